@@ -18,7 +18,8 @@ import zmq
 from mwpy import resource_file
 from mwpy._system import open_files
 from mwpy._transport import wire
-from mwpy._transport.link.sockets import configure, heartbeat_interval, receive, send, send_heartbeats
+from mwpy._transport.link.sockets import configure, receive, send, send_heartbeats
+from mwpy._transport.waits import heartbeat_interval
 from mwpy._values import groups, messagepack, messages
 
 AT_ONCE = 100

@@ -19,7 +19,7 @@ from attrs import evolve
 
 from mwpy._system import open_files, script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
-from mwpy._values.environment import AGENT, AGENT_VARIABLE, SLAVE_VARIABLE
+from mwpy._values.environment import AGENT, AGENT_VARIABLE, MASTER_VARIABLE, SLAVE_VARIABLE, MasterStream
 from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
 from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.options import Options, Role, help_text, job_end, parse
@@ -143,7 +143,8 @@ def _require_file() -> None:
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Run this process as an agent that starts its slaves with `slave_command`."""
-    has_master = os.environ.pop(AGENT_VARIABLE, None)  # it is not meant for programs that its tasks start
+    has_master = os.environ.pop(AGENT_VARIABLE, None)  # they are not meant for programs that its tasks start
+    stream = os.environ.pop(MASTER_VARIABLE, None)
     if options.examine:
         from mwpy._doctor import examination
 
@@ -157,7 +158,7 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
             first = command.start_template()
     from mwpy._roles import agent  # this takes as long as the template needs to load the script
 
-    return agent.run(options, _audit(options), command, first)
+    return agent.run(options, _audit(options), command, first, MasterStream.from_json(stream) if stream else None)
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
@@ -386,18 +387,21 @@ def _audit(options: Options) -> AuditFile:
     return AuditFile(path, level, options.audit_file_max_size, shows_events=shows_events)
 
 
-def _key(options: Options) -> str:
-    """The key of the computation: from an option, or a fresh one. A missing key file is written."""
-    from mwpy._roles.join import read_key
+def _key(options: Options) -> str | None:
+    """The key of the computation from an option; None for a fresh one. A missing key file is written."""
+    if options.key_file is None:
+        return options.key
+    if os.path.exists(options.key_file):
+        from mwpy._roles.join import read_key
+
+        return read_key(options)
     from mwpy._transport.link import new_key
 
-    if options.key_file is not None and not os.path.exists(options.key_file):
-        key = new_key()
-        try:
-            fd = os.open(options.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise UsageError(f"cannot write the key file {options.key_file}: {error.strerror}") from error
-        with os.fdopen(fd, "w") as file:
-            file.write(key + "\n")
-        return key
-    return read_key(options) or new_key()
+    key = new_key()
+    try:
+        fd = os.open(options.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise UsageError(f"cannot write the key file {options.key_file}: {error.strerror}") from error
+    with os.fdopen(fd, "w") as file:
+        file.write(key + "\n")
+    return key

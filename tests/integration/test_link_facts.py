@@ -26,7 +26,8 @@ from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, until
 from tests.loopback import Agent, Loopback, Master
 from zmq.utils.monitor import parse_monitor_message
 
-from mwpy._transport.link import Connected, CurvePair, Frames, Unreachable, master_link, member_keys, server_keys
+from mwpy._transport.happened import Connected, Frames, Unreachable
+from mwpy._transport.link import CurvePair, master_link, member_keys, server_keys
 from mwpy._transport.link.connections import SILENT
 from mwpy._transport.link.door import NO_MESSAGE
 from mwpy._transport.link.sockets import LARGE_BYTES
@@ -43,7 +44,8 @@ SLOW_S = 10.0
 
 AGENT = """if 1:
     import os, signal, sys
-    from mwpy._transport.link import AgentLink, Broken, member_keys, server_keys
+    from mwpy._transport.happened import Broken
+    from mwpy._transport.link import AgentLink, member_keys, server_keys
     key, port, timeout_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
     link = AgentLink(f"tcp://127.0.0.1:{port}", server_keys(key).public, member_keys(key), timeout_s)
     link.send([b"%d" % os.getpid()])

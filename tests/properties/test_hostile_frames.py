@@ -22,7 +22,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.edges import Process
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport import wire
-from mwpy._transport.link import Frames, Happened
+from mwpy._transport.happened import Frames, Happened
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause

@@ -14,7 +14,8 @@ from math import inf
 
 import pytest
 
-from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel, stream
+from mwpy._transport import stream
+from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel
 from mwpy._transport.channel import ends as channel_ends
 from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
@@ -89,7 +90,7 @@ def test_messages_arrive_complete_in_both_directions(ends: Ends, frames: list[Bu
 
 def test_large_frames_pass_through_the_stream_if_they_cannot_be_passed_in_files(ends: Ends) -> None:
     agent, slave = ends
-    agent._passage.close()
+    agent._stream._passage.close()
     slave._passage.close()
     test_messages_arrive_complete_in_both_directions(ends, [b"a", b"b" * MEGABYTE, b"c", b"d" * stream.LARGE_BYTES])
 
@@ -98,7 +99,7 @@ def test_large_frames_pass_through_the_stream_if_they_cannot_be_passed_in_files(
 def test_the_receiver_can_change_large_frames_in_place(ends: Ends, has_passage: bool) -> None:
     agent, slave = ends
     if not has_passage:
-        agent._passage.close()
+        agent._stream._passage.close()
     agent.send([b"small", bytes(stream.LARGE_BYTES)])
     [frames] = slave.receive()
     assert isinstance(frames[0], bytes)
@@ -148,8 +149,8 @@ def test_a_slave_waits_for_the_rest_of_a_message(ends: Ends) -> None:
     """The slave waits even if only a few bytes have arrived."""
     agent, slave = ends
     piece = b"".join(stream.pack([b"ab", b"header"]))
-    agent._stream.send(piece[:5])
-    rest = threading.Timer(0.05, agent._stream.send, [piece[5:]])
+    agent._stream._stream.send(piece[:5])
+    rest = threading.Timer(0.05, agent._stream._stream.send, [piece[5:]])
     rest.start()
     assert slave.receive() == [[b"ab", b"header"]]
     rest.join()
@@ -339,7 +340,7 @@ def test_each_task_is_either_started_or_taken_back() -> None:
         begin = max(first, agent.started + 1, first + 500)
         agent.send([struct.pack("=BQQ", 1, begin, 0)])
         taken += range(begin, first + 1000)
-    agent._stream.shutdown(socket.SHUT_WR)
+    agent._stream._stream.shutdown(socket.SHUT_WR)
     with os.fdopen(reading, "rb") as pipe:
         ran = list(struct.unpack("=" + "Q" * (200_000 - len(taken)), pipe.read()))
     os.waitpid(pid, 0)

@@ -1,10 +1,10 @@
-"""The settings that an agent gives to a slave through the environment."""
+"""The settings that a master gives to an agent, and an agent to a slave, through the environment."""
 
 from __future__ import annotations
 
 import pytest
 
-from mwpy._values.environment import SlaveSettings, TemplateSettings, slave_or_template, thread_limits
+from mwpy._values.environment import MasterStream, SlaveSettings, TemplateSettings, slave_or_template, thread_limits
 from mwpy._values.errors import UsageError
 
 
@@ -22,6 +22,18 @@ def test_the_settings_of_a_template_survive_the_environment() -> None:
 def test_settings_that_no_agent_wrote_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_SLAVE is set, but not by an agent"):
         slave_or_template(text)
+
+
+def test_the_stream_to_a_master_survives_the_environment() -> None:
+    given = MasterStream(stream=3, passage=4, master_pid=99)
+    assert MasterStream.from_json(given.to_json()) == given
+    assert given.numbers() == (3, 4)
+
+
+@pytest.mark.parametrize("text", ["", "1", "{", '{"stream": 3}', '{"shoe": 1}'])
+def test_a_stream_that_no_master_gave_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="MWPY_MASTER is set, but not by a master"):
+        MasterStream.from_json(text)
 
 
 @pytest.mark.parametrize(("cores", "slaves", "share"), [(64, 64, "1"), (64, 6, "10"), (2, 8, "1"), (8, 1, "8")])

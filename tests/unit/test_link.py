@@ -17,22 +17,8 @@ import pytest
 import zmq
 from tests.loopback import CALM_S, PATIENCE_S, PAYLOAD_BYTES, PROBE, Agent, Loopback, Master, loopback
 
-from mwpy._transport.link import (
-    AgentLink,
-    Broken,
-    Connected,
-    CurvePair,
-    Frames,
-    Malformed,
-    NotAccepted,
-    Unreachable,
-    door,
-    kernel,
-    master_link,
-    member_keys,
-    new_key,
-    server_keys,
-)
+from mwpy._transport.happened import Broken, Connected, Frames, Malformed, NotAccepted, Unreachable
+from mwpy._transport.link import AgentLink, CurvePair, door, kernel, master_link, member_keys, new_key, server_keys
 from mwpy._transport.link.connections import Connections
 from mwpy._transport.link.door import NO_MESSAGE
 from mwpy._transport.link.master_link import FRAMES_SLACK, MESSAGES_UNREAD

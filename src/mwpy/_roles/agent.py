@@ -13,6 +13,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import evolve
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ from mwpy._core.moments import known
 from mwpy._roles import share_files
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges
-from mwpy._roles.join import connect, find_master
+from mwpy._roles.hello import hello_of_this_process
 from mwpy._roles.slave_command import NewTemplate, SlaveCommand
 from mwpy._roles.slave_launcher import Launcher
 from mwpy._roles.slave_processes import SlaveProcesses
@@ -33,16 +34,21 @@ from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
-from mwpy._transport.link import Broken
+from mwpy._transport.happened import Broken
+from mwpy._transport.local_link import LocalAgentLink
 from mwpy._transport.shared_objects import Store
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
+from mwpy._values.environment import MasterStream
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
 from mwpy._values.message_checks import check
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
+
+if TYPE_CHECKING:
+    from mwpy._transport.link import AgentLink
 
 __all__ = ["Agent", "run"]
 
@@ -56,12 +62,26 @@ LINGER_S = 1.0
 """Seconds for sending the last messages to the master."""
 
 
-def run(options: Options, audit: AuditFile, command: SlaveCommand, first: NewTemplate | None = None) -> int:
+class Contact(NamedTuple):
+    """A connection to the master, and the first message on it."""
+
+    link: AgentLink | LocalAgentLink
+    hello: messages.Hello
+
+
+def run(
+    options: Options,
+    audit: AuditFile,
+    command: SlaveCommand,
+    first: NewTemplate | None = None,
+    master: MasterStream | None = None,
+) -> int:
     """Run this process as an agent until the agent ends.
 
     Args:
         command: how its slaves are started.
         first: a template that was started for it; None if there is none.
+        master: the stream to the master that has started this process; None if the options say where the master is.
 
     Returns:
         The exit code.
@@ -75,32 +95,47 @@ def run(options: Options, audit: AuditFile, command: SlaveCommand, first: NewTem
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
     try:
-        code, resumed = _serve(options, audit, launcher, ends_at)
-        while resumed:
-            code, resumed = _serve(options, audit, launcher, ends_at, resumed)
+        contact = _contact(options) if master is None else _local_contact(options, master)
+        code, resumed = _serve(options, audit, launcher, ends_at, contact)
+        while resumed and master is None:  # a master that has started this agent starts another one
+            code, resumed = _serve(options, audit, launcher, ends_at, _contact(options, resumed))
         return code
     finally:
         launcher.close()
         audit.close()
 
 
-def _serve(
-    options: Options, audit: AuditFile, launcher: Launcher, ends_at: float | None, resumed: str = ""
-) -> tuple[int, str]:
-    """Be an agent until it ends.
+def _contact(options: Options, resumed: str = "") -> Contact | None:
+    """Connect to the master that the options name; return None if the computation is finished.
 
     Args:
-        resumed: the name that it had before it was stopped; empty if it was not.
+        resumed: the name that this agent had before it was stopped; empty if it was not.
+    """
+    from mwpy._roles.join import connect, find_master  # only here, because it loads ZeroMQ
+
+    found = find_master(options)
+    if found is None:
+        return None
+    return Contact(connect(found), replace(found.hello(options.slave_processes), resumed=resumed))
+
+
+def _local_contact(options: Options, master: MasterStream) -> Contact:
+    link = LocalAgentLink(master, options.silence_s())
+    return Contact(link, hello_of_this_process(options.member_id, "", options.slave_processes))
+
+
+def _serve(
+    options: Options, audit: AuditFile, launcher: Launcher, ends_at: float | None, contact: Contact | None
+) -> tuple[int, str]:
+    """Be an agent until it ends.
 
     Returns:
         The exit code, and the name of the agent if it was stopped and comes back.
     """
-    contact = find_master(options)
     if contact is None:
         return ExitCode.OK, ""
-    link = connect(contact)
-    audit.write([records.Started("AGENT", contact.member_id, f"MASTER {link.address}")], clock.wall())
-    hello = replace(contact.hello(options.slave_processes), resumed=resumed)
+    link, hello = contact
+    audit.write([records.Started("AGENT", hello.member_id, f"MASTER {link.address}")], clock.wall())
     settings = AgentSettings(
         hello,
         options.grace_period,

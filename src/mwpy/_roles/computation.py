@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import weakref
@@ -13,13 +12,10 @@ from typing import TYPE_CHECKING
 from attrs import define, evolve, field
 
 from mwpy._roles.access import FORKED, Access
-from mwpy._system import clock, open_files, process
+from mwpy._roles.connections import AgentStarter, directions, only_here, open_connections
+from mwpy._system import clock, process
 from mwpy._system.log_levels import log_levels
-from mwpy._transport import wire
-from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
-from mwpy._transport.link import MasterLink
-from mwpy._values import messages, records
-from mwpy._values.environment import AGENT_VARIABLE, KEY_VARIABLE
+from mwpy._values import records
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
@@ -37,14 +33,6 @@ INTERRUPT_GRACE_S = 1.5
 
 FEW_AGENTS = 200
 """If there is room for fewer agents, the master says so at the start."""
-
-RESERVE_SHARE = 8
-LEAST_RESERVE = 16
-"""One in eight files, and at least 16, are left for the master algorithm; agents that are being refused may have half
-of them."""
-
-PASSAGES_SHARE = 16
-"""One in so many files may be a passage to an agent on the same host."""
 
 
 @define(eq=False)
@@ -119,7 +107,7 @@ def start(
     options: Options,
     *,
     audit: AuditFile,
-    key: str,
+    key: str | None,
     slave_command: Sequence[str],
     local_command: Sequence[str],
     local_slaves: int,
@@ -128,7 +116,7 @@ def start(
     """Start a master: bind, write the resource file, start the local agent.
 
     Args:
-        key: the computation's key.
+        key: the computation's key; None for a new one.
         slave_command: the command in the resource file that starts an agent with slaves.
         local_command: the command that starts an agent here; `MWPY_AGENT` gives it its options.
         local_slaves: how many slaves to start here; 0 for none.
@@ -138,39 +126,38 @@ def start(
         MwpyError: it cannot start; the message says what to change.
     """
     generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
-    published = None if options.master_host in EVERYWHERE else options.master_host
-    limit = open_files.raise_limit()
-    link = _listen(options, published, key)
-    room = _limit_agents(link, limit)
+    connections = open_connections(options, key)
+    link = connections.link
+    start_agent = AgentStarter(link)
     first: process.Child | None = None
     store: RunStore | None = None
-    environment = {**(environment or {}), KEY_VARIABLE: key}
+    environment = {**(environment or {}), **directions(options, local_slaves)}
     try:
         store = None if options.run_database is None else _open_store(options, options.run_database, generation)
-        if local_slaves:
-            directions = _directions(options, published or "127.0.0.1", link.port, local_slaves)
-            environment[AGENT_VARIABLE] = json.dumps(directions)
-            if store is None or not store.is_restart:
-                first = process.start(local_command, environment=environment)
+        if local_slaves and (store is None or not store.is_restart):
+            first = start_agent(local_command, environment=environment)
         from mwpy._roles import master_parts  # this takes as long as the agent needs to start
 
         settings = master_parts.settings_of(options, generation, only_here(options))
-        settings = evolve(settings, max_agents=room, max_open_files=limit, log_levels=log_levels())
+        room, files = connections.room, connections.max_open_files
+        settings = evolve(settings, max_agents=room, max_open_files=files, log_levels=log_levels())
         if room < FEW_AGENTS and not only_here(options):
-            audit.write([records.Notice(_about_room(room, limit))], clock.wall())
+            audit.write([records.Notice(_about_room(room, files))], clock.wall())
         core = master_parts.MasterCore(settings)
         if store is not None:
             store.read_into(core, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
-            first = process.start(local_command, environment=environment)
-        io = master_parts.MasterIo(core, link, audit, clock, process.start, store)
+            first = start_agent(local_command, environment=environment)
+        io = master_parts.MasterIo(core, link, audit, clock, start_agent, store)
         if store is not None:
             store.follow(io.store_failed)
-        addresses = candidates(link.port, "127.0.0.1" if only_here(options) else published)
         if options.resource_file is not None:
-            content = master_parts.first_content(options, generation, addresses, key, slave_command)
+            from mwpy._roles.network import first_content
+
+            content = first_content(options, generation, connections.addresses, connections.key, slave_command)
             io.resource = master_parts.ResourceKeeper(options.resource_file, content)
-        audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
+        where = " ".join(connections.addresses) or "for slaves on this machine"
+        audit.write([records.Started("MASTER", options.member_id, f"READY {where}")], clock.wall())
     except BaseException:
         if store is not None:
             store.close()
@@ -184,19 +171,6 @@ def start(
         io.local_slaves = local_slaves
     io.thread.start()
     return Computation(Access(io, threading.current_thread()))
-
-
-def _limit_agents(link: MasterLink, limit: int) -> int:
-    """Limit the connections, so that files are left for the master algorithm. Return for how many agents there is room.
-
-    Args:
-        limit: how many files this process may have open.
-    """
-    reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
-    passages = limit // PASSAGES_SHARE
-    room = max(1, limit - open_files.count() - reserve - passages)
-    link.limit(room + reserve // 2, passages)
-    return room
 
 
 def _open_store(options: Options, path: str, generation: str) -> RunStore:
@@ -231,29 +205,3 @@ def _about_room(room: int, limit: int) -> str:
         f"there is room for {room} agents, because this process may have only {limit} open files; raise this limit "
         f"(ulimit -n) if you need more, or start agents with more slaves each (--mw-slave-processes)"
     )
-
-
-def _listen(options: Options, published: str | None, key: str) -> MasterLink:
-    """The host to bind: the published host; without one, all addresses, or loopback if only local slaves can join."""
-    host = "127.0.0.1" if only_here(options) else "*" if published is None else ipv4_of(published)
-    if host is None:
-        raise UsageError(
-            f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
-        )
-    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
-    probe = wire.encode(messages.Probe())
-    return MasterLink(host, options.master_port or 0, key, options.silence_s(), largest, probe)
-
-
-def only_here(options: Options) -> bool:
-    """Whether only local slaves can join, because others would have neither a resource file nor the key."""
-    return not (options.resource_file or options.master_host or options.key_file or options.key)
-
-
-def _directions(options: Options, host: str, port: int, slaves: int) -> list[str]:
-    """Return the options that lead an agent on this machine to this master."""
-    directions = ["--mw-slave", "--mw-master-host", host]
-    directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
-    directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
-    directions += ["--mw-grace-period", str(options.grace_period)]
-    return [*directions, "--mw-client-timeout", str(options.silence_s()), *options.for_agents(local=True)]

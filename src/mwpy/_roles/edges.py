@@ -14,7 +14,7 @@ from attrs import frozen
 
 from mwpy._system.clock import Clock
 from mwpy._transport.channel.journal import Journal
-from mwpy._transport.link import Broken, Connected, Happened
+from mwpy._transport.happened import Broken, Connected, Happened
 from mwpy._transport.orders import Answer
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer

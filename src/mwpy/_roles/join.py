@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +9,14 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from mwpy import resource_file
+from mwpy._roles.hello import hello_of_this_process
 from mwpy._system import clock
 from mwpy._transport import wire
 from mwpy._transport.addresses import ipv4_of
-from mwpy._transport.link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
+from mwpy._transport.happened import Broken, Connected
+from mwpy._transport.link import AgentLink, CurvePair, member_keys, server_keys
 from mwpy._values import messages
-from mwpy._values.algorithm import PYTHON
-from mwpy._values.bounds import MAX_NAME, shortened
 from mwpy._values.causes import Cause
-from mwpy._values.environment import JOB_VARIABLE
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.options import Options
@@ -56,8 +53,7 @@ class MasterContact:
 
     def hello(self, slaves: int) -> messages.Hello:
         """Return the first message of this process, which will start this many slaves."""
-        job = shortened(os.environ.get(JOB_VARIABLE, ""), MAX_NAME)
-        return messages.Hello(self.member_id, self.generation, platform.node(), os.getpid(), PYTHON, slaves, job)
+        return hello_of_this_process(self.member_id, self.generation, slaves)
 
 
 def find_master(options: Options) -> MasterContact | None:

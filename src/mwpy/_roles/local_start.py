@@ -7,7 +7,6 @@ import sys
 
 from mwpy._roles.computation import Computation, start, start_own_slave
 from mwpy._system.process import count_cores
-from mwpy._transport.link import new_key
 from mwpy._values.environment import AGENT
 from mwpy._values.errors import UsageError
 from mwpy._values.options import Options
@@ -36,7 +35,7 @@ def start_local(slaves: int | None, options: Options) -> Computation:
     return start(
         options,
         audit=AuditFile(),
-        key=new_key(),
+        key=None,
         slave_command=[*command, *elsewhere],
         local_command=command,
         local_slaves=count_cores() if slaves is None else slaves,

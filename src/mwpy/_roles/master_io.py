@@ -32,7 +32,7 @@ from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
 from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
-from mwpy._transport.link import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
+from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
 from mwpy._values.errors import ProtocolError, RunDatabaseError
 from mwpy.resource_file import ResourceFile

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mwpy import resource_file
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._system import clock
-from mwpy._transport.link import member_keys, server_keys
 from mwpy._values.options import Options
-from mwpy.resource_file import MemberKeys, ResourceFile
 
-__all__ = ["MasterCore", "MasterIo", "ResourceKeeper", "first_content", "settings_of"]
+__all__ = ["MasterCore", "MasterIo", "ResourceKeeper", "settings_of"]
 
 SAVING_S = 60.0
 SAVING_SHARE = 0.1
 """Before a master ends, its algorithm gets a tenth of its time to save what it has, and at most a minute. The manual
 names these numbers."""
-
-
-def first_content(
-    options: Options, generation: str, addresses: Sequence[str], key: str, slave_command: Sequence[str]
-) -> ResourceFile:
-    """The content of the resource file before the first slave connects."""
-    member = member_keys(key)
-    return ResourceFile(
-        computation_status=resource_file.IN_PROGRESS,
-        timestamp=clock.wall(),
-        update_interval=options.resource_file_update_interval,
-        member_id=options.member_id,
-        generation=generation,
-        master_addresses=tuple(addresses),
-        keys=MemberKeys(server_keys(key).public, member.public, member.secret),
-        slaves_wanted=0,
-        slaves_connected=0,
-        slaves_needed=0,
-        slave_executable=slave_command[0],
-        slave_arguments=tuple(slave_command[1:]),
-        client_timeout=options.silence_s(),
-    )
 
 
 def settings_of(options: Options, generation: str, only_here: bool) -> MasterSettings:

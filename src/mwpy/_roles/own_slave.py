@@ -30,7 +30,7 @@ from mwpy._transport import wire
 from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
 from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import users_traceback
-from mwpy._transport.link import Frames, Happened
+from mwpy._transport.happened import Frames, Happened
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, REGISTRY
 from mwpy._values.causes import Cause

@@ -15,7 +15,7 @@ from attrs import define, field
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
 from mwpy._transport import wire
-from mwpy._transport.link import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
+from mwpy._transport.happened import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer

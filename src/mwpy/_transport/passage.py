@@ -9,10 +9,10 @@ nothing.
 If a file cannot be made or passed, the frames travel in the message. This happens if the passage is full, because its
 reader is busy, or if too many files of the user are on their way.
 
-An agent and its slave make a passage before the slave starts. An agent that connects to a master does not know whether
-the master is on the same host. So it offers a passage: it listens on a socket of the kernel's abstract namespace, and
-says its name before its first message. Only a process with the same network namespace can connect to it. Each side
-checks that the other one has the same user.
+A passage to a slave, or to an agent that a master starts, is made before that process starts. Another agent does not
+know whether its master is on the same host. So it offers a passage: it listens on a socket of the kernel's abstract
+namespace, and says its name before its first message. Only a process with the same network namespace can connect to it.
+Each side checks that the other one has the same user.
 """
 
 from __future__ import annotations

@@ -20,8 +20,10 @@ __all__ = [
     "FAULT_HANDLER",
     "JOB_VARIABLE",
     "KEY_VARIABLE",
+    "MASTER_VARIABLE",
     "MEMORY_VARIABLE",
     "SLAVE_VARIABLE",
+    "MasterStream",
     "SlaveSettings",
     "TemplateSettings",
     "slave_or_template",
@@ -34,6 +36,9 @@ AGENT = ("-m", "mwpy", "slave")
 AGENT_VARIABLE = "MWPY_AGENT"
 """Makes a process the agent of a master on this machine. Its value is a JSON list of options. They replace the options
 on the command line, which are the master's."""
+
+MASTER_VARIABLE = "MWPY_MASTER"
+"""Gives such an agent the stream to its master. Its value is `MasterStream.to_json()`."""
 
 JOB_VARIABLE = "MWPY_JOB"
 """Gives an agent the id of its job in a batch system. The submitter of the job sets it."""
@@ -154,6 +159,41 @@ class TemplateSettings:
     def to_json(self) -> str:
         """Return the settings as text for the environment."""
         return json.dumps(asdict(self))
+
+
+@frozen
+class MasterStream:
+    """What a master gives to an agent that it starts on its own machine, through `MASTER_VARIABLE`.
+
+    Args:
+        stream: the file descriptor of the agent's end of the message stream.
+        passage: the file descriptor of the agent's end of the passage for large buffers.
+        master_pid: the master's process id.
+    """
+
+    stream: int
+    passage: int
+    master_pid: int
+
+    def numbers(self) -> tuple[int, int]:
+        """Return the descriptors, for the call that starts the agent."""
+        return self.stream, self.passage
+
+    def to_json(self) -> str:
+        """Return the settings as text for the environment."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> MasterStream:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: the text does not have this form; probably a person set the variable.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{MASTER_VARIABLE} is set, but not by a master ({error}): unset it") from error
 
 
 def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:

@@ -114,7 +114,7 @@ class Stage:
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         name, value = self.mark.split("=")
         environment = {**os.environ, "PYTHONPATH": str(SOURCES), name: value, **(variables or {})}
-        for inherited in ("MWPY_SLAVE", "MWPY_AGENT", "MWPY_KEY"):
+        for inherited in ("MWPY_SLAVE", "MWPY_AGENT", "MWPY_MASTER", "MWPY_KEY"):
             if inherited not in (variables or {}):
                 environment.pop(inherited, None)
         with out.open("wb") as out_file, err.open("wb") as err_file:

@@ -17,8 +17,8 @@ from attrs import frozen
 
 from mwpy._system import clock
 from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
-from mwpy._transport.channel.stream import MAX_BYTES, Reader, pack
 from mwpy._transport.passage import Passage, is_folded, make_passage, read_references, unfold
+from mwpy._transport.stream import MAX_BYTES, Reader, StreamEnd, pack
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import PLAIN
 
@@ -29,9 +29,6 @@ SETTLE_S = 0.001
 
 NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 """The descriptor of a stream was closed, or it belongs to something else now."""
-
-READS = 16
-"""One `AgentEnd.receive` reads at most this often, so that a slave that sends much does not delay the others."""
 
 
 @frozen
@@ -64,96 +61,37 @@ def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
     agent, slave = socket.socketpair()
     passage, other = make_passage()
     memory = make_file()
-    end = AgentEnd(agent, passage, os.dup(memory), max_bytes)
+    end = AgentEnd(StreamEnd(agent, passage, max_bytes, passes_on=True), os.dup(memory))
     return end, SlaveFds(slave.detach(), memory, other.detach())
 
 
 class AgentEnd:
     """The agent's end; made by `open_channel`. Nothing here ever blocks."""
 
-    def __init__(self, stream: socket.socket, passage: Passage, file: int, max_bytes: int) -> None:
-        stream.setblocking(False)
+    def __init__(self, stream: StreamEnd, file: int) -> None:
         self._file = file
-        self._passage = passage
-        self._max_bytes = max_bytes
         self._memory = SharedMemory(file)
         self._stream = stream
-        self._reader = Reader(stream, max_bytes)
+        self.fileno = stream.fileno
+        self.send = stream.send
+        self.flush = stream.flush
+        self.receive = stream.receive
         self._recalls = 0
         self._fed = self._ends = 0.0
         self.overwritten = False
         """Whether the slave changed a number that only the agent writes; `look` and each write of such a number find
         it out."""
-        self._unsent: deque[memoryview] = deque()
         self.journal = self._memory.journal
-        self.eof = False
-        """Whether the slave's end of the stream is closed, by the slave and by every process that it forked."""
 
-    def fileno(self) -> int:
-        """Return the descriptor of the stream, to wait for."""
-        return self._stream.fileno()
+    @property
+    def eof(self) -> bool:
+        """Whether the slave's end of the stream is closed, by the slave and by every process that it forked."""
+        return self._stream.eof
 
     @property
     def wants_write(self) -> bool:
         """Whether a message waits until the slave reads: call `flush` when the stream can be written."""
-        return bool(self._unsent)
-
-    def send(self, frames: Sequence[Buffer]) -> None:
-        """Send as much of a message as can be sent at once; the rest waits for `flush`.
-
-        Large frames are passed in shared files. The frames are not copied: do not change them any more. A message to a
-        slave that is gone is dropped without an error, because the slave's exit is noticed anyway.
-        """
-        self._unsent.extend(pack(self._passage.fold(frames)))
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what the slave is ready to take."""
-        try:
-            while self._unsent:
-                piece = self._unsent[0]
-                sent = self._stream.send(piece)
-                if sent < len(piece):
-                    self._unsent[0] = piece[sent:]
-                else:
-                    self._unsent.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._unsent.clear()
-
-    def receive(self) -> list[list[Buffer]]:
-        """Receive what the slave sent; sets `eof` after the last byte.
-
-        One call reads a limited amount. If the stream can still be read, call again when it is this slave's turn.
-
-        Returns:
-            The messages that are complete by now, each as its frames. Large frames can be passed on.
-
-        Raises:
-            ProtocolError: the bytes are no messages, because some code in the slave wrote into the stream. Kill the
-                slave.
-        """
-        messages: list[list[Buffer]] = []
-        try:
-            for _ in range(READS):
-                found = self._reader.read()
-                if found is None:
-                    self.eof = True
-                    break
-                messages += map(self._restored, found)
-                if self._reader.emptied:
-                    break
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.eof = True
-        return messages
-
-    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
-        if not is_folded(frames):
-            return frames
-        return unfold(frames, read_references(frames, self._max_bytes), self._passage, passes_on=True)
+        return self._stream.wants_write
 
     def recall(self) -> None:
         """Stop the slave from starting another task until it has received a message that names the recalled tasks.
@@ -201,7 +139,6 @@ class AgentEnd:
         """Close the agent's end."""
         os.close(self._file)
         self._stream.close()
-        self._passage.close()
         self._memory.close()
 
 

@@ -28,24 +28,15 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
   (LISTENING), so the master can accept and close the connections that wait.
 """
 
-from mwpy._transport.link.agent_link import AgentLink, Broken, Connected
-from mwpy._transport.link.door import NotAccepted, StrangerSeen
+from mwpy._transport.link.agent_link import AgentLink
 from mwpy._transport.link.keys import CurvePair, member_keys, new_key, server_keys
-from mwpy._transport.link.master_link import Frames, Happened, Malformed, MasterLink, Unreachable
+from mwpy._transport.link.master_link import MasterLink
 from mwpy._transport.link.sockets import library_versions
 
 __all__ = [
     "AgentLink",
-    "Broken",
-    "Connected",
     "CurvePair",
-    "Frames",
-    "Happened",
-    "Malformed",
     "MasterLink",
-    "NotAccepted",
-    "StrangerSeen",
-    "Unreachable",
     "library_versions",
     "member_keys",
     "new_key",

@@ -7,40 +7,20 @@ from contextlib import suppress
 from typing import Any
 
 import zmq
-from msgspec import Struct
 
+from mwpy._transport.happened import Broken, Connected
 from mwpy._transport.link.keys import CurvePair
-from mwpy._transport.link.sockets import (
-    LARGE_BYTES,
-    configure,
-    events,
-    heartbeat_interval,
-    milliseconds,
-    receive,
-    send,
-    send_heartbeats,
-)
+from mwpy._transport.link.sockets import LARGE_BYTES, configure, events, receive, send, send_heartbeats
 from mwpy._transport.passage import Offer, Passage, is_folded, read_references, unfold, with_offer
+from mwpy._transport.waits import heartbeat_interval, milliseconds
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 
-__all__ = ["AgentLink", "Broken", "Connected"]
+__all__ = ["AgentLink"]
 
 
 MAX_BYTES = 1 << 36
 """The largest size of all large frames of a message that the master passes in shared files."""
-
-
-class Connected(Struct, frozen=True):
-    """The master accepted the connection: send a `Hello`."""
-
-
-class Broken(Struct, frozen=True):
-    """The connection has ended, or was never made. `fate` is `refused`, `unreachable` or `lost`."""
-
-    fate: str
-    reason: str
-
 
 _FATES: dict[int, Broken] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),

@@ -21,12 +21,12 @@ from contextlib import suppress
 from itertools import islice
 
 import zmq
-from msgspec import Struct
 
+from mwpy._transport.happened import NotAccepted, StrangerSeen
 from mwpy._transport.link.kernel import OtherEnd, end, has_unread, peer_of, silence_of
 from mwpy._transport.link.sockets import events
 
-__all__ = ["NO_MESSAGE", "Door", "NotAccepted", "StrangerSeen"]
+__all__ = ["NO_MESSAGE", "Door"]
 
 _WATCHED = (
     zmq.EVENT_LISTENING
@@ -52,20 +52,6 @@ WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fre
 NO_MESSAGE = (
     "a stranger: it has the keys of another computation, or is no agent; if it is one, give it a fresh resource file"
 )
-
-
-class StrangerSeen(Struct, frozen=True):
-    """A connection was turned away, or ended without a message."""
-
-    address: str
-    reason: str
-
-
-class NotAccepted(Struct, frozen=True):
-    """A connection could not be accepted, and was closed."""
-
-    address: str
-    reason: str
 
 
 class Door:

@@ -7,27 +7,26 @@ import sys
 from collections.abc import Sequence
 
 import zmq
-from msgspec import Struct
 
+from mwpy._transport.happened import Frames, Happened, Malformed, Unreachable
 from mwpy._transport.link.connections import Connections
-from mwpy._transport.link.door import Door, NotAccepted, StrangerSeen
+from mwpy._transport.link.door import Door
 from mwpy._transport.link.kernel import KNOWS_SILENCE
 from mwpy._transport.link.keys import member_keys, raw, server_keys
 from mwpy._transport.link.sockets import (
     LARGE_BYTES,
     configure,
     has_more,
-    heartbeat_interval,
-    milliseconds,
     receive,
     send,
     send_heartbeats,
 )
 from mwpy._transport.passage import Passage, connect, is_folded, read_references, unfold
+from mwpy._transport.waits import heartbeat_interval, milliseconds
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 
-__all__ = ["Frames", "Happened", "Malformed", "MasterLink", "Unreachable"]
+__all__ = ["MasterLink"]
 
 MESSAGES_A_POLL = 256
 """How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
@@ -57,34 +56,6 @@ MAX_FRAME_SLACK = 32 << 20
 
 FRAMES_SLACK = 16
 """How many frames a message may have beyond the large buffers of the largest payload."""
-
-
-class Frames(Struct, frozen=True):
-    """A peer's message. `peer` names its connection and is never used twice."""
-
-    peer: bytes
-    address: str
-    frames: Sequence[Buffer]
-
-
-class Malformed(Struct, frozen=True):
-    """What a peer sent is no message, for this reason."""
-
-    peer: bytes
-    address: str
-    reason: str
-
-
-class Unreachable(Struct, frozen=True):
-    """A peer's connection is gone."""
-
-    peer: bytes
-    silent_s: float = 0.0
-    """For how long nothing was heard from it, if this is why the connection is gone; 0 if its process ended it."""
-
-
-Happened = Frames | Malformed | StrangerSeen | NotAccepted | Unreachable
-"""What `MasterLink.poll` returns."""
 
 
 class MasterLink:
@@ -141,6 +112,9 @@ class MasterLink:
         os.set_blocking(self._bell_in, False)
         self.asleep = False
         """Whether it waits in `poll`, or is about to. Another thread that has something for it must call `wake`."""
+        self.ready: Sequence[int] = ()
+        """The descriptors of `watch` that were ready at the end of the last `poll`."""
+        self._watched: dict[int, None] = {}
         self._poller = zmq.Poller()
         for readable in (self._router, self._door.requests, self._monitor, self._bell_out):
             self._poller.register(readable, zmq.POLLIN)
@@ -161,6 +135,16 @@ class MasterLink:
     def limit(self, connections: int, passages: int) -> None:
         """Turn connections away beyond a number, and accept no more than so many passages."""
         self._door.limit, self._most_passages = connections, passages
+
+    def watch(self, fd: int, writable: bool = False) -> None:
+        """Let `poll` wait for another file descriptor, too."""
+        self._watched[fd] = None
+        self._poller.register(fd, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        del self._watched[fd]
+        self._poller.unregister(fd)
 
     def wake(self) -> None:
         """End the wait in `poll`. Any thread may call this."""
@@ -185,6 +169,7 @@ class MasterLink:
         ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._look_at - now))))
         self.asleep = False
         happened: list[Happened] = []
+        self.ready = [fd for fd in self._watched if fd in ready]
         if self._bell_out in ready:
             os.read(self._bell_out, 4096)
         if door.requests in ready:

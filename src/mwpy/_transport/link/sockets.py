@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 
+from mwpy._transport.waits import SHORTEST_INTERVAL_S, milliseconds
 from mwpy._values.ids import Buffer
 
 __all__ = [
@@ -15,9 +15,7 @@ __all__ = [
     "configure",
     "events",
     "has_more",
-    "heartbeat_interval",
     "library_versions",
-    "milliseconds",
     "receive",
     "send",
     "send_heartbeats",
@@ -25,15 +23,6 @@ __all__ = [
 
 LARGE_BYTES = 64 * 1024
 """Frames of this size and larger are not copied: they are views of ZeroMQ's memory."""
-
-HEARTBEATS_A_TIMEOUT = 4
-"""How many heartbeats there are within one timeout."""
-
-SHORTEST_INTERVAL_S = 0.1
-"""The shortest time between two heartbeats."""
-
-LONGEST_POLL_MS = 2**31 - 1
-"""The longest time that a poller accepts, three weeks."""
 
 MOST_FRAMES = 1 << 20
 """The largest number of frames in a message, if the receiver sets no other limit."""
@@ -57,20 +46,10 @@ def configure(end: zmq.Socket[bytes]) -> None:
     end.ipv6 = False
 
 
-def heartbeat_interval(timeout_s: float) -> float:
-    """Return the seconds between two heartbeats."""
-    return max(SHORTEST_INTERVAL_S, timeout_s / HEARTBEATS_A_TIMEOUT)
-
-
 def send_heartbeats(end: zmq.Socket[bytes], interval_s: float, timeout_s: float) -> None:
     """Let ZeroMQ send heartbeats, and end the connection if nothing answers one of them for the timeout."""
     end.heartbeat_ivl = milliseconds(interval_s)
     end.heartbeat_timeout = milliseconds(max(2 * SHORTEST_INTERVAL_S, timeout_s))
-
-
-def milliseconds(seconds: float) -> int:
-    """Convert a time to milliseconds for a poller. It is limited, and rounded up so that no poll returns too early."""
-    return min(max(0, math.ceil(seconds * 1000)), LONGEST_POLL_MS)
 
 
 def events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:

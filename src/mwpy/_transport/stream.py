@@ -1,19 +1,26 @@
 """Messages on a stream socket: the number of frames, their lengths, and the frames as they travel on the network.
 
 The small frames of a message are copied into one piece, which begins with the lengths of all frames. The large frames
-follow. They are not copied: each is sent from its own memory and received into new memory.
+follow. They are not copied: each is sent from its own memory and received into new memory. Between two processes of one
+host, a passage beside the stream carries the large frames in shared files, as long as it can.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
+from collections import deque
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 
+from mwpy._system import clock
+from mwpy._transport.passage import Passage, is_folded, read_references, unfold
+from mwpy._transport.waits import milliseconds
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
-__all__ = ["Reader", "pack"]
+__all__ = ["Reader", "StreamEnd", "pack"]
 
 LARGE_BYTES = 64 * 1024
 """Frames of this size and larger are received into their own memory, not through the read buffer."""
@@ -21,6 +28,10 @@ READ_BYTES = 4 * LARGE_BYTES
 """The size of a stream's read buffer."""
 MAX_BYTES = 1 << 36
 """The largest message, if the receiver sets no other limit."""
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+"""A write to a peer that is gone is an error, also if the script has changed what SIGPIPE does."""
+READS = 16
+"""One `StreamEnd.receive` reads at most this often, so that a peer that sends much does not delay the others."""
 
 _HEAD = struct.Struct("=QI")
 """Two numbers: the size of the lengths and small frames that follow, and the number of frames."""
@@ -131,3 +142,109 @@ def pack(frames: Sequence[Buffer]) -> list[memoryview]:
     small = [frame for frame in frames if len(frame) < LARGE_BYTES]
     head = struct.pack(f"=QI{count}Q", 8 * count + sum(map(len, small)), count, *lengths)
     return [memoryview(b"".join((head, *small))), *(memoryview(frame) for frame in frames if len(frame) >= LARGE_BYTES)]
+
+
+class StreamEnd:
+    """One end of a stream with a passage. Nothing here blocks, except `send_rest`.
+
+    Args:
+        stream: the socket.
+        passage: this end of the passage.
+        max_bytes: the largest message that is accepted from the other side.
+        passes_on: whether this process may pass large frames on. Otherwise they are private and writable.
+    """
+
+    def __init__(self, stream: socket.socket, passage: Passage, max_bytes: int, *, passes_on: bool) -> None:
+        stream.setblocking(False)
+        self._stream = stream
+        self._passage = passage
+        self._max_bytes = max_bytes
+        self._passes_on = passes_on
+        self._reader = Reader(stream, max_bytes)
+        self._unsent: deque[memoryview] = deque()
+        self.eof = False
+        """Whether the other end of the stream is closed, by the peer and by every process that the peer forked."""
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream, to wait for."""
+        return self._stream.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether a message waits until the peer reads: call `flush` when the stream can be written."""
+        return bool(self._unsent)
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send as much of a message as can be sent at once; the rest waits for `flush`.
+
+        Large frames are passed in shared files. The frames are not copied: do not change them any more. A message to a
+        peer that is gone is dropped without an error, because its end is noticed anyway.
+        """
+        self._unsent.extend(pack(self._passage.fold(frames)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the peer is ready to take."""
+        try:
+            while self._unsent:
+                piece = self._unsent[0]
+                sent = self._stream.send(piece, NO_SIGNAL)
+                if sent < len(piece):
+                    self._unsent[0] = piece[sent:]
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()
+
+    def receive(self) -> list[list[Buffer]]:
+        """Receive what the peer sent; sets `eof` after the last byte.
+
+        One call reads a limited amount. If the stream can still be read, call again when it is this peer's turn.
+
+        Returns:
+            The messages that are complete by now, each as its frames.
+
+        Raises:
+            ProtocolError: the bytes are no messages, because some code in the peer wrote into the stream. End it.
+        """
+        messages: list[list[Buffer]] = []
+        try:
+            for _ in range(READS):
+                found = self._reader.read()
+                if found is None:
+                    self.eof = True
+                    break
+                messages += map(self._restored, found)
+                if self._reader.emptied:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.eof = True
+        return messages
+
+    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
+        if not is_folded(frames):
+            return frames
+        references = read_references(frames, self._max_bytes)
+        return unfold(frames, references, self._passage, passes_on=self._passes_on)
+
+    def end(self) -> None:
+        """End the stream for both sides, and for every process that has a copy of it. Then `receive` finds the end."""
+        with suppress(OSError):  # it has ended
+            self._stream.shutdown(socket.SHUT_RDWR)
+
+    def send_rest(self, until: float) -> None:
+        """Wait until all messages have left, but not longer than until a moment of the monotonic clock."""
+        ready = select.poll()
+        ready.register(self._stream, select.POLLOUT)
+        while self._unsent and (left_s := until - clock.monotonic()) > 0:
+            ready.poll(milliseconds(left_s))
+            self.flush()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._stream.close()
+        self._passage.close()

@@ -1,0 +1,363 @@
+"""The connection between a master and the agents that it starts on its own machine: a stream that they inherit.
+
+The master makes the stream and its passage before it starts the agent, as an agent does for its slaves. So there is no
+address, no key and no handshake, no thread of ZeroMQ stands between the two, and the agent need not import ZeroMQ. The
+end of a process is the end of its stream. Three things need more than the stream itself:
+
+- *Silence.* A process that was stopped does not end its stream. So an agent sends heartbeats: messages without frames.
+  The master counts looks at which nothing had arrived since the look before. A time would be wrong: when both processes
+  were stopped, the agent had no chance to send anything. A master that was stopped is not lost, because its agent can
+  do nothing better than wait for it.
+- *Forks.* A process that was forked from the master has a copy of the master's end, so the stream does not end with the
+  master. Therefore the agent also waits for the end of the process itself, where the kernel has a descriptor for it.
+- *A master that agents of other machines can join, too.* One thread waits for everything at once: the network waits for
+  the streams, too. `NoNetwork` takes its place in a master that has only agents of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from mwpy._system import clock
+from mwpy._transport.happened import Broken, Connected, Frames, Happened, Malformed, Unreachable
+from mwpy._transport.passage import Passage, make_passage
+from mwpy._transport.stream import MAX_BYTES, StreamEnd
+from mwpy._transport.waits import heartbeat_interval, milliseconds
+from mwpy._values.environment import MasterStream
+from mwpy._values.errors import ProtocolError, UsageError
+from mwpy._values.ids import Buffer
+
+__all__ = ["LocalAgentLink", "LocalMasterLink", "Network", "NoNetwork"]
+
+ADDRESS = "localhost"
+
+MESSAGE_SLACK = 32 << 20
+"""How many bytes a message of an agent may have beyond the largest payload: the other tasks of its group, and its
+header."""
+
+SILENT_LOOKS = 5
+"""An agent is gone after so many looks in a row at which nothing had arrived. There are four looks in a timeout."""
+
+
+class Network(Protocol):
+    """A master's end of the connections to agents that it did not start: `MasterLink`, or `NoNetwork`."""
+
+    ready: Sequence[int]
+
+    def watch(self, fd: int, writable: bool = False) -> None: ...
+    def unwatch(self, fd: int) -> None: ...
+    def poll(self, timeout_s: float, now: float) -> list[Happened]: ...
+    def wake(self) -> None: ...
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None: ...
+    def forget(self, peer: bytes) -> None: ...
+    def disconnect(self, peer: bytes) -> None: ...
+    def close(self, linger_s: float) -> None: ...
+
+
+class NoNetwork:
+    """The network of a master that only its own agents can join: there is none, but it waits."""
+
+    def __init__(self) -> None:
+        self.ready: Sequence[int] = ()
+        """The watched descriptors that were ready at the end of the last `poll`."""
+        self._bell_out, self._bell_in = os.pipe()
+        os.set_blocking(self._bell_out, False)
+        os.set_blocking(self._bell_in, False)
+        self._poll = select.poll()
+        self.watch(self._bell_out)
+
+    def watch(self, fd: int, writable: bool = False) -> None:
+        """Wait for a file descriptor, too."""
+        self._poll.register(fd, select.POLLIN | (select.POLLOUT if writable else 0))
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        self._poll.unregister(fd)
+
+    def poll(self, timeout_s: float, now: float) -> list[Happened]:  # noqa: ARG002  # a network needs the time
+        """Wait until a descriptor is ready."""
+        self.ready = [fd for fd, _ in self._poll.poll(milliseconds(timeout_s))]
+        if self._bell_out in self.ready:
+            os.read(self._bell_out, 4096)
+        return []
+
+    def wake(self) -> None:
+        """End the wait in `poll`. Any thread may call this."""
+        try:
+            os.write(self._bell_in, b"!")
+        except BlockingIOError:
+            pass  # the pipe is full, so `poll` will not wait
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Do nothing: the peer is gone."""
+
+    def forget(self, peer: bytes) -> None:
+        """Do nothing: the peer is gone."""
+
+    def disconnect(self, peer: bytes) -> None:
+        """Do nothing: the peer is gone."""
+
+    def close(self, linger_s: float) -> None:  # noqa: ARG002  # nothing waits to be sent
+        """Close the descriptors."""
+        os.close(self._bell_in)
+        os.close(self._bell_out)
+
+
+class LocalMasterLink:
+    """The master's end of all connections, if it has agents of its own. One thread uses it. Other threads may only call
+    `wake`.
+
+    Args:
+        network: the connections to other agents.
+        timeout_s: after this silence an agent is gone.
+        max_payload: bytes of the largest payload frame that is accepted.
+    """
+
+    def __init__(self, network: Network, timeout_s: float, max_payload: int) -> None:
+        self.asleep = False
+        """Whether it waits in `poll`, or is about to. Another thread that has something for it must call `wake`."""
+        self._network = network
+        self._max_bytes = max_payload + MESSAGE_SLACK
+        self._interval_s = heartbeat_interval(timeout_s)
+        self._look_at = 0.0
+        self._opened = 0
+        """How many streams were ever made."""
+        self._ends: dict[bytes, StreamEnd] = {}
+        """The streams that have not ended, by the name of the peer."""
+        self._peers: dict[int, bytes] = {}
+        """The peer of each descriptor."""
+        self._silent: dict[bytes, int] = {}
+        """Each peer that sent something and is not forgotten: the number of looks since then."""
+
+    def open(self) -> MasterStream:
+        """Make the stream of an agent. Start the agent with it, and close its descriptors here then.
+
+        Raises:
+            OSError: out of file descriptors.
+        """
+        here, there = socket.socketpair()
+        try:
+            passage, passage_there = make_passage()
+        except OSError:
+            here.close()
+            there.close()
+            raise
+        self._opened += 1
+        peer = f"local agent {self._opened}".encode()
+        self._ends[peer] = StreamEnd(here, passage, self._max_bytes, passes_on=False)
+        self._peers[here.fileno()] = peer
+        self._network.watch(here.fileno())
+        return MasterStream(there.detach(), passage_there.detach(), os.getpid())
+
+    def poll(self, timeout_s: float, now: float) -> list[Happened]:
+        """Wait for something to happen, and return what happened.
+
+        Args:
+            timeout_s: how long to wait at most.
+            now: seconds on a monotonic clock.
+        """
+        happened = self._network.poll(min(timeout_s, self._look_at - now), now)
+        self.asleep = False
+        for fd in self._network.ready:
+            if (peer := self._peers.get(fd)) is not None:
+                self._hear(peer, happened)
+        if now >= self._look_at:
+            self._look()
+            self._look_at = now + self._interval_s
+        return happened
+
+    def _hear(self, peer: bytes, happened: list[Happened]) -> None:
+        end = self._ends[peer]
+        if end.wants_write:
+            end.flush()
+            self._watch(end)
+        try:
+            for frames in end.receive():
+                self._silent[peer] = 0
+                if frames:  # else it is a heartbeat
+                    happened.append(Frames(peer, ADDRESS, frames))
+        except ProtocolError as error:
+            happened.append(Malformed(peer, ADDRESS, str(error)))
+            end.eof = True
+        if end.eof:
+            self._close(peer)
+            looks = self._silent.pop(peer, None)
+            if looks is not None:
+                happened.append(Unreachable(peer, looks * self._interval_s if looks >= SILENT_LOOKS else 0.0))
+
+    def _watch(self, end: StreamEnd) -> None:
+        self._network.watch(end.fileno(), end.wants_write)
+
+    def _look(self) -> None:
+        """End the streams of the agents that were silent for too long."""
+        for peer in self._silent:
+            self._silent[peer] += 1
+            if self._silent[peer] >= SILENT_LOOKS:
+                self.disconnect(peer)
+
+    def wake(self) -> None:
+        """End the wait in `poll`. Any thread may call this."""
+        self.asleep = False
+        self._network.wake()
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
+        end = self._ends.get(peer)
+        if end is None:
+            self._network.send(peer, frames)
+            return
+        waited = end.wants_write
+        end.send(frames)
+        if end.wants_write != waited:
+            self._watch(end)
+
+    def forget(self, peer: bytes) -> None:
+        """Do not report that a peer is gone."""
+        self._silent.pop(peer, None)
+        self._network.forget(peer)
+
+    def disconnect(self, peer: bytes) -> None:
+        """End the connection of a peer; `poll` then reports that it is gone."""
+        if (end := self._ends.get(peer)) is not None:
+            end.end()
+        else:
+            self._network.disconnect(peer)
+
+    def _close(self, peer: bytes, until: float = 0.0) -> None:
+        end = self._ends.pop(peer)
+        self._network.unwatch(end.fileno())
+        del self._peers[end.fileno()]
+        end.send_rest(until)
+        end.end()  # a process that was forked from this one may have a copy
+        end.close()
+
+    def close(self, linger_s: float) -> None:
+        """Close. Messages that were sent have `linger_s` seconds to leave."""
+        until = clock.monotonic() + linger_s
+        for peer in [*self._ends]:
+            self._close(peer, until)
+        self._network.close(linger_s)
+
+
+class LocalAgentLink:
+    """The end of an agent that a master has started on its own machine.
+
+    Args:
+        given: what the master gave to this process.
+        timeout_s: the client timeout: the master must hear this process within it.
+
+    Raises:
+        UsageError: the descriptors are not those of a stream; probably a person set the variable.
+    """
+
+    address = ADDRESS
+
+    def __init__(self, given: MasterStream, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        try:
+            stream, passage = (socket.socket(fileno=fd) for fd in given.numbers())
+        except OSError as error:
+            raise UsageError(
+                f"this agent has no stream to its master ({error}): does the command that starts it close the file "
+                f"descriptors that it inherits?"
+            ) from error
+        for fd in given.numbers():
+            os.set_inheritable(fd, False)
+        self._end = StreamEnd(stream, Passage(passage), MAX_BYTES, passes_on=True)
+        self._stream: int = stream.fileno()
+        self._arrived: deque[list[Buffer]] = deque()
+        self._fate: list[Connected | Broken] = []
+        """The end of the connection, until it is reported."""
+        self._is_over = False
+        self._interval_s = heartbeat_interval(timeout_s)
+        self._beat_at = clock.monotonic() + self._interval_s
+        self._poll = select.poll()
+        self._watch_stream()
+        self._master = -1
+        """A descriptor of the master's process; -1 if there is none."""
+        with suppress(OSError, AttributeError):  # it has ended, or the system has no such descriptors
+            self._master = os.pidfd_open(given.master_pid)
+            self._poll.register(self._master, select.POLLIN)
+
+    def _watch_stream(self) -> None:
+        self._poll.register(self._stream, select.POLLIN | (select.POLLOUT if self._end.wants_write else 0))
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
+        """Let `poll` wait for a file descriptor too."""
+        self._poll.register(fd, (select.POLLIN if readable else 0) | (select.POLLOUT if writable else 0))
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        self._poll.unregister(fd)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """Wait for something to happen.
+
+        Args:
+            timeout_s: how long to wait at most; None for as long as it takes.
+
+        Returns:
+            The end of the connection, a message, and the file descriptors that are ready.
+        """
+        left_s = 0.0 if self._arrived or self._fate else self._beat_at - clock.monotonic()
+        waits_s = left_s if timeout_s is None else min(left_s, timeout_s)
+        ready = [fd for fd, _ in self._poll.poll(milliseconds(waits_s))]
+        if self._stream in ready:
+            ready.remove(self._stream)
+            self._hear()
+        elif self._master in ready:  # all that it had sent was read
+            self._end_with("its process has ended")
+        if self._master in ready:
+            ready.remove(self._master)
+        if clock.monotonic() >= self._beat_at:
+            self._beat_at = clock.monotonic() + self._interval_s
+            self.send([])
+        if self._arrived:
+            return [], [self._arrived.popleft()], ready
+        fate, self._fate = self._fate, []
+        return fate, [], ready
+
+    def _hear(self) -> None:
+        end = self._end
+        if end.wants_write:
+            end.flush()
+            self._watch_stream()
+        if self._arrived:
+            return
+        try:
+            self._arrived += end.receive()
+        except ProtocolError as error:
+            self._end_with(f"a message of the master cannot be read: {error}")
+        else:
+            if end.eof:
+                self._end_with("the connection broke")
+
+    def _end_with(self, reason: str) -> None:
+        """Report the end of the connection after the last message, and wait for it no more."""
+        self._is_over = True
+        self._fate.append(Broken("lost", reason))
+        self._poll.unregister(self._stream)
+        if self._master >= 0:
+            self._poll.unregister(self._master)
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the master without waiting. Only an answer shows that the message arrived."""
+        if self._is_over:
+            return
+        waited = self._end.wants_write
+        self._end.send(frames)
+        if self._end.wants_write != waited:
+            self._watch_stream()
+
+    def close(self, linger_s: float) -> None:
+        """Close. Messages that were sent have `linger_s` seconds to leave."""
+        self._end.send_rest(clock.monotonic() + linger_s)
+        self._end.close()
+        if self._master >= 0:
+            os.close(self._master)
