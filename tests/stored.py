@@ -64,7 +64,7 @@ def allocated(*tasks: TaskRange, sid: str = "SLAVE-0") -> Record:
 
 def received(
     values: dict[int, Any], *, attempt: int = 1, sid: str = "SLAVE-0", seconds: Sequence[float] | None = None
-) -> Record:
+) -> records.ResultsReceived:
     """Results arrive: the value of each task, which may be a `ValueError`."""
     first_ids, counts, attempts = spans_of([*values], [attempt] * len(values))
     entries = [encode(_failure(value) if isinstance(value, ValueError) else value) for value in values.values()]
@@ -72,6 +72,12 @@ def received(
     times = [0.5] * len(values) if seconds is None else list(seconds)
     results = Results(0, first_ids, counts, attempts, times, failed, plain=not failed)
     return records.ResultsReceived(SlaveId(sid), results, [payload(len(values), entries)])
+
+
+def brought(values: dict[int, Any], *, attempt: int = 2) -> records.ResultsHandedOver:
+    """An agent brings results of the first generation."""
+    record = received(values, attempt=attempt)
+    return records.ResultsHandedOver("AGENT-0", "node1", 1, SLAVE, record.results, record.frames)
 
 
 def _failure(error: ValueError) -> object:

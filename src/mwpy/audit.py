@@ -277,6 +277,10 @@ def _text_of_tasks(record: records.Record) -> str:
         case records.ResultsReceived(sid, results, _, agent):
             kept = f", {counted(len(results.kept), 'value')} KEPT at {agent}" if results.kept else ""
             return f"{sid} -> {counted(sum(results.counts), 'result')}{kept}"
+        case records.ResultsHandedOver(agent, _, generation, sid, results):
+            return f"{agent} -> {counted(sum(results.counts), 'result')} of {sid} in generation {generation}"
+        case records.TasksAnswered(_, tasks):
+            return f"ANSWERED by an earlier generation: {_names(tasks)}"
         case records.ResultsReused(reused):
             return f"REUSED {counted(_count(reused), 'stored result')} ({_names(reused)})"
         case records.AnswersKept(sid, host, results):

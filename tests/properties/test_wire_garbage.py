@@ -8,14 +8,17 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.spans import MAX, ids_of, span
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Garbage, Received
+from mwpy._core.master.events import Garbage, Received, Stored
+from mwpy._core.master.reuse import Reuse
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
+from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
@@ -34,6 +37,12 @@ log_rows = st.builds(LogRow, numbers, texts, st.floats(), numbers, texts, texts,
 hostile = st.one_of(
     st.builds(messages.Hello, st.just("m"), st.sampled_from(["", "g", "x"]), st.text(), numbers, st.text(), numbers),
     st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns),
+    st.builds(
+        messages.Handover,
+        st.sampled_from(["first", "x"]),
+        texts,
+        st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns),
+    ),
     st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns),
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.Cancel, columns, counts, st.booleans()),
@@ -133,6 +142,36 @@ def test_each_result_counts_once_however_often_and_on_any_connection_it_is_repea
     assert len(ended) + core.state.jar.runnable == 8
 
 
+firsts = st.one_of(st.integers(-3, 12), st.sampled_from([-(1 << 63), (1 << 64) - 1]))
+
+
+@settings(max_examples=500)
+@given(st.lists(st.lists(st.tuples(firsts, st.integers(1, 4)), max_size=4), max_size=4), st.booleans())
+def test_results_of_a_former_generation_end_each_task_at_most_once_whatever_tasks_they_name(
+    brought: list[list[tuple[int, int]]], joins: bool
+) -> None:
+    """They may name tasks twice, or tasks that never were. The tasks are pending, or a slave has them."""
+    core = _core_with_former_tasks()
+    _join(core, b"a")
+    if joins:
+        _join(core, b"b")
+    ended: list[int] = []
+    for spans in brought:
+        total = sum(count for _, count in spans)
+        columns = [first for first, _ in spans], [count for _, count in spans], [1] * len(spans)
+        group = messages.Results(1, *columns, [0.5] * total, [])
+        message = messages.Handover("first", "SLAVE-9", group)
+        core.handle(Received(b"a", "here", message, [groups.payload(total, [b"x"] * total)]), 1.0)
+        for record in core.take_actions().records:
+            if isinstance(record, records.ResultsHandedOver):
+                core.handle(Stored(record, 1), 1.0)
+        core.check()
+        core.decide(1.0)
+        ended += [result.task_id for result in core.take_actions().results]
+    named = {task for spans in brought for first, count in spans if first > 0 for task in range(first, first + count)}
+    assert sorted(ended) == sorted({*range(1, 9)} & named)
+
+
 def test_a_result_on_another_connection_does_not_end_a_task() -> None:
     """Slave, task and attempt have the same numbers. Only the result of the task's own agent counts, once."""
     core = _core_with_tasks()
@@ -226,4 +265,21 @@ def _core_with_tasks() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
     core.definitions.add(Defined(MAX))
     core.submit([span(1, MAX, 8)])
+    return core
+
+
+def _core_with_former_tasks() -> MasterCore:
+    """The same tasks, which a former generation had submitted, too."""
+    core = MasterCore(MasterSettings("m", "g"))
+    coded = replace(MAX, code="code")
+    core.definitions.add(Defined(coded))
+    core.reuse = Reuse(core.state, lambda row, place: (None, ()), lambda *_: ())
+    keys = b"".join(number.to_bytes(16, "big") for number in range(1, 9))
+    core.reuse.apply(EarlierAlgorithm(1, 0, "max", "code", {}))
+    core.reuse.apply(EarlierTasks(1, 1, 8, 0, keys))
+    core.reuse.names = {"first": 1}
+    core.reuse.begin()
+    new = span(1, coded, 8)
+    new.keys = keys
+    core.submit([new])
     return core

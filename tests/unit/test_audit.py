@@ -91,6 +91,14 @@ TEXTS: list[tuple[records.Record, str]] = [
         records.ResultsReused([records.ReusedTasks(1, 2, 0, "max", b"", [5, 6], [0, 0])]),
         "REUSED 2 stored results (task 1 (max), task 2 (max))",
     ),
+    (
+        records.ResultsHandedOver("AGENT-3", "b", 2, SID, messages.Results(1, [7], [2], [1], [0.5], []), ()),
+        "AGENT-3 -> 2 results of SLAVE-0 in generation 2",
+    ),
+    (
+        records.TasksAnswered(None, ONE, messages.Results(1, [1], [1], [1], [0.5], []), ()),
+        "ANSWERED by an earlier generation: task 1 (max)",
+    ),
     (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
     (records.TasksForbidden(ONE[0], bytes(16), "why"), "UNRUNNABLE task 1 (max): why"),
     (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),

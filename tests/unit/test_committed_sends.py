@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mwpy._core.master.events import Send
+from tests.stored import brought
+
+from mwpy._core.master.events import Send, Stored
 from mwpy._roles.committed_sends import CommittedSends
 from mwpy._values import messages
 
@@ -84,4 +86,21 @@ def test_the_end_of_a_commit_wakes_nobody_when_the_loop_has_ended() -> None:
     waiting.add([_task()])
     waiting.close()
     waiting.committed(waiting.held)
+    assert not waiting.woken
+
+
+def test_what_was_stored_is_given_to_the_core_once_and_wakes_it() -> None:
+    waiting = Waiting()
+    first, second = brought({1: 1}), brought({2: 2})
+    waiting.stored(first, 5)
+    waiting.stored(second, 6)
+    assert len(waiting.woken) == 2
+    assert waiting.take_stored() == [Stored(first, 5), Stored(second, 6)]
+    assert waiting.take_stored() == []
+
+
+def test_nothing_wakes_a_master_that_has_ended() -> None:
+    waiting = Waiting()
+    waiting.close()
+    waiting.stored(brought({1: 1}), 5)
     assert not waiting.woken

@@ -19,6 +19,7 @@ from tests.stored import (
     Failures,
     algorithm,
     allocated,
+    brought,
     keys,
     named,
     opened,
@@ -31,6 +32,7 @@ from tests.stored import (
 from mwpy._database import writer as writing
 from mwpy._database.log_sync import LogSync
 from mwpy._database.value_files import LARGE_BYTES
+from mwpy._database.writer import Writer
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierDoubts, EarlierSent, EarlierTasks
@@ -109,6 +111,36 @@ def test_tasks_that_were_answered_from_the_file_are_tasks_for_the_next_restart(p
     tasks = [each for each in writer.earlier() if isinstance(each, EarlierTasks) and each.generation == 2]
     writer.close()
     assert tasks == [EarlierTasks(2, 1, 2, 1, keys(1, 2)), EarlierTasks(2, 3, 1, 1, keys(3, 1))]
+
+
+def test_results_that_an_agent_brings_are_stored_as_those_of_their_generation(path: Path) -> None:
+    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({1: 1}))
+    writer = opened(path)
+    rows: list[tuple[records.ResultsHandedOver, int]] = []
+    writer.on_brought = lambda record, row: rows.append((record, row))
+    record = brought({3: 9, 2: ValueError("odd")})
+    write(writer, algorithm(), *slave("SLAVE-5", "AGENT-5"), record, submitted(1, 3))
+    [(stored, row)] = rows
+    assert stored is record
+    group, frames = writer.frames(row)
+    assert (group.tasks, group.attempts, group.failed, entries(group, frames)[0][0]) == ([3, 2], [2, 2], [1], 9)
+    writer.close()
+    writer = opened(path)
+    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    writer.close()
+    assert [(each.generation, each.host, each.results.tasks) for each in answers] == [
+        (1, "node1", [1]),
+        (1, "node1", [3, 2]),
+    ]
+    assert answers[1].row == row
+
+
+def test_generations_are_found_by_their_names(path: Path) -> None:
+    for name in ("one", "two"):
+        Writer.open(path, member_id="m", on_failure=print, name=name).close()
+    writer = Writer.open(path, member_id="m", on_failure=print, name="three")
+    assert writer.generations() == {"one": 1, "two": 2, "three": 3}
+    writer.close()
 
 
 def test_a_restart_learns_which_tasks_were_sent_that_must_not_run_twice(path: Path) -> None:

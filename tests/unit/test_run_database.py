@@ -18,6 +18,7 @@ from tests.stored import (
     SLAVE,
     algorithm,
     allocated,
+    brought,
     keys,
     named,
     opened,
@@ -190,6 +191,35 @@ def test_tasks_that_were_answered_from_the_file_have_their_old_slave(path: Path)
     ]
 
 
+def test_results_that_an_agent_brings_end_the_tasks_of_both_generations_once(path: Path) -> None:
+    writer = opened(path)
+    write(writer, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)))
+    writer.close()
+    writer = opened(path)
+    results = brought({3: 9, 2: ValueError("odd")}, attempt=1)
+    write(writer, algorithm(), *slave(), submitted(1, 4), allocated(named(1, 2)), results)
+    first = records.TasksAnswered(SLAVE, [named(2)], brought({2: ValueError("odd")}).results, ())
+    write(writer, first, records.TasksAnswered(None, [named(3)], brought({3: 9}).results, ()))
+    writer.close()
+    with RunDatabase(path) as run:
+        found = [(t["generation"], t["task"], t["state"], t["error"]) for t in run.query("SELECT * FROM tasks")]
+        attempts = run.query("SELECT task, outcome, seconds FROM attempts WHERE generation = 1 ORDER BY task")
+        summary = run.summary()
+    assert sorted(found, key=lambda each: each[:2]) == [
+        (1, 1, "not ended", None),
+        (1, 2, "failed", "ValueError"),
+        (1, 3, "finished", None),
+        (2, 1, "not ended", None),
+        (2, 2, "failed", None),
+        (2, 3, "finished", None),
+        (2, 4, "not ended", None),
+    ]
+    outcomes = [(each["task"], each["outcome"]) for each in attempts]
+    assert outcomes == [(1, "no end is known"), (2, "failed"), (3, "finished")]
+    counts = {state: count for state, count in summary["tasks"].items() if count}
+    assert counts == {"submitted": 4, "finished": 1, "failed": 1, "not ended": 2}
+
+
 def test_a_query_cannot_change_the_file(path: Path) -> None:
     sample(path)
     with RunDatabase(path) as run:
@@ -280,6 +310,20 @@ def test_pruning_keeps_what_a_restart_needs(path: Path) -> None:
     assert [each.results.tasks for each in answers] == [[1]]
     assert len(bytes(writer.frames(answers[0].row)[1][0])) > LARGE_BYTES
     writer.close()
+
+
+def test_pruning_keeps_what_agents_brought_to_the_last_run(path: Path) -> None:
+    writer = opened(path)
+    write(writer, algorithm(), *slave(), submitted(1, 2), allocated(named(1, 2)), received({1: 1}))
+    writer.close()
+    writer = opened(path)
+    write(writer, algorithm(), *slave(), brought({2: 4}), records.Ended("SHUTDOWN", "squares"))
+    writer.close()
+    assert RunDatabase.prune(path).results == 1
+    writer = opened(path)
+    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    writer.close()
+    assert [each.results.tasks for each in answers] == [[2]]
 
 
 def test_pruning_removes_no_result_if_the_last_run_was_not_complete(path: Path) -> None:

@@ -74,6 +74,12 @@ def _stored(story: Story) -> records.Record:
     return records.ResultsReceived(story.slaves[0].sid, group, [payload(1, [b"\xc0"])], "AGENT-0")
 
 
+def _taken_over(story: Story) -> records.Record:
+    group = Results(1, [1], [1], [story.named().attempt], [0.1], [])
+    sid = story.slaves[0].sid if story.holds else None
+    return records.TasksAnswered(sid, [story.named()], group, [payload(1, [b"\0"])])
+
+
 def _cancelled(story: Story, *, again: bool) -> records.Record:
     """The same record is another event if the task runs again."""
     if story.live[0].runs_again is not again or story.live[0].state is _S.KEPT:
@@ -130,6 +136,7 @@ RECORDS: dict[TaskEvent, Callable[[Story], records.Record]] = {
     _E.GIVE_UP: lambda story: records.TasksGivenUp(story.slaves[0].sid, story.holds, [story.named()], "why"),
     _E.LET_FINISH: lambda story: records.TasksCancelling(story.slaves[0].sid, [story.named()]),
     _E.CANCEL: lambda story: _cancelled(story, again=False),
+    _E.TAKE_OVER: _taken_over,
     _E.STORE: _stored,
     _E.RELEASE: lambda story: records.ValuesReleased([1]),
     _E.RECOMPUTE: lambda story: _again(story, waits=False),

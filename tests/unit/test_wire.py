@@ -37,6 +37,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Tasks(1, [1, 4], [1, 1], [1, 1], [0, 0], [1, 0], [Limits(2.5), None]), [b"x", b"large"]),
     (messages.Tasks(1, [1], [1], [1], [0], shares=[Share("digest", 9, "")]), [b"x"]),
     (messages.Results(1, [1], [1], [1], [0.5], [0]), [b"x"]),
+    (messages.Handover("g1", "SLAVE-0", messages.Results(1, [1], [1], [1], [0.5], [0])), [b"x"]),
     (messages.Revoke(1, 2), []),
     (messages.Revoked(1, [1], [1], [1]), []),
     (messages.Cancel([1, 5], [4, 1], True), []),
@@ -121,6 +122,9 @@ TOO_LARGE: list[messages.Message] = [
     messages.Results(1, [1], [1], [1], [-1.0], []),
     messages.Results(1, [1], [1], [1], [0.0], MANY),
     messages.Results(1, [1], [1], [1], [0.0], [], MANY),
+    messages.Handover(LONG, "SLAVE-0", messages.Results(1, [1], [1], [1], [0.5], [])),
+    messages.Handover("g1", LONG, messages.Results(1, [1], [1], [1], [0.5], [])),
+    messages.Handover("g1", "SLAVE-0", messages.Results(1, MANY, MANY, MANY, [0.0] * len(MANY), [])),
     messages.Reported(-1, 1, 1, 0.0),
     messages.Reported(1, -1, 1, 0.0),
     messages.Reported(1, 1, -1, 0.0),
@@ -168,7 +172,7 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 18),
+        (wire.FROM_AGENT, "a master", 19),
         (wire.FROM_MASTER, "an agent", 16),
         (wire.FROM_SLAVE, "an agent", 7),
         (wire.TO_INQUIRER, "an inquirer", 5),

@@ -54,17 +54,20 @@ def _prune(path: Path, *, shared: bool) -> Pruned:
         complete = connection.rows("SELECT 1 FROM generations WHERE generation = ? AND why = 'SHUTDOWN'", (last,))
         unused = (
             "generation < ? AND seq NOT IN (SELECT json_extract(j.value, '$[0]') FROM reused u, json_each(u.answers) j "
-            "WHERE u.generation = ?)"
+            "WHERE u.generation = ?) AND seq < ?"
         )
         results = 0
         with connection.transaction():
             for table in HISTORY:
                 connection.run(f"DELETE FROM {table} WHERE generation < ?", (last,))
             if complete:
-                [(results,)] = connection.rows(
-                    f"SELECT coalesce(sum(count), 0) FROM results WHERE {unused}", (last, last)
+                [(brought,)] = connection.rows(  # agents brought the later ones to the last generation
+                    "SELECT coalesce(min(seq), 1 << 62) FROM agents WHERE generation = ?", (last,)
                 )
-                connection.run(f"DELETE FROM results WHERE {unused}", (last, last))
+                [(results,)] = connection.rows(
+                    f"SELECT coalesce(sum(count), 0) FROM results WHERE {unused}", (last, last, brought)
+                )
+                connection.run(f"DELETE FROM results WHERE {unused}", (last, last, brought))
         connection.run("VACUUM")
         connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
         named = {name for (name,) in connection.rows("SELECT file FROM results WHERE file IS NOT NULL")}

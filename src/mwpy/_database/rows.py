@@ -7,13 +7,14 @@ before they started, states that tasks leave for their next attempts, and figure
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from attrs import Factory, define, field, fields
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._database.failed import failure_rows
 from mwpy._database.packing import PackedResults, ResultColumns, columns_of, each_attempt, pack
@@ -82,6 +83,10 @@ class StoredGroup(Struct, gc=False):
     kept: int
     """Why it has no answer for a later generation: `COMPARED` or `STAYS`; 0 if it has one."""
     packed: PackedResults
+    generation: int
+    """The generation that had sent the tasks to the slave."""
+    brought: records.ResultsHandedOver | None = None
+    """The record, if an agent has brought these results from a former generation."""
 
 
 @define(eq=False)
@@ -124,9 +129,13 @@ class RowNumbers:
         self.seq += 1
         return self.seq
 
-    def add(self, batch: Batch, table: str, *values: Any) -> None:
-        """Add a row to a table."""
-        batch.rows[table].append([self.next(), self.generation, *values])
+    def add(self, batch: Batch, table: str, *values: Any, generation: int | None = None) -> None:
+        """Add a row to a table.
+
+        Args:
+            generation: which one the row is about; None for the present one.
+        """
+        batch.rows[table].append([self.next(), generation or self.generation, *values])
 
 
 Maker = Callable[[Any, float, Batch], None]
@@ -134,10 +143,42 @@ Maker = Callable[[Any, float, Batch], None]
 
 
 @define(eq=False)
+class ResultRows:
+    """Turns groups of results into rows."""
+
+    numbers: RowNumbers
+
+    def add(
+        self,
+        sid: SlaveId,
+        results: Results,
+        frames: Sequence[Buffer],
+        at: float,
+        batch: Batch,
+        *,
+        kept: int = 0,
+        brought: records.ResultsHandedOver | None = None,
+    ) -> None:
+        """Add the rows of a group of results of a slave."""
+        packed, columns, failed = pack(results, frames), columns_of(results), len(results.failed)
+        generation = self.numbers.generation if brought is None else brought.generation
+        row = self.numbers.next()
+        batch.groups.append(StoredGroup(row, at, sid, columns, failed, kept, packed, generation, brought))
+        if results.failed:
+            for task, attempt, *texts in failure_rows(results, frames, {} if brought else batch.calls):
+                self.numbers.add(batch, "failures", at, task, attempt, sid, *texts, generation=generation)
+
+    def handed_over(self, record: records.ResultsHandedOver, at: float, batch: Batch) -> None:
+        """Add the rows of results that an agent has brought."""
+        self.add(record.sid, record.results, record.frames, at, batch, brought=record)
+
+
+@define(eq=False)
 class TaskRows:
     """Turns records about tasks into rows."""
 
     numbers: RowNumbers
+    results: ResultRows = field(default=Factory(lambda self: ResultRows(self.numbers), takes_self=True))
     _held: dict[str, _Held] = field(factory=dict)
     """Slaves with tasks."""
     _stay: dict[int, None] = field(factory=dict)
@@ -153,6 +194,8 @@ class TaskRows:
             records.TasksAllocated: self._allocated,
             records.AttemptsStarted: self._allocated,
             records.ResultsReceived: self._received,
+            records.ResultsHandedOver: self.results.handed_over,
+            records.TasksAnswered: self._answered,
             records.AnswersKept: self._answers_kept,
             records.AnswersGiven: self._answers_given,
             records.TasksReturned: self._returned,
@@ -225,8 +268,18 @@ class TaskRows:
         if record.results.kept:
             self._values_stay(record, at, batch)
         else:
-            self._group(record.sid, record.results, record.frames, at, batch)
+            self.results.add(record.sid, record.results, record.frames, at, batch)
         self._heard(record.sid, sum(record.results.counts), at)
+
+    def _answered(self, record: records.TasksAnswered, at: float, batch: Batch) -> None:
+        failed, why = {*record.results.failed}, "its result came from an earlier life of the master"
+        if failed:
+            for place, one in enumerate(_singles(record.tasks)):
+                self._end([one], "failed" if place in failed else "finished", record.sid, why, at, batch)
+        else:
+            self._end(record.tasks, "finished", record.sid, why, at, batch)
+        if record.sid is not None:
+            self._losses(record.sid, record.tasks, (), at, batch)
 
     def _values_stay(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
         """Some values stay at their agent. Their results are no answers for later generations."""
@@ -234,9 +287,9 @@ class TaskRows:
         stay = [place for place, _ in results.kept]
         rest = [place for place in range(sum(results.counts)) if place not in {*stay}]
         if rest:
-            self._group(record.sid, *select(results, record.frames, rest), at, batch)
+            self.results.add(record.sid, *select(results, record.frames, rest), at, batch)
         own, frames = select(results, record.frames, stay)
-        self._group(record.sid, own, frames, at, batch, kept=STAYS)
+        self.results.add(record.sid, own, frames, at, batch, kept=STAYS)
         for task, attempt in each_task(own):
             if task not in self._stay:
                 self._stay[task] = None
@@ -248,19 +301,8 @@ class TaskRows:
         count = sum(results.counts)
         for place in range(count):
             one, own = (results, frames) if count == 1 else select(results, frames, [place])
-            self._group(record.sid, one, own, at, batch, kept=COMPARED)
+            self.results.add(record.sid, one, own, at, batch, kept=COMPARED)
         self._heard(record.sid, count, at)
-
-    def _group(
-        self, sid: SlaveId, results: Results, frames: Sequence[Buffer], at: float, batch: Batch, *, kept: int = 0
-    ) -> None:
-        packed = pack(results, frames)
-        batch.groups.append(
-            StoredGroup(self.numbers.next(), at, sid, columns_of(results), len(results.failed), kept, packed)
-        )
-        if results.failed:
-            for task, attempt, *texts in failure_rows(results, frames, batch.calls):
-                self.numbers.add(batch, "failures", at, task, attempt, sid, *texts)
 
     def _answers_given(self, record: records.AnswersGiven, _: float, batch: Batch) -> None:
         change = "UPDATE results SET kept = 0 WHERE kept AND generation = ? AND base = ? AND attempt = ?"
@@ -411,6 +453,13 @@ class Rows:
     def add(self, record: records.Record, at: float, batch: Batch) -> None:
         """Add the rows of a record that was stated at the Unix time `at`."""
         self._makers.get(type(record), self._members.event)(record, at, batch)
+
+
+def _singles(tasks: Sequence[TaskRange]) -> Iterator[TaskRange]:
+    """Each task alone."""
+    for each in tasks:
+        for first in range(each.first, each.first + each.count):
+            yield replace(each, first=first, count=1)
 
 
 def _continues(before: TaskRange, after: TaskRange) -> bool:

@@ -53,7 +53,7 @@ def _tasks(connection: Connection, generation: int) -> dict[str, int]:
     return {
         "submitted": submitted + reused,
         "reused": reused,
-        "finished": answered - failed + reused - old_failed,
+        "finished": answered - failed + reused - old_failed + ends.get("finished", 0),
         "failed": failed + old_failed + ends.get("failed", 0),
         "unrunnable": ends.get("unrunnable", 0),
         "cancelled": ends.get("cancelled", 0),

@@ -80,7 +80,7 @@ later, and a kill of the master loses so much more work."""
 JOINED_BYTES = 16 * 1024
 """Frames of this size and more are given to SQLite alone, because joining them with others would copy them."""
 
-_WITH_FRAMES = records.ResultsReceived, records.AnswersKept
+_WITH_FRAMES = records.ResultsReceived, records.AnswersKept, records.ResultsHandedOver
 
 CLOSE_S = 60.0
 """How long the end of the master waits for the disk, in seconds."""
@@ -118,6 +118,9 @@ class Writer:
         self.generation = generation
         self.remark = remark
         self.lost_values: list[Path] = []
+        self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
+        """Called in the writer's thread with the row of results that an agent has brought from a former generation,
+        when they are in the file."""
         self._connection, self._reading, self._owner = connection, reading, owner
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
@@ -217,6 +220,10 @@ class Writer:
         except Damaged:
             mark_damaged(self._connection.path)
             raise
+
+    def generations(self) -> dict[str, int]:
+        """The numbers of all generations, by their names."""
+        return dict(self._reading.rows("SELECT name, generation FROM generations ORDER BY generation"))
 
     def write(
         self,
@@ -344,6 +351,9 @@ class Writer:
             self._insert_groups(batch.groups, files)
             for statement, parameters in batch.changes:
                 self._connection.run(statement, parameters)
+        for group in batch.groups:
+            if group.brought is not None:
+                self.on_brought(group.brought, group.seq)
         return bool(batch.rows["once"])
 
     def _write_files(self, groups: Sequence[StoredGroup]) -> dict[int, str]:
@@ -370,7 +380,7 @@ class Writer:
         blob = bytearray()
         for group in groups:
             packed = group.packed
-            row = _row_of(group, self.generation)
+            row = _row_of(group)
             if packed.size < JOINED_BYTES:
                 start = len(blob)
                 blob += packed.head
@@ -393,11 +403,11 @@ _RESULTS = (
 """The columns of a group of results before its bytes."""
 
 
-def _row_of(group: StoredGroup, generation: int) -> list[object]:
+def _row_of(group: StoredGroup) -> list[object]:
     columns = group.columns
     tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
     ends = group.failed, int(group.kept), group.packed.checksum
-    return [group.seq, generation, group.at, group.sid, *tasks, *ends]
+    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends]
 
 
 def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
@@ -450,6 +460,10 @@ def _opened(path: Path, member_id: str, name: str, *, exclusive: bool, full: boo
     except BaseException:
         connection.close()
         raise
+
+
+def _ignore(record: records.ResultsHandedOver, row: int) -> None:
+    """Nobody waits for these results."""
 
 
 def _json(rows: Sequence[Sequence[object]]) -> str:

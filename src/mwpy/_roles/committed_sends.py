@@ -1,4 +1,4 @@
-"""Holds messages of a master back until the run database says what they begin.
+"""What follows when records are in the run database: messages of the master, and news for its core.
 
 A task that must not run twice leaves for its slave only when the file says so. Otherwise a master that is killed
 between the two would leave a task that runs, and a file that knows nothing of it. All other tasks are sent at once,
@@ -6,6 +6,8 @@ because the next life of the master may run them again.
 
 Later messages to the same agent wait behind such a task, because their order counts: a message may take tasks back that
 an earlier one brings.
+
+Results of a former generation that an agent has brought are answers as soon as they have a row in the file.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attrs import define, field
 
-from mwpy._core.master.events import Send
+from mwpy._core.master.events import Send, Stored
+from mwpy._values.records import ResultsHandedOver
 
 __all__ = ["CommittedSends"]
 
@@ -36,6 +39,8 @@ class CommittedSends:
     """Up to this number, messages can be sent."""
     _waiting: dict[bytes, deque[tuple[int, Send]]] = field(factory=dict)
     """By peer: the messages that wait, in their order, each with its number."""
+    _stored: deque[Stored] = field(factory=deque)
+    """News for the core."""
     _has_failed: bool = False
     _is_closed: bool = False
     _lock: threading.Lock = field(factory=threading.Lock)
@@ -61,9 +66,21 @@ class CommittedSends:
             number: `held` as it was after these messages.
         """
         self._committed = number
+        self._wake()
+
+    def stored(self, record: ResultsHandedOver, row: int) -> None:
+        """Results that an agent has brought are in the file. The writer's thread calls this."""
+        self._stored.append(Stored(record, row))
+        self._wake()
+
+    def _wake(self) -> None:
         with self._lock:
             if not self._is_closed:
                 self.wake()
+
+    def take_stored(self) -> list[Stored]:
+        """Return the news for the core."""
+        return [self._stored.popleft() for _ in range(len(self._stored))]
 
     def fail(self) -> None:
         """Nothing can be stored any more: tasks that wait are never sent. Any thread may call this."""

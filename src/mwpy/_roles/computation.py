@@ -150,7 +150,7 @@ def start(
             first = start_agent(local_command, environment=environment)
         io = master_parts.MasterIo(core, link, audit, clock, start_agent, store)
         if store is not None:
-            store.follow(io.store_failed)
+            store.follow(io.store_failed, io.committed.stored)
         if options.resource_file is not None:
             from mwpy._roles.network import first_content
 

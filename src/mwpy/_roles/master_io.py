@@ -113,7 +113,8 @@ class MasterIo:
         )
         """The agents on this machine."""
         self._store = store
-        self._committed_sends = CommittedSends(link.wake)
+        self.committed = CommittedSends(link.wake)
+        """What follows when records are stored."""
         self.submissions = Submissions(core.state.jar, keyed=store is not None)
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
         self.submitting = threading.RLock()
@@ -205,6 +206,8 @@ class MasterIo:
         state.wall = clock.wall()
         for event in happened:
             self._note(event, now)
+        for stored in self.committed.take_stored():
+            core.handle(stored, now)
         self._take_commands()
         core.waiting = self.executors.waiting(self.waiting)
         core.logs.handled = self.handled_log_bytes + self.executors.handled_log_bytes()
@@ -292,7 +295,7 @@ class MasterIo:
     def _to_send(self, actions: Actions) -> tuple[Sequence[Send], int]:
         """Return what is sent now, and the number of the messages that wait until the records are in the file; 0 if
         none do."""
-        waiting = self._committed_sends
+        waiting = self.committed
         due, before = waiting.take_due(), waiting.held
         others = waiting.add(actions.sends)
         waiting.drop((*actions.forget, *actions.disconnect))
@@ -304,7 +307,7 @@ class MasterIo:
         outcomes += self.executors.take()
         if actions.records or outcomes or held:
             calls = {call.task_id: call.payload for call in actions.failed}
-            then = partial(_hand_over, outcomes, self._committed_sends, held) if outcomes or held else None
+            then = partial(_hand_over, outcomes, self.committed, held) if outcomes or held else None
             has_more = self.submissions.pending() > 0  # so no slave waits for what the algorithm submits next
             store.write(actions.records, self.core.state.wall, then, calls, may_wait=has_more and not held)
 
@@ -329,7 +332,7 @@ class MasterIo:
         if self.resource is not None:
             self._notice(self.resource.close(self._content(self.resource)))
         self.local.close()
-        self._committed_sends.close()
+        self.committed.close()
         self.link.close(LINGER_S)
         if self._store is not None:
             self._store.close()
@@ -347,7 +350,7 @@ class MasterIo:
         """Nothing can be stored any more: the algorithm's thread raises this instead of getting outcomes. Any thread
         may call this."""
         self.store_failure = RunDatabaseError(reason)
-        self._committed_sends.fail()
+        self.committed.fail()
         self.outcomes.put(self.store_failure)
         self.executors.fail(self.store_failure)
 

@@ -69,6 +69,7 @@ class RunStore:
         """
         read, rerun = self.values.read, options.rerun == "failed"
         core.reuse = reuse = Reuse(core.state, read, changes, rerun, options.reuse_changed_code)
+        reuse.names = self.writer.generations()
         for entry in self.writer.earlier():
             reuse.apply(entry)
         reuse.begin()
@@ -85,9 +86,16 @@ class RunStore:
                 )
             core.state.notice(text)
 
-    def follow(self, on_failure: Callable[[str], None]) -> None:
-        """Call a function once, in any thread, when nothing can be stored any more. Its argument is the reason."""
-        self._on_failure = on_failure
+    def follow(
+        self, on_failure: Callable[[str], None], on_brought: Callable[[records.ResultsHandedOver, int], None]
+    ) -> None:
+        """Call these functions, in any thread, before anything is written.
+
+        Args:
+            on_failure: called once, when nothing can be stored any more. Its argument is the reason.
+            on_brought: as `Writer.on_brought`.
+        """
+        self._on_failure, self.writer.on_brought = on_failure, on_brought
         if self._reason:
             on_failure(self._reason)
 

@@ -64,6 +64,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     41: messages.Status,
     42: messages.AskTask,
     43: messages.Explanation,
+    44: messages.Handover,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
@@ -94,7 +95,7 @@ FROM_AGENT = Route(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted, _M.SharePart, _M.ShareGone),
-            *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported),
+            *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,

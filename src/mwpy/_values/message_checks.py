@@ -13,6 +13,7 @@ from mwpy._values.messages import (
     Algorithms,
     Cancel,
     Checkpoint,
+    Handover,
     Message,
     Reported,
     Results,
@@ -22,6 +23,9 @@ from mwpy._values.messages import (
 from mwpy._values.share_messages import SharePart
 
 __all__ = ["check"]
+
+MAX_ATTEMPT = (1 << 31) - 1
+"""The number of an attempt is at most this. It is stored as it arrives."""
 
 
 def check(message: Message, frames: Sequence[Buffer]) -> None:
@@ -41,24 +45,12 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             if message.keeps:
                 _check_places("Tasks: `keeps`", message.keeps, count)
         case Results():
-            count = _num_tasks(message)
-            _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
-            if message.failed:
-                _check_places("Results: `failed`", message.failed, count)
-            if message.peaks:
-                _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
-            if message.kept:
-                places = [place for place, _ in message.kept]
-                _check_places("Results: `kept`", places, count)
-                is_right = min(size for _, size in message.kept) > 0 and not {*places} & {*message.failed}
-                if not is_right or message.plain:
-                    raise ProtocolError("Results: a result stays at the agent that is a failure, plain or empty")
-            if message.again and message.again != sorted({*message.again} & {*message.failed}):
-                raise ProtocolError("Results: `again` names positions that are not failures")
-            if message.plain and (message.failed or message.buffers):
-                raise ProtocolError("Results: plain values among which are failures or large buffers")
-            if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
-                raise ProtocolError("Results: a compute time is negative or no number")
+            _check_results(message, frames)
+        case Handover():
+            _check_results(message.results, frames)
+            attempts = message.results.attempts
+            if not all(0 < attempt <= MAX_ATTEMPT for attempt in attempts):
+                raise ProtocolError("Handover: an attempt that no task can have")
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
             _no_frames(message, len(frames))
@@ -83,6 +75,27 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
                 raise ProtocolError(f"Algorithms: {by_value} travel by value, but it has {len(frames)} payload frames")
         case _:
             _no_frames(message, len(frames))
+
+
+def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
+    count = _num_tasks(message)
+    _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
+    if message.failed:
+        _check_places("Results: `failed`", message.failed, count)
+    if message.peaks:
+        _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
+    if message.kept:
+        places = [place for place, _ in message.kept]
+        _check_places("Results: `kept`", places, count)
+        is_right = min(size for _, size in message.kept) > 0 and not {*places} & {*message.failed}
+        if not is_right or message.plain:
+            raise ProtocolError("Results: a result stays at the agent that is a failure, plain or empty")
+    if message.again and message.again != sorted({*message.again} & {*message.failed}):
+        raise ProtocolError("Results: `again` names positions that are not failures")
+    if message.plain and (message.failed or message.buffers):
+        raise ProtocolError("Results: plain values among which are failures or large buffers")
+    if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
+        raise ProtocolError("Results: a compute time is negative or no number")
 
 
 def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:

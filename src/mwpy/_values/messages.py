@@ -39,6 +39,7 @@ __all__ = [
     "CheckpointRead",
     "Explanation",
     "Goodbye",
+    "Handover",
     "Hello",
     "Installed",
     "Leaving",
@@ -69,7 +70,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -186,6 +187,18 @@ class Results(Struct, frozen=True):
     kept: Peaks = field(default_factory=list)
     """The results that stay at the agent: position, in ascending order, and the size of the content as a shared object,
     in bytes. The value of each is empty here. Only an agent sets this."""
+
+
+class Handover(Struct, frozen=True):
+    """Agent to master: results of tasks that an earlier generation of the master has sent to a slave. Payload frames
+    follow as with `Results`."""
+
+    generation: Name
+    """The name of that generation."""
+    sid: Name
+    """The id that the slave had there."""
+    results: Results
+    """The results, with the ids that the tasks had there."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -372,6 +385,7 @@ Message = (
     | Installed
     | Tasks
     | Results
+    | Handover
     | Revoke
     | Revoked
     | Cancel

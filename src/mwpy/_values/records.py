@@ -37,6 +37,7 @@ from mwpy._values.member_records import (
 )
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.record_parts import Charge, ReusedTasks, SubmittedTasks, TaskRange
+from mwpy._values.reuse_records import ResultsHandedOver, ResultsReused, TasksAnswered, TasksForbidden
 
 __all__ = [
     "AgentConnected",
@@ -63,6 +64,7 @@ __all__ = [
     "Record",
     "ResultGiven",
     "ResultsDoubted",
+    "ResultsHandedOver",
     "ResultsHeld",
     "ResultsReceived",
     "ResultsRecomputed",
@@ -80,6 +82,7 @@ __all__ = [
     "TaskCheckpointed",
     "TaskRange",
     "TasksAllocated",
+    "TasksAnswered",
     "TasksBlocked",
     "TasksCancelled",
     "TasksCancelling",
@@ -186,12 +189,6 @@ class ResultsReceived(Struct, frozen=True, tag=True):
     """The agent at which values stay, if any do (`Results.kept`)."""
 
 
-class ResultsReused(Struct, frozen=True, tag=True):
-    """The master algorithm submitted tasks, and they ended at once: former generations have stored their results."""
-
-    tasks: Sequence[ReusedTasks]
-
-
 class TaskCheckpointed(Struct, frozen=True, tag=True):
     """A task that a slave holds left a state for its next attempt. The state replaces an earlier one."""
 
@@ -261,16 +258,6 @@ class TasksFailed(Struct, frozen=True, tag=True):
     """The id of the task that did not end well, if they were blocked and failed for this reason; otherwise 0."""
     cause: str = ""
     """What happened to that task."""
-
-
-class TasksForbidden(Struct, frozen=True, tag=True):
-    """The master algorithm submitted tasks, and they ended at once as unrunnable: a former generation sent them to a
-    slave, and their policy forbids a second execution."""
-
-    tasks: TaskRange
-    keys: bytes
-    """The key of each task, one after the other."""
-    reason: str
 
 
 class TasksUnblocked(Struct, frozen=True, tag=True):
@@ -455,6 +442,8 @@ Record = (
     | AttemptsEnded
     | ResultsReceived
     | ResultsReused
+    | ResultsHandedOver
+    | TasksAnswered
     | TaskCheckpointed
     | AnswersKept
     | AnswersGiven

@@ -14,6 +14,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
 - `Reuse` answers tasks from what former generations have stored.
+- `Succession` receives results of former generations that agents bring.
 - `Checkpoints` keeps the states that tasks leave for their next attempts.
 - `Reports` keeps what running tasks report, until the algorithm asks for it.
 - `Losses` handles the ends of slaves and agents.
@@ -66,7 +67,7 @@ from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.doubts import Doubts
-from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedAway, Vanished
+from mwpy._core.master.events import Event, Garbage, Received, Stored, Stranger, TurnedAway, Vanished
 from mwpy._core.master.explanation import ExplanationReport
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
@@ -92,6 +93,7 @@ from mwpy._core.master.state import Actions, MasterSettings, MasterState
 from mwpy._core.master.status import StatusReport
 from mwpy._core.master.stop import Stop
 from mwpy._core.master.stragglers import Stragglers
+from mwpy._core.master.succession import Succession
 from mwpy._core.master.totals import Totals
 from mwpy._core.master.verification import Verification
 from mwpy._core.moments import known
@@ -145,6 +147,7 @@ class MasterCore:
         self.delays = Delays(self.state, self.handback)
         shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts, self.verification
         self.results = Results(*shared)
+        self.succession = Succession(self.state, self.kinds)
         self.checkpoints = Checkpoints(self.state)
         self.reports = Reports(self.state)
         self.losses = Losses(*shared)
@@ -270,6 +273,9 @@ class MasterCore:
                 self.admission.note_refusal(address, reason)
             case TurnedAway(address, reason):
                 self.admission.turned_away(address, reason)
+            case Stored(record, row):
+                assert self.reuse is not None, "something is stored without a run database"
+                self.succession.stored(record, row, self.reuse, now)
 
     def _greet(self, event: Received, now: float) -> None:
         """Handle the first message of a peer."""
@@ -311,6 +317,8 @@ class MasterCore:
                 self.admission.retire_slave(agent.slaves[number])
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
+            case messages.Handover():
+                self.succession.receive(agent, message, event.frames, self.reuse)
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
             case messages.Leaving(reason, cause):
@@ -381,23 +389,8 @@ class MasterCore:
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
-        for part in (
-            self.handback,
-            self.kinds,
-            self.admission,
-            self.definitions,
-            self.isolation,
-            self.stragglers,
-            self.results,
-            self.losses,
-            self.delays,
-            self.long_tasks,
-            self.totals,
-            self.hosts,
-            self.verification,
-            self.inquiries,
-            self.reports,
-            self.relay,
-        ):
+        parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
+        others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts, self.verification
+        for part in (*parts, *others, self.inquiries, self.reports, self.relay):
             part.check()
         self.silence.watch.check()

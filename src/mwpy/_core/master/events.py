@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import Message
+from mwpy._values.records import ResultsHandedOver
 
-__all__ = ["Event", "Garbage", "Received", "Send", "Stranger", "TurnedAway", "Vanished"]
+__all__ = ["Event", "Garbage", "Received", "Send", "Stored", "Stranger", "TurnedAway", "Vanished"]
 
 
 class Received(Struct, frozen=True):
@@ -51,7 +52,15 @@ class TurnedAway(Struct, frozen=True):
     reason: str
 
 
-Event = Received | Garbage | Vanished | Stranger | TurnedAway
+class Stored(Struct, frozen=True):
+    """Results that an agent has brought from a former generation are in the run database."""
+
+    record: ResultsHandedOver
+    row: int
+    """The name of their row."""
+
+
+Event = Received | Garbage | Vanished | Stranger | TurnedAway | Stored
 
 
 class Send(Struct, frozen=True):

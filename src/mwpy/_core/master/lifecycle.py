@@ -37,6 +37,7 @@ class TaskEvent(PlainEnum):
     VERIFY = "repeat to compare"
     REUSE = "be answered from the run database"
     FORBID = "be refused a second execution"
+    TAKE_OVER = "be answered by a former generation"
     STORE = "finish, with a value that stays"
     RELEASE = "release its value"
     RECOMPUTE = "compute its value again"
@@ -82,6 +83,12 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
     TaskEvent.REUSE: {_NEW: _FINISHED},
     TaskEvent.FORBID: {_NEW: _UNRUNNABLE},
+    TaskEvent.TAKE_OVER: {
+        _BLOCKED: _FINISHED,
+        _PENDING: _FINISHED,
+        _ALLOCATED: _FINISHED,
+        _DELAYED: _FINISHED,
+    },
     TaskEvent.STORE: {_ALLOCATED: _KEPT, _CANCELLING: _KEPT},
     TaskEvent.RELEASE: {_KEPT: _RELEASED},
     TaskEvent.RECOMPUTE: {_KEPT: _PENDING},

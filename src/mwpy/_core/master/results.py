@@ -39,7 +39,7 @@ from mwpy._values.records import Charge, TaskRange
 from mwpy._values.stretch import Stretch
 from mwpy._values.task import KEPT, Origin, Result, TaskState
 
-__all__ = ["Results"]
+__all__ = ["Results", "check_failures"]
 
 RESULT_BYTES = 200
 """About how many bytes a result takes without its value."""
@@ -72,7 +72,7 @@ class Results:
         """
         values, buffers = groups.entries(group, frames)
         if group.failed:
-            _check_failures(group, values)
+            check_failures(group, values)
         if not are_next(slave.held.spans, group.tasks, group.counts, group.attempts):
             counting = take_named(deque(slave.held.spans), group)
             if not counting:
@@ -259,7 +259,12 @@ class Results:
             assert not (slave.asked_back and slave.gave_nothing_back), f"{slave.sid} was asked again too soon"
 
 
-def _check_failures(group: messages.Results, values: Sequence[object]) -> None:
+def check_failures(group: messages.Results, values: Sequence[object]) -> None:
+    """Check that each failure of a group has a description.
+
+    Raises:
+        ProtocolError: one has none; the agent's fault.
+    """
     for position in group.failed:
         value = values[position]
         if type(value) is not Pickled or value.kind != FAILURE:

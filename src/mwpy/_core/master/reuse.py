@@ -12,18 +12,22 @@ about tasks that are new. Each occurrence takes 18 bytes here beside those of it
 
 An answer is in doubt if only one host computed it, and other hosts outvoted this host in the same generation (see
 `doubts.py`). The task then runs again. If it must not run twice, its answer counts all the same.
+
+An agent can bring results of a former generation while this one runs (see `succession.py`). So the last generations are
+kept, with 4 bytes for each task, and each task of this generation that waits for its answer takes 12 bytes.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.former import FormerGeneration
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.occurrences import Occurrences
 from mwpy._core.master.spans import Span
@@ -52,6 +56,10 @@ MOST_ATTEMPTS = 0x3FFF
 MISSES = 1000
 """After this number of tasks of an algorithm in a row without an answer, although the file has some, a notice says so.
 The manual names this number."""
+
+GENERATIONS_KEPT = 3
+"""The results of this number of former generations can be brought by agents. Agents miss a generation only if it ended
+within seconds."""
 
 CHANGES_SHOWN = 5
 """A notice says at most this many changes of the code."""
@@ -169,15 +177,8 @@ class _Known:
     occurrences: Occurrences = field(factory=Occurrences)
     answered: int = 0
     """How many answers it has."""
-    was_sent: bool = False
-    """Whether tasks were sent to slaves that must not run twice."""
     misses: int = 0
     """How many tasks in a row had no answer."""
-
-    @property
-    def concerns_tasks(self) -> bool:
-        """Whether something about former generations counts for some task. Then all tasks count among equal calls."""
-        return self.answered > 0 or self.was_sent
 
 
 @define(eq=False)
@@ -198,6 +199,8 @@ class Reuse:
     rerun_failed: bool = False
     any_code: bool = False
     answers: Answers = field(factory=Answers)
+    names: Mapping[str, int] = field(factory=dict)
+    """The numbers of the former generations, by their names."""
     _hand_back: HandBack = field(init=False)
     _generation: int = 0
     """The generation that is read, or this one."""
@@ -205,8 +208,8 @@ class Reuse:
     """By the name and the code of the algorithm."""
     _parts: dict[str, tuple[str, dict[str, str]]] = field(factory=dict)
     """For each name: the newest code with answers, and its parts."""
-    _names: dict[int, tuple[str, str, dict[str, str]]] = field(factory=dict)
-    """The algorithms of the generation that is read: name, code and parts, by number."""
+    _former: dict[int, FormerGeneration] = field(factory=dict)
+    """The generation that is read, and the last ones before it, by number."""
     _defined: dict[int, None] = field(factory=dict)
     """The algorithms of this generation that were compared."""
     _waiting: list[EarlierTasks] = field(factory=list)
@@ -215,12 +218,10 @@ class Reuse:
     """The doubts of the generation that is read."""
     _first_row: int = 0
     """The place of the first row of this generation."""
-    _tasks: array[int] = field(factory=lambda: array("q"))
-    """The tasks of the generation that is read: the number of the occurrence, by task id; -1 if there is none."""
-    _firsts: array[int] = field(factory=lambda: array("q"))
-    """The first tasks of the entries of this generation."""
-    _numbers_of: array[int] = field(factory=lambda: array("q"))
-    """The algorithm of each entry."""
+    _open: array[int] = field(factory=lambda: array("I"))
+    """The occurrences that this generation has taken, and that had no answer then."""
+    _open_tasks: array[int] = field(factory=lambda: array("q"))
+    """The task of each of these occurrences."""
     _count: int = 0
     """How many occurrences there are."""
 
@@ -232,11 +233,11 @@ class Reuse:
 
     def apply(self, entry: Earlier) -> None:
         """Take the next entry of the run database."""
-        if entry.generation != self._generation:
+        if entry.generation > self._generation:
             self._begin(entry.generation)
         match entry:
             case EarlierAlgorithm():
-                self._names[entry.number] = entry.name, entry.code, entry.parts
+                self._former[entry.generation].define(entry)
             case EarlierTasks():
                 self._waiting.append(entry)
             case EarlierSent():
@@ -246,7 +247,7 @@ class Reuse:
                 self._doubts.append(entry)
             case _:
                 self._add_waiting()
-                self._answer(entry)
+                self.answer(entry)
 
     @property
     def answered(self) -> int:
@@ -260,12 +261,14 @@ class Reuse:
     def _begin(self, generation: int) -> None:
         self._add_waiting()
         for entry in self._doubts:  # only now, because some were recorded before the answers
-            tasks = self._tasks[entry.first : entry.first + entry.count] if entry.count else self._tasks
+            former = self._former[entry.generation]
+            tasks = former.numbers(entry.first, entry.count) if entry.count else former.all_numbers()
             self.answers.doubt(tasks, entry.host, self._first_row)
         self._doubts.clear()
         self._generation, self._first_row = generation, len(self.answers.rows)
-        self._names.clear()
-        self._tasks, self._firsts, self._numbers_of = array("q"), array("q"), array("q")
+        self._former[generation] = FormerGeneration()
+        for old in [*self._former][: -GENERATIONS_KEPT - 1]:
+            del self._former[old]
         for known in self._known.values():
             known.occurrences.begin(generation)
 
@@ -285,43 +288,53 @@ class Reuse:
         self._waiting.clear()
 
     def _add(self, entry: EarlierTasks) -> None:
-        name, code, _ = self._names[entry.algorithm]
-        self._tasks.extend([-1] * (entry.first - len(self._tasks)))
-        self._firsts.append(entry.first)
-        self._numbers_of.append(entry.algorithm)
-        if not (code or self.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
-            self._tasks.extend([-1] * entry.count)
+        former = self._former[entry.generation]
+        algorithm = former.algorithm(entry.algorithm)
+        if not (algorithm.code or self.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
+            former.add(entry, repeat(-1, entry.count))
             return
-        occurrences = self._of(name, code).occurrences
-        self._tasks.extend(occurrences.take_or_add(entry.keys, self._count))
-        self._count = max(self._count, max(self._tasks[-entry.count :]) + 1)
+        occurrences = self._of(algorithm.name, algorithm.code).occurrences
+        numbers = occurrences.take_or_add(entry.keys, self._count)
+        former.add(entry, numbers)
+        self._count = max(self._count, max(numbers) + 1)
         self.answers.extend(self._count)
 
-    def _answer(self, entry: EarlierAnswers) -> None:
-        results, numbers = entry.results, list[int]()
-        for first, count in zip(results.tasks, results.counts, strict=True):
-            own = self._tasks[first : first + count]
-            numbers += own
-            numbers += [-1] * (count - len(own))
-            self._count_answers(first, first + len(own))
-        self.answers.answer(entry, numbers)
-
     def _send(self, entry: EarlierSent) -> None:
-        for number in self._tasks[entry.first : entry.first + entry.count]:
+        for number in self._former[entry.generation].numbers(entry.first, entry.count):
             if number >= 0:
                 self.answers.set_sent(number, may_have_run=entry.may_have_run)
-        name, code, _ = self._names[self._numbers_of[bisect_right(self._firsts, entry.first) - 1]]
-        self._of(name, code).was_sent = True
 
-    def _count_answers(self, start: int, end: int) -> None:
-        """Tasks of the generation that is read, from one id up to another one, have answers."""
-        while start < end:
-            place = bisect_right(self._firsts, start)
-            until = min(end, self._firsts[place]) if place < len(self._firsts) else end
-            name, code, parts = self._names[self._numbers_of[place - 1]]
-            self._of(name, code).answered += until - start
-            self._parts[name] = code, parts
-            start = until
+    def answer(self, entry: EarlierAnswers) -> list[int]:
+        """Results of a former generation are in the file. Return the occurrence of each; -1 for a task that is not
+        known."""
+        former, results, numbers = self._former.get(entry.generation), entry.results, list[int]()
+        if former is None:  # too many generations have been since then
+            return numbers
+        for first, count in zip(results.tasks, results.counts, strict=True):
+            numbers += former.numbers(first, count)
+            for algorithm, own in former.by_algorithm(first, count):
+                self._of(algorithm.name, algorithm.code).answered += own
+                self._parts[algorithm.name] = algorithm.code, algorithm.parts
+        self.answers.answer(entry, numbers)
+        return numbers
+
+    # ---- results that agents bring from former generations -----------------------------------------------------
+
+    def former(self, name: str) -> tuple[int, FormerGeneration] | None:
+        """The former generation with this name, and its number; None if it is not known, or was too long ago."""
+        number = self.names.get(name)
+        found = None if number is None else self._former.get(number)
+        return None if number is None or found is None else (number, found)
+
+    def waiting(self, numbers: Collection[int]) -> dict[int, int]:
+        """Which tasks of this generation have taken these occurrences without an answer: the occurrence of each task.
+        Some of them may have ended."""
+        return {task: number for number, task in zip(self._open, self._open_tasks, strict=True) if number in numbers}
+
+    def counts(self, number: int) -> bool:
+        """Whether an occurrence has an answer that ends a task."""
+        answer = self.answers.of(number)
+        return answer is not None and not (answer[2] and self.rerun_failed)
 
     # ---- answering new tasks -------------------------------------------------------------------------------
 
@@ -345,7 +358,7 @@ class Reuse:
                 self._compare(span.algorithm.record)
             code = span.algorithm.record.code
             known = self._known.get((span.algorithm.name, "" if self.any_code else code))
-            if known is None or not span.keys or not known.concerns_tasks:
+            if known is None or not span.keys:
                 others.append(span)
             else:
                 self._divide(span, known, others, reused)
@@ -366,7 +379,7 @@ class Reuse:
                 elif kinds[start]:
                     self._hand_back.forbid(part, FORBIDDEN)
                 else:
-                    reused.append(self._give_out(part, [number for number in numbers[start:end] if number is not None]))
+                    reused.append(self.give_out(part, [number for number in numbers[start:end] if number is not None]))
                 start = end
 
     def _numbers(self, span: Span, known: _Known) -> list[int | None]:
@@ -379,6 +392,9 @@ class Reuse:
             key = keys[at : at + KEY_BYTES]
             number = None if key == NO_KEY else take(key)
             answer = None if number is None else of(number)
+            if answer is None and number is not None and not keep:
+                self._open.append(number)
+                self._open_tasks.append(span.first + at // KEY_BYTES)
             if answer is None or (answer[2] and self.rerun_failed) or (answer[3] and not once):
                 forbidden = once and number is not None and not self.rerun_failed and self.answers.may_have_run(number)
                 number = _FORBIDDEN if forbidden else None
@@ -397,7 +413,7 @@ class Reuse:
         text = MISSED.format(misses=f"{MISSES:,}", name=name, count=f"{known.answered:,}")
         self.state.notice(text, key=f"misses {name}")
 
-    def _give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
+    def give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
         """Make the results of tasks that all have answers. Return what the record says of them."""
         answers, actions, name = self.answers, self.state.actions, span.algorithm.name
         slaves = list(answers.slaves)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from attrs import Factory, define, field
@@ -43,7 +44,7 @@ from mwpy._values.task import TaskState
 __all__ = ["Taskjar"]
 
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
-_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE, _FORBID, *_OTHERS = _REST
+_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
 _NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRUNNABLE
 _REPEATING, _KEPT = TaskState.REPEATING, TaskState.KEPT
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
@@ -112,6 +113,7 @@ class Taskjar:
             records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
             records.TasksCancelled: partial(_cancelled, self),
+            records.TasksAnswered: partial(_answered, self),
             records.TasksCancelling: self._cancelling,
             records.TasksUnaddressed: self.pending.unaddress,
             records.TaskCheckpointed: self.left.add,
@@ -143,8 +145,7 @@ class Taskjar:
         yield from self.blocked.tasks.values()
         yield from self.delayed.tasks.values()
         yield from self.answered.spans()
-        for held in self.held.values():
-            yield from held.spans
+        yield from chain.from_iterable(held.spans for held in self.held.values())
 
     # ---- what records do -----------------------------------------------------------------------------------
 
@@ -355,7 +356,34 @@ class Taskjar:
 
 
 def _cancelled(jar: Taskjar, record: records.TasksCancelled, _: Tags) -> list[Span]:
-    tasks, sid = record.tasks, record.sid
+    spans = _taken_out(jar, record.sid, record.tasks)
+    if spans[0].runs_again:  # a record names only such tasks, or none
+        return jar.kept.stop(spans)
+    move(spans, _CANCEL)
+    jar._count_ended(spans)
+    jar.cancelled += sum(map(count_of, spans))
+    if jar.blocked.results:
+        jar.blocked.ended(spans, f"was cancelled {record.when}")
+    return spans
+
+
+def _answered(jar: Taskjar, record: records.TasksAnswered, _: Tags) -> list[Span]:
+    spans = _taken_out(jar, record.sid, record.tasks)
+    move(spans, _TAKE_OVER)
+    jar.reused += sum(map(count_of, spans))
+    jar.failed += len(record.results.failed)
+    jar._count_ended(spans)
+    if jar.blocked.results:
+        jar.blocked.received(spans, record.results, record.frames)
+    return spans
+
+
+def _taken_out(jar: Taskjar, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> list[Span]:
+    """Remove tasks that end before an attempt of them does. They are at one slave, or all are in the same state.
+
+    Args:
+        sid: the slave that holds them; None if none does.
+    """
     if sid is not None:
         spans = jar.allocated.take(sid, *_columns(tasks))
     elif tasks[0].first in jar.delayed.tasks:
@@ -371,13 +399,6 @@ def _cancelled(jar: Taskjar, record: records.TasksCancelled, _: Tags) -> list[Sp
         if span.state is _REPEATING:
             jar.answered.remove(span.first)
     check_found(spans, tasks)
-    if spans[0].runs_again:  # a record names only such tasks, or none
-        return jar.kept.stop(spans)
-    move(spans, _CANCEL)
-    jar._count_ended(spans)
-    jar.cancelled += sum(map(count_of, spans))
-    if jar.blocked.results:
-        jar.blocked.ended(spans, f"was cancelled {record.when}")
     return spans
 
 

@@ -1,0 +1,118 @@
+"""A master that is killed while an agent lives on: the agent brings the next generation what its slaves have finished.
+
+The agent of these tests speaks the protocol itself, and no task ever runs.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import sys
+from contextlib import closing
+
+from tests.integration.apps.stage import Running, Stage, until
+from tests.integration.test_bad_member import member, received
+from tests.loopback import Agent, Loopback
+
+from mwpy._transport import wire
+from mwpy._transport.codec import Codec
+from mwpy._values import groups, messages
+from mwpy._values.messagepack import encode
+
+SCRIPT = """
+import json, sys, time
+from pathlib import Path
+import mwpy
+def work(number):
+    raise AssertionError("no task runs in this test")
+@mwpy.master_algorithm
+def master(mw, argv):
+    first = [mw.submit(mwpy.task(work, number), tag=number) for number in range(3)]
+    while not Path("go").exists():
+        time.sleep(0.01)
+    later = [mw.submit(mwpy.task(work, number), tag=number) for number in range(3, 6)]
+    found = {}
+    while len(found) < 6:
+        mw.loop()
+        for result in mw.results():
+            found[result.tag] = [result.value if result.ok else "failed", result.sid, result.host]
+    print(json.dumps(found))
+    return 0
+sys.exit(mwpy.main())
+"""
+
+
+def _start(stage: Stage) -> Running:
+    path = stage.folder / "script.py"
+    path.write_text(SCRIPT)
+    stage.resource.unlink(missing_ok=True)
+    started = stage.start(
+        "",
+        *("--mw-master", "--mw-resource-file", stage.resource, "--mw-audit-file", stage.audit),
+        *("--mw-master-host", "127.0.0.1", "--mw-slave-task-group", "6", "--mw-run-database", "run.db"),
+        program=[sys.executable, str(path)],
+    )
+    until(lambda: stage.resource.exists() or started.process.poll() is not None, "a resource file")
+    assert stage.resource.exists(), started.err
+    return started
+
+
+def _generation(stage: Stage) -> str:
+    return str(json.loads(stage.resource.read_text())["generation"])
+
+
+def _bring(agent: Agent, generation: str, tasks: list[int]) -> None:
+    """An agent brings the results of tasks: ten times the id, and a failure of task 2."""
+    count = len(tasks)
+    failed = [tasks.index(2)] if 2 in tasks else []
+    results = messages.Results(1, tasks, [1] * count, [1] * count, [0.5] * count, failed)
+    failure = Codec().dumps_failure(ValueError("no"))
+    entries = [failure if task == 2 else encode(10 * task) for task in tasks]
+    message = messages.Handover(generation, "SLAVE-0", results)
+    agent.link.send(wire.encode(message, [groups.payload(count, entries)]))
+
+
+def _fed(stage: Stage, ends: Loopback, tasks: int) -> Agent:
+    """An agent whose slave has got tasks, which are in the file."""
+    agent = member(stage, ends)
+    agent.link.send(wire.encode(messages.SlaveReady(1)))
+    ends.until(lambda: sum(sum(each.counts) for each, _ in received(agent, messages.Tasks)) == tasks, "tasks")
+    until(lambda: _submitted(stage) == tasks, "the tasks in the file")
+    return agent
+
+
+def _submitted(stage: Stage) -> int:
+    """How many tasks of the last generation are in the run database."""
+    query = "SELECT sum(count) FROM submissions WHERE generation = (SELECT max(generation) FROM generations)"
+    with closing(sqlite3.connect(f"file:{stage.folder / 'run.db'}?mode=ro", uri=True)) as reading:
+        return int(reading.execute(query).fetchone()[0] or 0)
+
+
+def test_an_agent_that_outlives_its_master_brings_its_results_to_the_next_generation(
+    stage: Stage, ends: Loopback
+) -> None:
+    """Some of the tasks are submitted again before it comes, and others later. The second generation is killed, too,
+    when the results are in the file, and the third one has them without any agent."""
+    (stage.folder / "go").touch()
+    first = _start(stage)
+    generation = _generation(stage)
+    _fed(stage, ends, 6)
+    first.send(signal.SIGKILL)
+    first.end()
+    (stage.folder / "go").unlink()
+    second = _start(stage)
+    agent = _fed(stage, ends, 3)
+    _bring(agent, generation, [6, 1, 2, 4, 5])
+    ends.until(lambda: received(agent, messages.Cancel), "the order to kill tasks that are answered")
+    assert [(each.tasks, each.counts) for each, _ in received(agent, messages.Cancel)] == [([1, 2], [1, 1])]
+    second.send(signal.SIGKILL)
+    second.end()
+    (stage.folder / "go").touch()
+    third = _start(stage)
+    agent = member(stage, ends)
+    _bring(agent, generation, [3, 6])
+    assert third.end() == 0, third.err
+    expected = {str(task - 1): ["failed" if task == 2 else 10 * task, "SLAVE-0", "here"] for task in range(1, 7)}
+    assert third.report == expected
+    assert len(stage.until_audited("AGENT-0 -> 1 result of SLAVE-0 in generation 1")) == 1

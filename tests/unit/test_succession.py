@@ -1,0 +1,351 @@
+"""Unit tests of the part of a master that takes over results of former generations, which agents bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from attrs import define, evolve
+from msgspec.structs import replace
+from tests.spans import held_by, ids_of
+from tests.unit.test_reuse import CODE, File
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import HoldResults, ShutDown
+from mwpy._core.master.events import Received, Stored
+from mwpy._core.master.members import SlaveEvent
+from mwpy._core.master.reuse import GENERATIONS_KEPT
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import Actions
+from mwpy._transport import wire
+from mwpy._transport.codec import Codec
+from mwpy._values import groups, messages, records
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.errors import DependencyFailed, ProtocolError
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.keys import plain_keys
+from mwpy._values.message_checks import MAX_ATTEMPT
+from mwpy._values.messagepack import encode
+from mwpy._values.messages import AlgorithmDefinition, Results
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.records import AlgorithmDefined
+
+SQUARE = AlgorithmDefined(AlgorithmDefinition(0, "square", "app:square", "", "3.11", {}), b"", CODE, {"body": CODE})
+FAILURE = Codec().dumps_failure(ValueError("no"))
+ROW = 50
+
+
+def handover(
+    tasks: Sequence[int], generation: str = "first", *, failed: Sequence[int] = (), **more: Any
+) -> tuple[messages.Handover, list[bytes]]:
+    """The results of tasks of a former generation, with ten times the id as the value."""
+    count = len(tasks)
+    results = Results(1, [*tasks], [1] * count, [3] * count, [float(abs(task)) for task in tasks], [*failed])
+    entries = [FAILURE if place in failed else encode(10 * task) for place, task in enumerate(tasks)]
+    message = messages.Handover(generation, "SLAVE-4", replace(results, **more))
+    return message, [groups.payload(count, entries)]
+
+
+@define
+class Successor(File):
+    """The second generation of a master. In the first one, the tasks 1 to 6 had the arguments 1 to 6."""
+
+    def __attrs_post_init__(self) -> None:
+        File.__attrs_post_init__(self)
+        self.core.state.settings = evolve(self.core.state.settings, task_group=2)
+        self.generation(1, [1, 2, 3, 4, 5, 6])
+        self.reuse.names = {"first": 1, "lost": 9}
+        self.reuse.begin()
+        self.core.definitions.add(Defined(SQUARE))
+
+    def receive(self, message: messages.Message, peer: bytes = b"a", frames: Sequence[bytes] = ()) -> None:
+        self.core.handle(Received(peer, "10.0.0.9", message, frames), 0.0)
+        self.core.check()
+
+    def connect(self, peer: bytes = b"a", slaves: int = 0) -> None:
+        self.receive(messages.Hello("m", "g", f"host of {peer.decode()}", 1, "3.11", slaves), peer)
+        for number in range(1, slaves + 1):
+            self.receive(messages.SlaveReady(number), peer)
+
+    def act(self) -> Actions:
+        self.core.decide(0.0)
+        self.core.check()
+        return self.core.take_actions()
+
+    def bring(self, *brought: Any, peer: bytes = b"a", **more: Any) -> list[records.ResultsHandedOver]:
+        """An agent brings results. Return what is to be stored."""
+        self.core.take_actions()
+        message, frames = handover(*brought, **more)
+        self.receive(message, peer, frames)
+        return [each for each in self.core.take_actions().records if isinstance(each, records.ResultsHandedOver)]
+
+    def bring_and_store(self, *brought: Any, **more: Any) -> Actions:
+        """An agent brings results, which are stored at once. Return what the core does then."""
+        [record] = self.bring(*brought, **more)
+        self.core.handle(Stored(record, ROW), 0.0)
+        self.core.check()
+        return self.core.take_actions()
+
+
+@pytest.fixture
+def master() -> Successor:
+    """A master with an agent that has no slave."""
+    master = Successor()
+    master.connect()
+    return master
+
+
+def answered(actions: Actions) -> list[records.TasksAnswered]:
+    return [each for each in actions.records if isinstance(each, records.TasksAnswered)]
+
+
+def test_results_of_a_former_generation_are_stored_as_its_own(master: Successor) -> None:
+    [record] = master.bring([3, 1])
+    assert (record.generation, record.sid, record.agent, record.host) == (1, "SLAVE-4", "AGENT-0", "host of a")
+    assert (record.results.tasks, record.results.attempts) == ([3, 1], [3, 3])
+
+
+def test_a_task_that_is_submitted_later_ends_at_once_with_the_provenance_of_its_result(master: Successor) -> None:
+    assert master.bring_and_store([3, 1]).results == []
+    assert master.submit([1, 2, 3]) == [2]
+    first, third = master.core.take_actions().results
+    assert (first.task_id, first.sid, first.host, first.attempts) == (1, "SLAVE-4", "host of a", 3)
+    assert (first.value, third.value) == (f"value 1 of row {ROW}", f"value 0 of row {ROW}")
+    assert (first.compute_seconds, third.compute_seconds) == (1.0, 3.0)
+
+
+def test_a_result_is_no_answer_before_it_is_in_the_file(master: Successor) -> None:
+    master.bring([1])
+    assert master.submit([1]) == [1]
+
+
+def test_tasks_that_are_pending_end_when_their_results_are_in_the_file(master: Successor) -> None:
+    assert master.submit([6, 5, 4, 9]) == [1, 2, 3, 4]
+    actions = master.bring_and_store([4, 5])
+    assert {each.task_id: each.value for each in actions.results} == {
+        2: f"value 1 of row {ROW}",
+        3: f"value 0 of row {ROW}",
+    }
+    assert {each.tag for each in actions.results} == {"tag 5", "tag 4"}
+    [record] = answered(actions)
+    assert [(each.first, each.count) for each in record.tasks] == [(2, 2)]
+    assert (record.sid, record.results.tasks) == (None, [2, 3])
+    jar = master.core.state.jar
+    assert (jar.reused, jar.ended, jar.runnable, jar.pending.count) == (2, 2, 2, 2)
+    assert ids_of(jar.spans()) == [1, 4]
+
+
+def test_a_portion_of_a_map_gives_away_the_items_that_were_answered(master: Successor) -> None:
+    master.submit([4, 9, 5], packed=True)
+    actions = master.bring_and_store([4, 5])
+    assert [(each.task_id, each.tag) for each in actions.results] == [(1, "tag 4"), (3, "tag 5")]
+    assert ids_of(master.core.state.jar.spans()) == [2]
+
+
+def test_a_task_that_runs_elsewhere_is_answered_and_its_attempt_is_killed(master: Successor) -> None:
+    master.connect(b"b", slaves=2)
+    master.submit([1, 2, 3, 4])
+    master.act()
+    assert (held_by(master.core, "SLAVE-0"), held_by(master.core, "SLAVE-1")) == ([1, 2], [3, 4])
+    actions = master.bring_and_store([2, 3, 4])
+    assert sorted(each.task_id for each in actions.results) == [2, 3, 4]
+    [send] = [each for each in actions.sends if isinstance(each.message, messages.Cancel)]
+    assert (send.peer, send.message) == (b"b", messages.Cancel([2, 3, 4], [1, 1, 1], kill=True))
+    assert held_by(master.core, "SLAVE-0") == [1]
+    assert held_by(master.core, "SLAVE-1") == []
+    states = [slave.state.name for slave in master.core.state.members.slaves.values()]
+    assert states == ["BUSY", "IDLE"]
+    late = Results(2, [3], [1], [1], [0.1], [])
+    master.receive(late, b"b", [groups.payload(1, [encode(0)])])
+    assert master.core.take_actions().results == []
+
+
+def test_all_attempts_of_a_task_end_that_has_several(master: Successor) -> None:
+    master.connect(b"b", slaves=1)
+    master.connect(b"c", slaves=1)
+    master.core.state.settings = evolve(master.core.state.settings, task_group=1)
+    master.submit([1])
+    master.act()
+    task = master.core.state.jar.held[SlaveId("SLAVE-0")].spans[0].whole
+    another = replace(task, attempt=2)
+    master.core.state.record(records.AttemptsStarted(SlaveId("SLAVE-1"), [another], SlaveId("SLAVE-0"), "it is slow"))
+    slave = master.core.state.members.slaves[SlaveId("SLAVE-1")]
+    slave.agent.known[0] = None
+    master.core.state.change(slave, SlaveEvent.FEED)
+    actions = master.bring_and_store([1])
+    assert [each.task_id for each in actions.results] == [1]
+    killed = [each.peer for each in actions.sends if isinstance(each.message, messages.Cancel)]
+    assert killed == [b"b", b"c"]
+    assert not master.core.state.jar.allocated.several
+
+
+def test_a_task_that_pauses_before_its_next_attempt_is_answered(master: Successor) -> None:
+    master.connect(b"b", slaves=1)
+    master.submit([1], policy=TaskPolicy(retries_errors=True, attempts_max=3, after=60.0))
+    master.act()
+    failed = Results(1, [1], [1], [1], [0.1], [0], again=[0])
+    master.receive(failed, b"b", [groups.payload(1, [FAILURE])])
+    master.act()
+    assert 1 in master.core.state.jar.delayed.tasks
+    actions = master.bring_and_store([1])
+    assert [each.task_id for each in actions.results] == [1]
+    assert not master.core.state.jar.delayed.tasks
+
+
+def _submit_referring(master: Successor, task: int, refers: Sequence[int], argument: int = 99) -> None:
+    keys = plain_keys([encode((argument,))])
+    call = [encode((argument,))]
+    new = Span(TaskId(task), 1, Defined(SQUARE), DEFAULT_POLICY, call, [], ["tag"], refers=refers, keys=keys)
+    master.core.submit([new])
+    master.core.check()
+
+
+def test_a_blocked_task_gets_the_value_of_a_task_that_was_answered(master: Successor) -> None:
+    master.submit([1])
+    master.core.obey(HoldResults([1]))
+    _submit_referring(master, 2, [1])
+    assert [*master.core.state.jar.blocked.tasks] == [2]
+    master.bring_and_store([1])
+    master.act()
+    [waiting] = master.core.state.jar.pending.spans()
+    assert waiting.first == 2
+    assert encode(10) in waiting.buffers[0]
+
+
+def test_a_blocked_task_is_answered_although_its_values_are_missing(master: Successor) -> None:
+    master.submit([9])
+    master.core.obey(HoldResults([1]))
+    _submit_referring(master, 2, [1], argument=5)
+    actions = master.bring_and_store([5])
+    assert [each.task_id for each in actions.results] == [2]
+    assert not master.core.state.jar.blocked.tasks
+
+
+def test_a_failure_is_an_answer_too_and_tasks_that_need_the_value_fail(master: Successor) -> None:
+    master.submit([1])
+    master.core.obey(HoldResults([1]))
+    _submit_referring(master, 2, [1])
+    actions = master.bring_and_store([1], failed=[0])
+    assert [each.task_id for each in actions.results] == [1]
+    [dependent] = master.act().results
+    assert isinstance(dependent.error, DependencyFailed)
+    assert master.core.state.jar.failed == 1
+
+
+def test_a_failure_ends_no_task_if_failed_tasks_run_again(master: Successor) -> None:
+    master.reuse.rerun_failed = True
+    master.submit([1, 2])
+    actions = master.bring_and_store([1, 2], failed=[0])
+    assert [each.task_id for each in actions.results] == [2]
+
+
+def test_results_that_do_not_count_are_left_out(master: Successor) -> None:
+    """Tasks that have an answer or are not known, failures after which a task is tried again, and values that stayed at
+    their agent."""
+    master.bring_and_store([1])
+    [record] = master.bring([2, 1, 7, 0, -5, 3, 4, 5], failed=[5], again=[5], kept=[(6, 9)])
+    assert record.results.tasks == [2, 5]
+    assert master.bring([2], generation="first") != []
+    assert master.bring([1]) == []
+
+
+def test_equal_calls_are_answered_by_their_position(master: Successor) -> None:
+    master = Successor()
+    master.connect()
+    master.reuse.apply(EarlierAlgorithm(2, 0, "square", CODE, {}))
+    keys = plain_keys([encode((each,)) for each in (7, 7, 7)])
+    master.reuse.apply(EarlierTasks(2, 1, 3, 0, keys))
+    master.reuse.names = {"second": 2}
+    master.reuse.begin()
+    master.submit([7, 7, 7, 7])
+    actions = master.bring_and_store([2], generation="second")
+    assert [each.task_id for each in actions.results] == [2]
+
+
+def test_tasks_whose_values_should_stay_at_agents_still_run(master: Successor) -> None:
+    assert master.submit([1], policy=TaskPolicy(keep=True)) == [1]
+    assert master.bring_and_store([1]).results == []
+
+
+def test_a_task_that_is_being_cancelled_or_has_ended_is_left_alone(master: Successor) -> None:
+    master.connect(b"b", slaves=1)
+    master.submit([1])
+    master.act()
+    results = Results(1, [1], [1], [1], [0.1], [])
+    master.receive(results, b"b", [groups.payload(1, [encode(0)])])
+    assert [each.task_id for each in master.act().results] == [1]
+    assert master.bring_and_store([1]).results == []
+
+
+def test_nothing_ends_any_more_when_the_computation_ends(master: Successor) -> None:
+    master.submit([1])
+    master.core.obey(ShutDown(finished=False, grace_s=1.0))
+    assert master.bring_and_store([1]).results == []
+
+
+@pytest.mark.parametrize("name", ["unheard of", "lost"])
+def test_results_of_an_unknown_generation_are_not_used_and_a_notice_says_so(master: Successor, name: str) -> None:
+    master.core.take_actions()
+    for _ in range(2):
+        message, frames = handover([1, 2], generation=name)
+        master.receive(message, frames=frames)
+    [notice] = master.notices()
+    assert "AGENT-0 has brought 2 results of tasks that an earlier life of the master had sent to it" in notice
+    assert "the run database does not know that life any more" in notice
+
+
+def test_without_a_run_database_a_notice_says_that_results_are_not_used(master: Successor) -> None:
+    master.core.reuse = None
+    master.core.take_actions()
+    message, frames = handover([1])
+    master.receive(message, frames=frames)
+    [notice] = master.notices()
+    assert notice.startswith("AGENT-0 has brought 1 result of tasks")
+    assert "there is no run database" in notice
+
+
+@pytest.mark.parametrize(
+    ("message", "frames", "fault"),
+    [
+        (handover([1], attempts=[0])[0], [groups.payload(1, [b"\1"])], "an attempt that no task can have"),
+        (handover([1], attempts=[MAX_ATTEMPT + 1])[0], [groups.payload(1, [b"\1"])], "an attempt that no task can"),
+        (handover([1], counts=[0])[0], [groups.payload(0, [])], "a span without tasks"),
+        (handover([1])[0], [], "0 payload frames do not match"),
+        (handover([1])[0], [groups.payload(2, [b"\1", b"\1"])], "not a list of 1 entries"),
+        (handover([1], counts=[1 << 40], seconds=[1.0])[0], [groups.payload(1, [b"\1"])], "not a list of"),
+        (handover([1], failed=[0])[0], [groups.payload(1, [b"\1"])], "a failure without a description"),
+    ],
+)
+def test_a_malformed_handover_is_the_fault_of_its_agent(
+    master: Successor, message: messages.Handover, frames: list[bytes], fault: str
+) -> None:
+    def deliver() -> None:
+        _, payload = wire.decode(wire.encode(message, frames), wire.FROM_AGENT)
+        master.core.succession.receive(master.core.state.members.peers[b"a"], message, payload, master.reuse)
+
+    with pytest.raises(ProtocolError, match=fault):
+        deliver()
+
+
+def test_a_result_of_a_generation_that_the_file_has_after_later_ones_is_an_answer() -> None:
+    """It was brought to the third generation, so its row follows the rows of this generation."""
+    file = File()
+    file.generation(1, [1, 2])
+    file.generation(2, [2, 1])
+    file.generation(3, [1, 2])
+    file.answer(1, 8, [2])
+    file.reuse.begin()
+    assert file.submit([1, 2]) == [1]
+    [result] = file.core.take_actions().results
+    assert result.value == "value 0 of row 8"
+
+
+def test_a_result_of_a_generation_long_ago_is_left_out() -> None:
+    file = File()
+    for number in range(1, GENERATIONS_KEPT + 3):
+        file.generation(number, [1])
+    results = Results(1, [1], [1], [1], [0.5], [])
+    file.reuse.apply(EarlierAnswers(1, 8, SlaveId("SLAVE-4"), "host", 1.0, results))
+    file.reuse.begin()
+    assert file.submit([1]) == [1]
