@@ -17,6 +17,7 @@ KILLS ?= 1000
 MASTER_KILLS ?= 20
 TASKS ?= 300000
 MINUTES ?= 10
+LOSSES ?= 500
 SEED ?= 1
 ROUNDS ?= 3
 PAIRS ?= 20
@@ -40,7 +41,7 @@ DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.p
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master bench bench-database bench-peers dist docs clean
+.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -102,6 +103,9 @@ kill-master: $(VENV)/installed-for-tests ## kill the master at random moments of
 
 chaos: $(VENV)/installed-for-tests ## a computation among faults of many kinds; counts losses (MINUTES=10 SEED=1)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
+
+power: $(VENV)/installed-for-tests ## let the machine lose its power at random moments, in memory (LOSSES=500 SEED=1)
+	$(BIN)/python -m pytest tests/power --losses $(LOSSES) --seed $(SEED) --timeout 0
 
 attack: $(VENV)/installed-for-tests ## send hostile frames to a master, in about an hour (FRAMES=1000000)
 	$(BIN)/python -m pytest -s tests/properties/test_hostile_frames.py --frames $(FRAMES) --timeout 0

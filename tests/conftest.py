@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds that the simulator runs")
     parser.addoption("--frames", type=int, default=3000, help="number of hostile frames that a master is sent")
     parser.addoption("--kills", type=int, default=100, help="number of kills in a computation, ten in a second")
+    parser.addoption("--losses", type=int, default=10, help="number of power losses of a computation")
     parser.addoption("--agents", type=int, default=100, help="number of agents in an HTCondor pool")
     parser.addoption("--seed", type=int, help="the only seed that the simulator runs")
 
@@ -70,6 +71,12 @@ def num_kills(pytestconfig: pytest.Config) -> int:
 
 
 @pytest.fixture
+def losses(pytestconfig: pytest.Config) -> int:
+    """The number of power losses of a computation."""
+    return int(pytestconfig.getoption("--losses"))
+
+
+@pytest.fixture
 def num_agents(pytestconfig: pytest.Config) -> int:
     """The number of agents that join a computation in an HTCondor pool."""
     return int(pytestconfig.getoption("--agents"))
@@ -77,7 +84,7 @@ def num_agents(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture
 def seed(pytestconfig: pytest.Config) -> int:
-    """The seed of the hostile frames."""
+    """The seed of hostile frames and of power losses."""
     return int(pytestconfig.getoption("--seed") or 0)
 
 

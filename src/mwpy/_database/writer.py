@@ -25,6 +25,7 @@ writer's thread does this between two commits, so the I/O thread never waits for
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -81,6 +82,8 @@ JOINED_BYTES = 16 * 1024
 """Frames of this size and more are given to SQLite alone, because joining them with others would copy them."""
 
 _WITH_FRAMES = records.ResultsReceived, records.AnswersKept, records.ResultsHandedOver
+
+_NO_ROOM = errno.ENOSPC, errno.EDQUOT
 
 CLOSE_S = 60.0
 """How long the end of the master waits for the disk, in seconds."""
@@ -365,9 +368,9 @@ class Writer:
             names = {group.seq: self._files.write(group.packed.frames) for group in large}
             self._files.sync()
         except OSError as error:
+            what_to_do = "free some space, and start again" if error.errno in _NO_ROOM else "the disk has failed"
             raise RunDatabaseError(
-                f"cannot write a large value to {self._files.folder}: {error.strerror or error}; free some space, and "
-                f"start again"
+                f"cannot write a large value to {self._files.folder}: {error.strerror or error}; {what_to_do}"
             ) from error
         return names
 
