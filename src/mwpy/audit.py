@@ -54,6 +54,8 @@ _EVENTS = (
     records.Notice,
     records.AgentConnected,
     records.AgentRefused,
+    records.AgentAway,
+    records.AgentBack,
     records.AgentLost,
     records.AgentLeft,
     records.PeerDropped,
@@ -243,6 +245,10 @@ def _text_of_agents(record: records.Record) -> str:
             return f"{agent} {address} -> connected, host {host}, pid {pid}{f', job {job}' if job else ''}"
         case records.AgentRefused(address, reason):
             return f"REFUSED {address}: {reason}"
+        case records.AgentAway(agent, reason):
+            return f"{agent} -> away: {reason}"
+        case records.AgentBack(agent, address):
+            return f"{agent} {address} -> back"
         case records.AgentLost(agent, reason):
             return f"{agent} -> lost: {reason}"
         case records.LossesExplained(agent, _, cause, reason):

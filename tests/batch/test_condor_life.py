@@ -22,8 +22,8 @@ from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import schedd_down
 from tests.systems.system import System
 
-SHORT = "--mw-grace-period 1"
-"""A grace period for slaves whose tasks do not end."""
+SHORT = "--mw-grace-period 1 --mw-reconnect-seconds 0"
+"""For slaves whose tasks do not end, and which do not look for a master that was killed."""
 
 SUBMIT_UID = 20001
 

@@ -96,10 +96,10 @@ def test_results_survive_a_kill_every_tenth_of_a_second(
 
 
 def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
-    """It is stopped for three timeouts, and is lost once. Late results do not count. Its tasks were lost because it was
-    stopped, so it is a new agent from then on."""
+    """It is stopped for longer than the master waits for it, and is lost once. Late results do not count. Its tasks
+    were lost because it was stopped, so it is a new agent from then on."""
     master = stage.master("count.py", "--seconds", 12, "--milliseconds", 5, "--listen", 1, *SHORT)
-    agents = [stage.agent("count.py", *SHORT) for _ in range(2)]
+    agents = [stage.agent("count.py", *SHORT, "--mw-reconnect-seconds", 1) for _ in range(2)]
     until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
     stopped_at = time.monotonic()
     agents[0].send(signal.SIGSTOP)
@@ -123,7 +123,8 @@ def test_an_agent_has_the_client_timeout_of_its_master(stage: Stage, by: str) ->
     master = stage.master("count.py", "--milliseconds", 5, "--mw-key-file", key, *SHORT)
     port = read(stage.resource).master_addresses[0].rpartition(":")[2]
     where = ("--mw-master-host", "127.0.0.1", "--mw-master-port", port, "--mw-key-file", key)
-    agent = stage.agent("count.py") if by == "resource file" else stage.start("count.py", "--mw-slave", *where)
+    found = ("--mw-resource-file", stage.resource) if by == "resource file" else where
+    agent = stage.start("count.py", "--mw-slave", *found, "--mw-reconnect-seconds", 0)
     until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at the slave")
     master.send(signal.SIGSTOP)
     assert agent.end(ORPHAN_S) == 255, agent.err

@@ -263,7 +263,7 @@ def test_an_agent_without_a_master_reports_it(stage: Stage) -> None:
 def test_an_agent_ends_after_its_master_is_killed(stage: Stage, line: tuple[str, ...]) -> None:
     """After SIGKILL of the master, its agents exit with 255, which keeps their jobs in the queue."""
     master = stage.master(*line, "--mw-client-timeout", 2)
-    agent = stage.agent(*line, "--mw-client-timeout", 2)
+    agent = stage.agent(*line, "--mw-client-timeout", 2, "--mw-reconnect-seconds", 1)
     until_tasks_are_sent(stage, slaves=1)
     if line[0] == "hold.py":
         until((stage.folder / "holds").exists, "a task that holds the GIL")

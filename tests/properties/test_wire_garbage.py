@@ -60,6 +60,7 @@ hostile = st.one_of(
     st.builds(messages.Leaving, st.text(), causes),
     st.builds(messages.Goodbye, st.text(), causes),
     st.builds(messages.Renew),
+    st.builds(messages.Handled, st.integers(0, 1 << 52)),
     st.just(messages.Probe()),
 )
 

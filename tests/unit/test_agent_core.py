@@ -568,7 +568,7 @@ def test_an_agent_that_was_given_up_because_it_was_stopped_comes_back(
     """If it was stopped only for a moment, or long ago, the connection broke for another reason."""
     core.handle(Resumed(stopped_s), 100.0)
     core.handle(Disconnected("it broke"), 100.0 + later_s)
-    assert core.comes_back is comes_back
+    assert core.departure.comes_back is comes_back
     notice, *_ = (record.text for record in core.take_actions().records if isinstance(record, records.Notice))
     assert (
         notice

@@ -29,6 +29,8 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.Notice("words"), "NOTICE words"),
     (records.AgentConnected("A", "addr", "h", 7), "A addr -> connected, host h, pid 7"),
     (records.AgentRefused("addr", "why"), "REFUSED addr: why"),
+    (records.AgentAway("A", "why"), "A -> away: why"),
+    (records.AgentBack("A", "addr"), "A addr -> back"),
     (records.AgentLost("A", "why", Cause.AGENT_LOST), "A -> lost: why"),
     (
         records.Total("f", "n", 2, 1, 0.5, 0.25, {"crash": 1, "time limit": 2}, 3.0),

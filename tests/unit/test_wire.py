@@ -58,6 +58,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.SlaveDied(1, 0, Cause.CRASH, "why", LastWords("out", "err", "fault", 1 << 40)), []),
     (messages.AlgorithmFailed(1, 0, "why", [1], [1], [1]), []),
     (messages.Probe(), []),
+    (messages.Handled(7), []),
     (messages.Renew(), []),
     (messages.Shutdown(True, 5.0), []),
     (messages.Leaving("why", Cause.EVICTED), []),
@@ -172,8 +173,8 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 19),
-        (wire.FROM_MASTER, "an agent", 16),
+        (wire.FROM_AGENT, "a master", 20),
+        (wire.FROM_MASTER, "an agent", 17),
         (wire.FROM_SLAVE, "an agent", 7),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],

@@ -10,6 +10,7 @@ memory.
 
 from __future__ import annotations
 
+import secrets
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,8 +25,9 @@ from mwpy._core.agent.events import AgentSettings
 from mwpy._core.moments import known
 from mwpy._roles import share_files
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentEdges
+from mwpy._roles.edges import AgentEdges, MasterSearch
 from mwpy._roles.hello import hello_of_this_process
+from mwpy._roles.session_link import SessionLink
 from mwpy._roles.slave_command import NewTemplate, SlaveCommand
 from mwpy._roles.slave_launcher import Launcher
 from mwpy._roles.slave_processes import SlaveProcesses
@@ -34,7 +36,7 @@ from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
-from mwpy._transport.happened import Broken
+from mwpy._transport.happened import Broken, Connected
 from mwpy._transport.local_link import LocalAgentLink
 from mwpy._transport.shared_objects import Store
 from mwpy._values import groups, messages, records
@@ -55,6 +57,9 @@ __all__ = ["Agent", "run"]
 FAREWELL_S = 1.0
 """Seconds at the end for writing the remaining output to the agent's own standard output and error."""
 
+ANSWER_S = 0.1
+"""Seconds between two questions for the addresses of the master, which are found out in the background."""
+
 LATE_S = 1.0
 """An agent that is later than this, in seconds, was stopped."""
 
@@ -67,6 +72,8 @@ class Contact(NamedTuple):
 
     link: AgentLink | LocalAgentLink
     hello: messages.Hello
+    search: MasterSearch | None
+    """Finds the master again; None if the agent ends with its master."""
 
 
 def run(
@@ -97,7 +104,7 @@ def run(
     try:
         contact = _contact(options) if master is None else _local_contact(options, master)
         code, resumed = _serve(options, audit, launcher, ends_at, contact)
-        while resumed and master is None:  # a master that has started this agent starts another one
+        while resumed is not None and master is None:  # a master that has started this agent starts another one
             code, resumed = _serve(options, audit, launcher, ends_at, _contact(options, resumed))
         return code
     finally:
@@ -112,29 +119,34 @@ def _contact(options: Options, resumed: str = "") -> Contact | None:
         resumed: the name that this agent had before it was stopped; empty if it was not.
     """
     from mwpy._roles.join import connect, find_master  # only here, because it loads ZeroMQ
+    from mwpy._roles.search import Search
 
     found = find_master(options)
     if found is None:
         return None
-    return Contact(connect(found), replace(found.hello(options.slave_processes), resumed=resumed))
+    link = connect(found)
+    session = secrets.token_hex(16) if options.reconnect_seconds else ""
+    hello = replace(found.hello(options.slave_processes), resumed=resumed)
+    hello = replace(hello, session=session, returns_s=options.reconnect_seconds)
+    return Contact(link, hello, Search(options, found, link.address))
 
 
 def _local_contact(options: Options, master: MasterStream) -> Contact:
     link = LocalAgentLink(master, options.silence_s())
-    return Contact(link, hello_of_this_process(options.member_id, "", options.slave_processes))
+    return Contact(link, hello_of_this_process(options.member_id, "", options.slave_processes), None)
 
 
 def _serve(
     options: Options, audit: AuditFile, launcher: Launcher, ends_at: float | None, contact: Contact | None
-) -> tuple[int, str]:
+) -> tuple[int, str | None]:
     """Be an agent until it ends.
 
     Returns:
-        The exit code, and the name of the agent if it was stopped and comes back.
+        The exit code, and whether the agent joins again: None if it does not; else as for `resumed`.
     """
     if contact is None:
-        return ExitCode.OK, ""
-    link, hello = contact
+        return ExitCode.OK, None
+    link, hello, search = contact
     audit.write([records.Started("AGENT", hello.member_id, f"MASTER {link.address}")], clock.wall())
     settings = AgentSettings(
         hello,
@@ -157,6 +169,7 @@ def _serve(
         audit,
         clock,
         Store(),
+        search,
     )
     core = AgentCore(settings)
     agent = Agent(core, edges)
@@ -164,7 +177,8 @@ def _serve(
         code = agent.begin()
         while code is None:
             code = agent.iterate()
-        return int(code), core.welcome.agent if core.comes_back and core.welcome is not None else ""
+        name = core.welcome.agent if core.departure.was_stopped and core.welcome is not None else ""
+        return int(code), name if core.departure.comes_back else None
     finally:
         agent.close()
 
@@ -180,18 +194,18 @@ class Agent:
     def __init__(self, core: AgentCore, edges: AgentEdges) -> None:
         self._core = core
         self._edges = edges
-        self._link = edges.link
+        self._link = SessionLink(edges.link, edges.search)
         self._outlets = edges.outlets
         self._clock = edges.clock
         self._slaves: dict[int, SlaveHandle] = {}
-        self._watched = WatchedFiles(edges.link, edges.outlets, self._slaves)
+        self._watched = WatchedFiles(self._link, edges.outlets, self._slaves)
         self._processes = SlaveProcesses(core, edges, self._slaves, self._watched)
         self._link.watch(edges.signals.fileno())
 
     def begin(self) -> ExitCode | None:
         """Greet the master; call this once, before the first iteration."""
         now = self._clock.monotonic()
-        self._link.send(wire.encode(self._core.settings.hello_at(now)))
+        self._link.greet(self._core.settings.hello_at(now))
         return self._act(now)
 
     def iterate(self) -> ExitCode | None:
@@ -209,8 +223,9 @@ class Agent:
         for frames in received:
             self._hear_master(frames, now)
         for event in link_events:
-            if isinstance(event, Broken):
-                self._core.handle(events.Disconnected(event.reason), now)
+            self._hear_link(event, now)
+        for answer in self._link.answers():
+            self._core.handle(answer, now)
         for fd in ready:
             self._hear_fd(fd, now)
         code = self._act(now)  # at once: the master or a slave waits for this
@@ -219,23 +234,40 @@ class Agent:
             self._hear_signals(caught, now)
             code = self._act(now)
         self._watched.control_flow(now)
+        self._watched.listen(not self._link.is_full)
+        if now >= self._link.say_at:
+            self._link.say()
         return code
 
     def timeout(self, now: float) -> float:
         """How long to wait at most if nothing happens, in seconds. Only an agent that is late notices that it was
         stopped, so it never waits longer than a part of the client timeout."""
-        latest = now + self._core.settings.client_timeout_s / 2
-        until = min(known((self._core.next_deadline(), self._watched.full_until, latest)))
+        latest = now + (ANSWER_S if self._link.asks else self._core.settings.client_timeout_s / 2)
+        until = min(known((self._core.next_deadline(), self._watched.full_until, self._link.say_at, latest)))
         return max(0.0, until - now)
 
     # ---- what happened -------------------------------------------------------------------------------------
 
+    def _hear_link(self, event: Connected | Broken, now: float) -> None:
+        core = self._core
+        if isinstance(event, Connected):
+            if not core.outage.is_over:
+                self._link.greet(core.settings.hello_at(now))
+        elif core.outage.is_over:
+            self._link.end()
+            core.handle(events.Disconnected(event.reason), now)
+        else:
+            core.handle(events.AttemptFailed(), now)
+
     def _hear_master(self, frames: Sequence[Buffer], now: float) -> None:
         try:
             message, _ = wire.decode(frames, wire.FROM_MASTER)
+            if self._link.takes(message, frames, now):
+                return
         except ProtocolError as error:
             if self._core.welcome is not None:
-                self._core.handle(events.Disconnected(f"the master sent a malformed message: {error}"), now)
+                reason = f"the master sent a malformed message: {error}"
+                self._core.handle(events.Disconnected(reason, returns=False), now)
             else:  # most likely a refusal by a master of another version of mwpy
                 self._core.handle(events.Heard(messages.Refused(str(error))), now)
         else:
@@ -354,6 +386,10 @@ class Agent:
                 self._collect(self._slaves[number], now)
             for message in actions.to_master:
                 link.send(message.received or wire.encode(message.message, message.payload))
+            if actions.ask_addresses:
+                self._link.ask()
+            if actions.connect_to is not None:
+                self._link.connect(actions.connect_to)
             if actions.exit is not None:
                 return actions.exit
             if actions.look_up:

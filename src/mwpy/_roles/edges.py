@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
+from mwpy._core.agent import events
 from mwpy._system.clock import Clock
 from mwpy._transport.channel.journal import Journal
 from mwpy._transport.happened import Broken, Connected, Happened
@@ -28,6 +29,7 @@ __all__ = [
     "InputPipe",
     "JournalReader",
     "MasterConnections",
+    "MasterSearch",
     "OutputStream",
     "Process",
     "ProcessStarter",
@@ -72,6 +74,19 @@ class AgentConnection(Protocol):
     def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]: ...
     def send(self, frames: Sequence[Buffer]) -> None: ...
     def close(self, linger_s: float) -> None: ...
+
+
+class MasterSearch(Protocol):
+    """Finds the master after a connection to it has ended: `Search`. No method waits."""
+
+    def ask(self) -> None:
+        """Find out where the master may be now."""
+
+    def answer(self) -> events.AddressesFound | events.ComputationOver | None:
+        """Return what was found out; None if this needs more time."""
+
+    def connect(self, address: str) -> AgentConnection:
+        """Begin to connect to one of the addresses."""
 
 
 class ShareStore(Protocol):
@@ -282,6 +297,8 @@ class AgentEdges:
     audit: Trail
     clock: Clock
     shares: ShareStore
+    search: MasterSearch | None
+    """None if the agent ends with its master."""
 
 
 class MasterConnections(Protocol):

@@ -21,7 +21,17 @@ from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Ref
 from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.options import Options
 
-__all__ = ["MasterContact", "connect", "find_master", "read_key", "try_address", "try_all", "visit"]
+__all__ = [
+    "MasterContact",
+    "connect",
+    "contact_in",
+    "find_master",
+    "link_to",
+    "read_key",
+    "try_address",
+    "try_all",
+    "visit",
+]
 
 CONNECT_S = 5.0
 """Seconds in which one candidate address must answer."""
@@ -78,6 +88,11 @@ def find_master(options: Options) -> MasterContact | None:
             f"{content.update_interval:.0f} s: the file may be an old copy, or its master may be dead",
             file=sys.stderr,
         )
+    return contact_in(content, options)
+
+
+def contact_in(content: resource_file.ResourceFile, options: Options) -> MasterContact:
+    """Return the contact from the content of a resource file; some options may override it."""
     addresses: Sequence[str] = content.master_addresses
     if options.after_file & {"master_host", "master_port"}:
         addresses = _overridden(options, addresses)
@@ -221,14 +236,18 @@ def try_address(contact: MasterContact, address: str) -> AgentLink | Broken:
     found = ipv4_of(host)
     if found is None:
         return Broken("unknown host", "no such host is known here")
-    timeout_s = contact.client_timeout or DEFAULT_CLIENT_TIMEOUT_S
-    keys = contact.server_public, contact.member
-    link = AgentLink(f"tcp://{found}:{port}", *keys, timeout_s, contact.masters_timeout)
+    link = link_to(contact, f"tcp://{found}:{port}")
     fate = _first_fate(link)
     if isinstance(fate, Connected):
         return link
     link.close(0.0)
     return fate
+
+
+def link_to(contact: MasterContact, address: str) -> AgentLink:
+    """Begin to connect to an address, `tcp://` with the number of a host."""
+    timeout_s = contact.client_timeout or DEFAULT_CLIENT_TIMEOUT_S
+    return AgentLink(address, contact.server_public, contact.member, timeout_s, contact.masters_timeout)
 
 
 def _first_fate(link: AgentLink) -> Connected | Broken:

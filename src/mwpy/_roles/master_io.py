@@ -23,7 +23,8 @@ from mwpy import resource_file
 from mwpy._core.master.attendance import Attendance
 from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ReleaseResults, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
-from mwpy._core.master.events import Garbage, Received, Send, Stranger, TurnedAway, Vanished
+from mwpy._core.master.events import Garbage, Received, Returned, Send, Stranger, TurnedAway, Vanished
+from mwpy._core.master.members import num_present
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.committed_sends import CommittedSends
 from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, RecordStore, Trail
@@ -31,6 +32,7 @@ from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
 from mwpy._roles.resource_keeper import ResourceKeeper
+from mwpy._roles.sessions import Sessions
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
@@ -107,6 +109,7 @@ class MasterIo:
     ) -> None:
         self.core = core
         self.link = link
+        self._sessions = Sessions(link, core.state.settings.client_timeout_s)
         members = core.state.members
         self.local = LocalAgents(
             start, clock, lambda text: self._notice([text]), lambda: members.slaves_seen, members.has_process
@@ -159,7 +162,7 @@ class MasterIo:
     @property
     def num_slaves(self) -> int:
         """How many slaves are connected. Any thread may ask."""
-        return len(self.core.state.members.slaves)
+        return num_present(self.core.state.members)
 
     def _run(self) -> None:
         try:
@@ -177,8 +180,11 @@ class MasterIo:
         Returns:
             Whether the loop must end.
         """
-        now = self._clock.monotonic()
-        return self.turn(self.link.poll(self.prepare_to_wait(now), now))
+        before = self._clock.monotonic()
+        timeout_s = self.prepare_to_wait(before)
+        happened = self.link.poll(timeout_s, before)
+        self._sessions.waited(before + max(0.0, timeout_s), self._clock.monotonic())
+        return self.turn(happened)
 
     def prepare_to_wait(self, now: float) -> float:
         """Finish the remaining work before the link waits.
@@ -187,7 +193,8 @@ class MasterIo:
             How long to wait at most, in seconds.
         """
         due = self.core.next_deadline()
-        until = self._tick_at if due is None else min(due, self._tick_at)
+        until = min(self._tick_at, self._sessions.say_at)
+        until = until if due is None else min(due, until)
         self.link.asleep = True  # from here on, a thread that adds work wakes the link
         submissions = self.submissions
         timeout_s = 0.0 if submissions.total > submissions.taken or self.commands else until - now
@@ -220,6 +227,8 @@ class MasterIo:
             self.executors.slaves_changed()
             if self.on_slaves is not None:
                 self.on_slaves()
+        if now >= self._sessions.say_at:
+            self._sessions.say(now)
         closing = state.closing
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
@@ -235,20 +244,30 @@ class MasterIo:
 
     def _note(self, happened: Happened, now: float) -> None:
         match happened:
-            case Frames(peer, address, frames):
-                if self.core.admission.ignores(peer):
+            case Frames(connection, address, frames):
+                peer = self._sessions.peer_of(connection)
+                if not peer or self.core.admission.ignores(peer):
                     return
                 try:
                     message, payload = wire.decode(frames, wire.FROM_AGENT)
+                    earlier = self._sessions.goes_on(peer, message, self.core.state.members.peers)
+                    is_taken = not earlier and self._sessions.takes(peer, message, frames, now)
                 except ProtocolError as error:
                     self.core.handle(Garbage(peer, address, str(error)), now)
                 else:
-                    self.core.handle(Received(peer, address, message, payload), now)
-            case Malformed(peer, address, reason):
-                if not self.core.admission.ignores(peer):
+                    if earlier:
+                        self.core.handle(Returned(earlier, address), now)
+                    elif not is_taken:
+                        self.core.handle(Received(peer, address, message, payload), now)
+            case Malformed(connection, address, reason):
+                peer = self._sessions.peer_of(connection)
+                if peer and not self.core.admission.ignores(peer):
                     self.core.handle(Garbage(peer, address, reason), now)
-            case Unreachable(peer, silent_s):
-                self.core.handle(Vanished(peer, silent_s), now)
+            case Unreachable(connection, silent_s):
+                peer = self._sessions.ended(connection)
+                if peer:
+                    self.core.handle(Vanished(peer, self._sessions.silence(silent_s, now)), now)
+                    self._sessions.settle(peer, is_away=peer in self.core.state.members.peers)
             case StrangerSeen(address, reason):
                 self.core.handle(Stranger(address, reason), now)
             case NotAccepted(address, reason):
@@ -277,11 +296,11 @@ class MasterIo:
         self.attendance.note(actions.records, self._clock.monotonic())
         sends, held = (actions.sends, 0) if self._store is None else self._to_send(actions)
         for send in sends:
-            self.link.send(send.peer, wire.encode(send.message, send.frames))
+            self._sessions.send(send.peer, send.message, send.frames)
         for peer in actions.forget:
-            self.link.forget(peer)
+            self._sessions.forget(peer)
         for peer in actions.disconnect:
-            self.link.disconnect(peer)
+            self._sessions.disconnect(peer)
         self.executors.divide(actions, self.core.state.jar.ended)
         ended = actions.results or actions.stretches or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected

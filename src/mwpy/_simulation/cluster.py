@@ -109,6 +109,7 @@ class Cluster:
             kind = bad if number == agents - 1 > 0 else ""
             limits = evolve(_draw_limits(random), **_draw_forks(Random(f"forks {seed} {number}")))
             limits = evolve(limits, max_share_bytes=shares.choice((1 << 30, 3 * PART_BYTES)))
+            limits = evolve(limits, returns_s=Random(f"returns {seed} {number}").choice((0.0, 2.0, 60.0)))
             host = AgentHost(f"host {number}", again, limits=limits, able=number == 0, bad=kind)
             self.hosts.append(host)
             if kind == "error":
@@ -208,6 +209,7 @@ class Cluster:
             return
         self.world.note("the master crashes")
         self.master.crash()
+        self.master.network.is_down = True
         self._local.end()
         for host in self.hosts:
             self.cut_off(host)
@@ -246,6 +248,7 @@ class Cluster:
             self.world.after(self.world.random.random() * 3, partial(self._start_agent, self.hosts[number]))
 
     def _master_ended(self) -> None:
+        self.master.network.is_down = self.master.network.is_finished = True
         for host in self.hosts:
             self.cut_off(host)
 

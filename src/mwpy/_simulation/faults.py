@@ -16,6 +16,7 @@ __all__ = ["Faults"]
 KINDS = (
     "kill",
     "break",
+    "cut",
     "freeze",
     "full output",
     "evict",
@@ -68,6 +69,8 @@ class Faults:
                 host.end(process, None)
             case "break":
                 self._network().cut(process.connection, self._world.random.choice((0.0, SILENT_S)))
+            case "cut":
+                self._network().cut(process.connection, SILENT_S)
             case "freeze":
                 process.freeze()
             case "full output":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from attrs import define, field, frozen
+from msgspec.structs import replace
 
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.departure import FAREWELL_S
@@ -22,6 +23,7 @@ from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.launcher import SimulatedLauncher
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet
+from mwpy._simulation.search import SimulatedSearch
 from mwpy._simulation.shares import SimulatedStore
 from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave
 from mwpy._simulation.workload import Workload
@@ -86,6 +88,8 @@ class Limits:
     """Whether the script leaves something that must not be copied by a fork."""
     max_share_bytes: int = 1 << 30
     """When shared objects that no task needs are dropped."""
+    returns_s: float = 0.0
+    """For how long the agent looks for its master when its connection has broken."""
 
 
 @define(eq=False)
@@ -181,8 +185,8 @@ class AgentProcess:
         self._network = network
         self._checker = checker
         self._alarm = Alarm(world, self._iterate)
-        self.connection: Connection = network.connect(self.wake)
-        self._link = self.connection.link
+        limits = host.limits
+        self.connection: Connection = network.connect(self.wake, repeats=not limits.returns_s)
         peer = self.connection.peer
         if not host.able:
             checker.unable[host.name] = None
@@ -198,7 +202,7 @@ class AgentProcess:
             host.name,
             peer,
             self._is_attentive,
-            lambda: self._frozen_until,
+            lambda: max(self._frozen_until, self.connection.back_at),
             self._is_short,
             self._running,
             lambda: host.end(self, None),
@@ -206,9 +210,10 @@ class AgentProcess:
         )
         self.slaves: dict[int, SimulatedSlave] = {}
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
-        self._signals = _Signals(self._link)
+        self._signals = _Signals(self.connection.link)
         hello = messages.Hello("simulated", network.generation, host.name, 1, "3.11", host.num_slaves, host.job)
-        limits = host.limits
+        if limits.returns_s:
+            hello = replace(hello, session=f"{network.generation} {peer.decode()}", returns_s=limits.returns_s)
         lifetime_s = limits.lifetime_s if world.faulty else None
         settings = AgentSettings(
             hello,
@@ -222,10 +227,11 @@ class AgentProcess:
         )
         self.core = AgentCore(settings)
         self._trail = _Trail()
-        self.launcher = SimulatedLauncher(world, self._workload, self._link, self.slaves, limits.unsafe, self)
+        self.launcher = SimulatedLauncher(world, self._workload, self.connection.link, self.slaves, limits.unsafe, self)
         clock = _SettlingClock(world, self.slaves)
-        ends = self._link, self.launcher, self.outlets, self._signals
-        self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store))
+        ends = self.connection.link, self.launcher, self.outlets, self._signals
+        search = SimulatedSearch(network, self._reconnect)
+        self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store, search))
         self._over = False
         self._frozen_until = 0.0
         self._was_frozen = False
@@ -269,6 +275,11 @@ class AgentProcess:
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
+    def _reconnect(self) -> SimulatedAgentLink:
+        self._world.note(f"the agent on {self._host.name} looks for its master")
+        self.connection = self._network.connect(self.wake, self.connection)
+        return self.connection.link
+
     def wake(self) -> None:
         """Make the agent iterate as soon as it can."""
         self._alarm.set(self._world.now)
@@ -286,7 +297,7 @@ class AgentProcess:
             if code is not None:
                 self._exit(code)
                 return
-            if not self._link.pending:
+            if not self.connection.link.pending:
                 break
         else:
             raise AssertionError("an agent iterates without an end")
@@ -340,7 +351,7 @@ class AgentProcess:
 
     def kill_with(self, slave: SimulatedSlave) -> None:
         """The batch system kills a slave and then the agent: this death must not be charged."""
-        self._checker.blameless(self.connection.peer, slave.number)
+        self._checker.blameless(self.connection.agent, slave.number)
         slave.end(SIGKILL)
         delay = self._world.random.random() * 0.9 * KILLED_TOO_S
         self._world.after(delay, lambda: self._host.end(self, None))

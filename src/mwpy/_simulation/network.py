@@ -21,7 +21,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 
-__all__ = ["Connection", "Network", "SimulatedAgentLink", "SimulatedMasterLink"]
+__all__ = ["ADDRESS", "Connection", "Network", "SimulatedAgentLink", "SimulatedMasterLink"]
 
 ADDRESS = "simulated"
 
@@ -31,9 +31,11 @@ def _kind(message: messages.Message) -> bytes:
     return bytes(wire.encode(message)[0][:2])
 
 
+HELLO = _kind(messages.Hello("", "", "", 0, "", 0))
+WELCOME = _kind(messages.Welcome("", 0, 0, 0.0))
 REFUSED = _kind(messages.Refused(""))
 CHECKED = (
-    _kind(messages.Hello("", "", "", 0, "", 0)),
+    HELLO,
     _kind(messages.SlaveReady(0)),
     _kind(messages.SlaveDied(0, 0, Cause.CRASH, "", NO_WORDS)),
     _kind(messages.Leaving("", Cause.EVICTED)),
@@ -41,21 +43,27 @@ CHECKED = (
 """The messages that a checker wants to see when the master gets them."""
 STATE = _kind(messages.Checkpoint(0, 0, 0))
 """The state of a task: another checker wants to see it."""
-ONCE = (_kind(messages.Hello("", "", "", 0, "", 0)), _kind(messages.SlaveReady(0)))
+ONCE = (HELLO, _kind(messages.SlaveReady(0)))
 """The messages that a correct agent never repeats."""
 
 
 class SimulatedAgentLink:
-    """An agent's end of its connection. `poll` never waits: it returns the messages that have arrived."""
+    """An agent's end of its connection. `poll` never waits: it returns the messages that have arrived.
 
-    def __init__(self, send: Callable[[Sequence[Buffer]], None], wake: Callable[[], None]) -> None:
+    Args:
+        before: the connection that the agent had before; None if this is its first one.
+    """
+
+    def __init__(
+        self, send: Callable[[Sequence[Buffer]], None], wake: Callable[[], None], before: SimulatedAgentLink | None
+    ) -> None:
         self.send = send
         self.wake = wake
         """A function that makes the agent iterate."""
         self._inbox: deque[list[Buffer]] = deque()
         self._broken: list[Connected | Broken] = []
         self._watched: dict[int, None] = {}
-        self._ready: dict[int, None] = {}
+        self._ready: dict[int, None] = {} if before is None else before._ready
         """The file descriptors that can be read, watched or not."""
 
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
@@ -77,6 +85,11 @@ class SimulatedAgentLink:
     def arrive(self, frames: list[Buffer]) -> None:
         """A message of the master arrives."""
         self._inbox.append(frames)
+        self.wake()
+
+    def begin(self) -> None:
+        """The master has accepted the connection."""
+        self._broken.append(Connected())
         self.wake()
 
     def break_off(self) -> None:
@@ -107,10 +120,16 @@ class Connection:
 
     peer: bytes
     link: SimulatedAgentLink
+    agent: bytes
+    """The first connection of the same agent: checkers know the agent by this name."""
+    repeats: bool
+    """Whether messages to the master may arrive twice."""
     broken: bool = False
     to_master_at: float = 0.0
     """When the last message to the master arrives. Messages that are sent later arrive later."""
     to_agent_at: float = 0.0
+    back_at: float = 0.0
+    """When the master went on with the session of the agent."""
 
 
 class SimulatedMasterLink:
@@ -176,19 +195,40 @@ class Network:
     _connections: dict[bytes, Connection] = field(factory=dict)
     """The connections that are not broken."""
     _peers: int = 0
+    is_down: bool = False
+    """Whether the master has ended."""
+    is_finished: bool = False
+    """Whether the computation is finished then."""
     master: SimulatedMasterLink = field(init=False)
 
     @master.default
     def _link(self) -> SimulatedMasterLink:
         return SimulatedMasterLink(self._to_agent, self._disconnect, self._wake_master)
 
-    def connect(self, wake_agent: Callable[[], None]) -> Connection:
-        """A new connection."""
+    def connect(
+        self, wake_agent: Callable[[], None], before: Connection | None = None, *, repeats: bool = False
+    ) -> Connection:
+        """A new connection.
+
+        Args:
+            before: the connection that the same agent had before.
+            repeats: whether messages to the master may arrive twice. Without this, a session counts them.
+        """
         self._peers += 1
         peer = f"peer {self._peers}".encode()
-        link = SimulatedAgentLink(lambda frames: self._to_master(connection, frames), wake_agent)
-        connection = self._connections[peer] = Connection(peer, link)
+        earlier = None if before is None else before.link
+        link = SimulatedAgentLink(lambda frames: self._to_master(connection, frames), wake_agent, earlier)
+        agent = peer if before is None else before.agent
+        connection = self._connections[peer] = Connection(peer, link, agent, repeats)
+        if before is not None:
+            self._world.after(self._delay(), lambda: self._begin(connection))
         return connection
+
+    def _begin(self, connection: Connection) -> None:
+        if self.is_down or self._world.chance(0.3):
+            self.cut(connection)
+        elif not connection.broken:
+            connection.link.begin()
 
     def _delay(self) -> float:
         return 0.0005 + self._world.random.expovariate(200.0)
@@ -196,7 +236,7 @@ class Network:
     def _to_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
         connection.to_master_at = max(connection.to_master_at, self._world.now + self._delay())
         self._world.at(connection.to_master_at, lambda: self._arrive_at_master(connection, frames))
-        if self._world.chance(0.02):
+        if connection.repeats and self._world.chance(0.02):
             self._world.at(connection.to_master_at, lambda: self._arrive_again(connection, frames))
 
     def _arrive_at_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
@@ -204,22 +244,26 @@ class Network:
             return
         kind = bytes(frames[0][:2])
         if kind in CHECKED:
-            self._checker.heard(connection.peer, wire.decode(frames)[0])
+            message = wire.decode(frames)[0]
+            if not isinstance(message, messages.Hello) or message.handled is None:
+                self._checker.heard(connection.agent, message)
         elif kind == STATE:
             message, payload = wire.decode(frames)
             assert isinstance(message, messages.Checkpoint), "the kind of a state"
-            self._checker.states.heard(connection.peer, message, payload)
+            self._checker.states.heard(connection.agent, message, payload)
         self.master.arrive(Frames(connection.peer, ADDRESS, frames))
 
     def _arrive_again(self, connection: Connection, frames: Sequence[Buffer]) -> None:
         self._arrive_at_master(connection, frames)
         if bytes(frames[0][:2]) in ONCE:  # the master drops the agent, and reads nothing that arrives after this
-            self._checker.unheard[connection.peer] = None
+            self._checker.unheard[connection.agent] = None
 
     def _to_agent(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        if bytes(frames[0][:2]) == REFUSED and not _may_finish(frames):
-            self._checker.unheard[peer] = None
-        connection = self._connections.get(peer)
+        connection, kind = self._connections.get(peer), bytes(frames[0][:2])
+        if kind == REFUSED and not _may_finish(frames):
+            self._checker.unheard[peer if connection is None else connection.agent] = None
+        elif kind == WELCOME and connection is not None and connection.agent != peer:
+            self._checker.unheard.pop(connection.agent, None)
         if connection is None:
             self._world.after(0.0, lambda: self.master.lose(peer))
             return
@@ -228,6 +272,7 @@ class Network:
 
     def _arrive_at_agent(self, connection: Connection, frames: list[Buffer]) -> None:
         if not connection.broken:
+            connection.back_at = connection.back_at or self._world.now
             connection.link.arrive(frames)
 
     def cut(self, connection: Connection, silent_s: float = 0.0) -> None:
@@ -240,7 +285,7 @@ class Network:
             return
         connection.broken = True
         del self._connections[connection.peer]
-        self._checker.unheard[connection.peer] = None
+        self._checker.unheard[connection.agent] = None
         self._world.after(self._world.random.random(), lambda: self.master.lose(connection.peer, silent_s))
         self._world.after(self._world.random.random(), connection.link.break_off)
 

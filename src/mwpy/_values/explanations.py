@@ -32,6 +32,7 @@ _REASONS: dict[Why, str] = {
     Why.PAUSE: "its next attempt is possible in {number} s",
     Why.HOST_EXCLUDED: "the host is excluded: {text}",
     Why.LEAVING: "leaving: {text}",
+    Why.AWAY: "away: nothing is heard from it, and it may come back",
     Why.STARTING: "no slave is ready yet",
     Why.ENDING: "its slaves get no more tasks, and end",
     Why.CANNOT_RUN: "cannot run {algorithm}: {text}",

@@ -74,6 +74,8 @@ class HostStatus(Struct):
     busy: int = 0
     leaving: int = 0
     """Slaves that get no more tasks."""
+    away: int = 0
+    """Slaves of agents that have lost their connection, and may come back."""
     finished: int = 0
     """Tasks that have results from there."""
     failed: int = 0
@@ -152,6 +154,7 @@ class Why(PlainEnum):
     PAUSE = "pause"
     HOST_EXCLUDED = "host excluded"
     LEAVING = "leaving"
+    AWAY = "away"
     STARTING = "starting"
     ENDING = "ending"
     CANNOT_RUN = "cannot run"

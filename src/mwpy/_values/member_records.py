@@ -12,6 +12,8 @@ from mwpy._values.last_words import LastWords
 from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = [
+    "AgentAway",
+    "AgentBack",
     "AgentConnected",
     "AgentLeaving",
     "AgentLeft",
@@ -46,6 +48,8 @@ class AgentConnected(Struct, frozen=True, tag=True):
     """`major.minor` of its interpreter."""
     seconds_left: float | None = None
     """How long from then on a task could run at most, because then the agent's time is over; None if unknown."""
+    returns_s: float = 0.0
+    """For how long it looks for its master when its connection has ended; 0 if it ends then."""
 
 
 class AgentRefused(Struct, frozen=True, tag=True):
@@ -53,6 +57,20 @@ class AgentRefused(Struct, frozen=True, tag=True):
 
     address: str
     reason: str
+
+
+class AgentAway(Struct, frozen=True, tag=True):
+    """Nothing is heard from an agent. It may come back with its running tasks."""
+
+    agent: str
+    reason: str
+
+
+class AgentBack(Struct, frozen=True, tag=True):
+    """An agent that was away came back, from this address."""
+
+    agent: str
+    address: str
 
 
 class AgentLost(Struct, frozen=True, tag=True):

@@ -39,6 +39,7 @@ __all__ = [
     "CheckpointRead",
     "Explanation",
     "Goodbye",
+    "Handled",
     "Handover",
     "Hello",
     "Installed",
@@ -92,6 +93,13 @@ class Hello(Struct, frozen=True):
     """The name that it had before it was stopped for so long that its connection ended; empty if it was not stopped."""
     seconds_left: TimeLeft | None = None
     """How long from now on a task may run at most, because then the agent's time is over; None if this is not known."""
+    session: Name = ""
+    """What names the session of this agent: a text that nobody else knows. Empty if its session ends with its
+    connection."""
+    returns_s: TimeLeft = 0.0
+    """For how long it looks for the master after its connection has ended."""
+    handled: Number | None = None
+    """How many messages of the master it has handled, if it goes on with a session; None if it is a new agent."""
 
 
 class Welcome(Struct, frozen=True):
@@ -104,6 +112,17 @@ class Welcome(Struct, frozen=True):
     """The largest result that the master accepts, in bytes."""
     client_timeout_s: float
     """After this silence of the network the master counts the agent as gone, and the agent the master."""
+    handled: int | None = None
+    """How many messages of the agent the master has handled, if a session goes on; None if the agent is new."""
+
+
+class Handled(Struct, frozen=True):
+    """Agent to master, or master to agent: how many messages of their session the sender has handled.
+
+    `_core/session.py` has the reason.
+    """
+
+    count: Number
 
 
 class Refused(Struct, frozen=True):
@@ -112,6 +131,8 @@ class Refused(Struct, frozen=True):
     reason: str
     finish: bool = False
     """Whether its running tasks may finish within its grace period."""
+    again: bool = False
+    """Whether it may join again as a new agent: the session with which it came back is over."""
 
 
 class AlgorithmDefinition(Struct, frozen=True):
@@ -405,6 +426,7 @@ Message = (
     | SlaveRetiring
     | SlaveDied
     | AlgorithmFailed
+    | Handled
     | Probe
     | Renew
     | Shutdown

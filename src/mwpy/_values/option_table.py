@@ -16,6 +16,7 @@ from mwpy._values.policy import ATTEMPTS_MAX
 __all__ = [
     "DEFAULT_CLIENT_TIMEOUT_S",
     "DEFAULT_MEMBER_ID",
+    "DEFAULT_RECONNECT_S",
     "DEFAULT_START_TIMEOUT_S",
     "OPTIONS",
     "Option",
@@ -24,6 +25,7 @@ __all__ = [
 DEFAULT_MEMBER_ID = "default-member-id"
 DEFAULT_CLIENT_TIMEOUT_S = 30.0
 DEFAULT_START_TIMEOUT_S = 300.0
+DEFAULT_RECONNECT_S = 300.0
 
 
 def _text(value: str) -> str:
@@ -162,6 +164,14 @@ OPTIONS: tuple[Option, ...] = (
         _SECONDS,
         "A peer counts as gone after this silence of the network.",
         f"{DEFAULT_CLIENT_TIMEOUT_S:.0f} s; for a slave, the value of its master",
+    ),
+    Option(
+        "reconnect-seconds",
+        "SECONDS",
+        _number(0, MAX_SECONDS, float),
+        "For this time, an agent looks for its master when its connection has ended, and its tasks go on. 0 for not at "
+        "all. The slaves of --mw-local end with their master.",
+        f"{DEFAULT_RECONNECT_S:.0f}",
     ),
     Option(
         "grace-period",

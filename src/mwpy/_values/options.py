@@ -27,6 +27,7 @@ from mwpy._values.max_failures import MaxFailures
 from mwpy._values.option_table import (
     DEFAULT_CLIENT_TIMEOUT_S,
     DEFAULT_MEMBER_ID,
+    DEFAULT_RECONNECT_S,
     DEFAULT_START_TIMEOUT_S,
     OPTIONS,
     Option,
@@ -79,6 +80,7 @@ class Options:
     slave_processes: int = 1
     key_file: str | None = None
     key: str | None = None
+    reconnect_seconds: float = DEFAULT_RECONNECT_S
     grace_period: float = 5.0
     lifetime: float | None = None
     max_failures: MaxFailures | None = None
@@ -158,7 +160,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Limits of tasks", ("seconds-max", "seconds-expected", "memory-max", "attempts-max", "after", "max-failures")),
     ("Restart", ("run-database", "run-database-sync", "rerun", "reuse-changed-code")),
     ("Doubtful machines", ("speculate", "verify")),
-    ("Time", ("lifetime", "grace-period", "idle-exit", "client-timeout", "resource-file-update-interval")),
+    ("Time", ("lifetime", "grace-period", "idle-exit")),
+    ("Network", ("client-timeout", "reconnect-seconds", "resource-file-update-interval")),
     ("Output", ("progress", "summary", "audit-file", "audit-level", "audit-file-max-size", "help", "version-string")),
 )
 """The groups of `--mw-help`, and the options in each. The three options that matter most come first. All options that

@@ -18,6 +18,8 @@ from msgspec import Struct
 from mwpy._values import messagepack
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.member_records import (
+    AgentAway,
+    AgentBack,
     AgentConnected,
     AgentLeaving,
     AgentLeft,
@@ -40,6 +42,8 @@ from mwpy._values.record_parts import Charge, ReusedTasks, SubmittedTasks, TaskR
 from mwpy._values.reuse_records import ResultsHandedOver, ResultsReused, TasksAnswered, TasksForbidden
 
 __all__ = [
+    "AgentAway",
+    "AgentBack",
     "AgentConnected",
     "AgentLeaving",
     "AgentLeft",
@@ -424,6 +428,8 @@ Record = (
     | Notice
     | AgentConnected
     | AgentRefused
+    | AgentAway
+    | AgentBack
     | AgentLost
     | LossesExplained
     | HostExcluded

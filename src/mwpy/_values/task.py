@@ -57,6 +57,7 @@ class SlaveState(PlainEnum):
     CONNECTING = "connecting"
     IDLE = "idle"
     BUSY = "busy"
+    AWAY = "away"
     SHUTTING_DOWN = "shutting-down"
     GONE = "gone"
     LOST = "lost"

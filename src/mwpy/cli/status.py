@@ -35,7 +35,7 @@ EXIT_CODES: dict[int, str] = {
 }
 
 TASKS = "pending", "blocked", "delayed", "at_slaves", "answered", "finished", "failed"
-SLAVES = "agents", "starting", "idle", "busy", "leaving", "finished", "failed"
+SLAVES = "agents", "starting", "idle", "busy", "leaving", "away", "finished", "failed"
 
 
 def main(arguments: Sequence[str]) -> int:

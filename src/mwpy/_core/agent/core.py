@@ -2,7 +2,7 @@
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
 `Shares`, `Keeping`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
-`Departure` and `Dues`. This module only distributes the events.
+`Departure`, `Outage` and `Dues`. This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from attrs import evolve
 
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
-from mwpy._core.agent.departure import FAREWELL_S, Departure
+from mwpy._core.agent.departure import Departure
 from mwpy._core.agent.dues import Dues
 from mwpy._core.agent.enforcement import Enforcement
 from mwpy._core.agent.events import (
+    AddressesFound,
     AgentActions,
     AgentEvent,
     AgentSettings,
+    AttemptFailed,
+    ComputationOver,
     Disconnected,
     ErrorOutput,
     ExitSeen,
@@ -46,6 +49,7 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.keeping import Keeping
 from mwpy._core.agent.late import LateResults
+from mwpy._core.agent.outage import Outage
 from mwpy._core.agent.output import StartOutput
 from mwpy._core.agent.reports import Reports
 from mwpy._core.agent.shares import Shares
@@ -55,6 +59,7 @@ from mwpy._core.agent.traffic import Traffic
 from mwpy._core.agent.trust import Trust
 from mwpy._core.agent.watch import Watch
 from mwpy._core.agent.wear import Wear, reason_of
+from mwpy._core.moments import known
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, shortened
 from mwpy._values.causes import Cause
@@ -84,20 +89,18 @@ class AgentCore:
         self._enforcement = Enforcement(self._state, self._trust)
         self._wear = Wear(self._state)
         self._output = StartOutput(self._state)
-        self._departure = Departure(self._state)
-        self._dues = Dues(self._state, self._checkpoints, self._reports, self._departure)
+        self.departure = Departure(self._state)
+        """How it leaves."""
+        self.outage = Outage(self._state, self.departure)
+        """How it looks for its master."""
+        self._dues = Dues(self._state, self._checkpoints, self._reports, self.departure)
         self.children = self._state.children
         """The slaves that have not ended, by number."""
 
     @property
     def leaving(self) -> bool:
         """Whether the agent is about to exit."""
-        return self._departure.code is not None
-
-    @property
-    def comes_back(self) -> bool:
-        """Whether it leaves only because it was stopped for so long that its connection ended."""
-        return self._departure.comes_back
+        return self.departure.code is not None
 
     # ---- events --------------------------------------------------------------------------------------------
 
@@ -151,13 +154,13 @@ class AgentCore:
             case LookedUp(packages):
                 self._starts.looked_up(packages)
             case Terminated(reason, cause, used):
-                self._departure.terminated(reason, cause, used, now)
+                self.departure.terminated(reason, cause, used, now)
             case Resumed(stopped_s):
-                self._departure.resumed(stopped_s, now)
+                self.departure.resumed(stopped_s, now)
                 self._enforcement.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
-            case Disconnected(reason):
-                self._departure.disconnected(reason, now)
+            case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
+                self.outage.handle(event, now)
         self._dues.all_changed()
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
@@ -172,6 +175,8 @@ class AgentCore:
                 self.children[number].note_read(message)
             case messages.SharePart() | messages.ShareGone() | messages.ShareWanted():
                 self._shares.heard(message, frames)
+            case messages.Welcome() if self.welcome is not None:  # the session goes on
+                self.outage.end(now)
             case messages.Welcome():
                 self._welcome(message, now)
             case messages.Algorithms():
@@ -184,11 +189,9 @@ class AgentCore:
                     self._name(child, message, frames)
             case messages.Shutdown(finished, grace_s):
                 code = ExitCode.OK if finished else ExitCode.FAILED
-                self._departure.leave(code, "shut down by the master", Cause.CANCELLED, grace_s, now)
-            case messages.Refused(reason, finish):
-                self._state.record(records.Notice(f"the master refused this agent: {reason}"))
-                cause, grace_s = (Cause.SCALED_DOWN, self.settings.grace_s) if finish else (Cause.CANCELLED, FAREWELL_S)
-                self._departure.leave(ExitCode.REFUSED, reason, cause, grace_s, now)
+                self.departure.leave(code, "shut down by the master", Cause.CANCELLED, grace_s, now)
+            case messages.Refused():
+                self.outage.refused(message, now)
             case _:
                 pass  # a probe, or a message of a newer version that does not concern agents
 
@@ -215,6 +218,7 @@ class AgentCore:
 
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.welcome = welcome
+        self.outage.has_session = bool(self.settings.hello.session)
         self._watch.reads_journals = not welcome.result_group
         if not self.leaving:
             self._starts.fill(now)
@@ -303,7 +307,7 @@ class AgentCore:
             self._state.to_master(died)
         if not self.leaving:
             self._replace(child, was, reason, now)
-        self._departure.exit_if_alone()
+        self.departure.exit_if_alone()
 
     def _replace(self, child: Child, was: ChildState, reason: str, now: float) -> None:
         """Start another slave, or give up if too many have failed in a row."""
@@ -313,13 +317,14 @@ class AgentCore:
             self._starts.fill(now, child.failed_before + 1 if child.load_failed else 0)
         else:
             self._state.record(records.Notice(f"this agent gives up: {why}"))
-            self._departure.leave(ExitCode.CANNOT_START, why, Cause.START_UP, self.settings.grace_s, now)
+            self.departure.leave(ExitCode.CANNOT_START, why, Cause.START_UP, self.settings.grace_s, now)
 
     # ---- actions -------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> None:
         """Decide what is due at this moment."""
-        self._departure.decide(now)
+        self.outage.decide(now)
+        self.departure.decide(now)
         if self.leaving:
             self._dues.all_changed()
         for child in self._dues.take(now):
@@ -333,10 +338,9 @@ class AgentCore:
 
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
-        deadline, first = self._departure.deadline, self._dues.first()
-        if first == inf:
-            return deadline
-        return first if deadline is None else min(first, deadline)
+        first = self._dues.first()
+        dues = self.departure.deadline, self.outage.deadline, None if first == inf else first
+        return min(known(dues), default=None)
 
     def take_actions(self) -> AgentActions:
         """Everything to do now. Each action is returned once."""
@@ -349,7 +353,8 @@ class AgentCore:
         self._shares.check()
         self._starts.check()
         self._dues.check()
-        self._departure.check()
+        self.departure.check()
+        self.outage.check()
         if self.welcome is not None and not self.leaving:
             assert len(self.children) == self.settings.hello.slaves, "too few slaves"
 

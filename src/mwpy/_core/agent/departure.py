@@ -44,7 +44,9 @@ class Departure:
     _leave_at: float | None = field(init=False)
     """When to begin to leave, if it is known when the batch system ends this agent."""
     comes_back: bool = False
-    """Whether the agent leaves only because it was stopped for so long that its connection ended."""
+    """Whether the agent leaves only because the master has given it up, and joins again as a new one."""
+    was_stopped: bool = False
+    """Whether the master has given it up because this process was stopped."""
     _stopped_s: float = 0.0
     _resumed_at: float = 0.0
 
@@ -84,15 +86,19 @@ class Departure:
         """This process was stopped for some seconds."""
         self._resumed_at, self._stopped_s = now, stopped_s
 
-    def disconnected(self, reason: str, now: float) -> None:
-        """Leave. If this process was stopped for long, the master has given it up, and it comes back as another one."""
+    def disconnected(self, reason: str, now: float, *, again: bool = False) -> None:
+        """Leave. If this process was stopped for long, the master has given it up, and it comes back as another one.
+
+        Args:
+            again: whether it comes back in any case.
+        """
         timeout_s = self._state.settings.client_timeout_s
-        stopped = self._stopped_s > timeout_s / 2 and now < self._resumed_at + timeout_s
-        self.comes_back = self.code is None and stopped
-        if self.comes_back:
+        self.was_stopped = self._stopped_s > timeout_s / 2 and now < self._resumed_at + timeout_s
+        self.comes_back = self.code is None and (self.was_stopped or again)
+        if self.comes_back and self.was_stopped:
             reason = f"this agent was stopped for {self._stopped_s:.0f} s, and starts again"
         self._state.record(records.Notice(f"the master is lost: {reason}"))
-        cause = Cause.SUSPENDED if self.comes_back else Cause.NETWORK
+        cause = Cause.SUSPENDED if self.comes_back and self.was_stopped else Cause.NETWORK
         self.leave(ExitCode.FAILED, "the master is lost", cause, FAREWELL_S, now)
 
     def leave(self, code: ExitCode, why: str, cause: Cause, grace_s: float, now: float) -> None:

@@ -19,9 +19,12 @@ from mwpy._values.share_messages import Share
 
 __all__ = [
     "FAREWELL_S",
+    "AddressesFound",
     "AgentActions",
     "AgentEvent",
     "AgentSettings",
+    "AttemptFailed",
+    "ComputationOver",
     "Disconnected",
     "DropShare",
     "ErrorOutput",
@@ -269,10 +272,30 @@ class Resumed(Struct, frozen=True):
     stopped_s: float
 
 
-class Disconnected(Struct, frozen=True):
-    """The connection to the master broke."""
+class AddressesFound(Struct, frozen=True):
+    """The addresses at which the master may be now."""
+
+    addresses: Sequence[str]
+
+
+class ComputationOver(Struct, frozen=True):
+    """The resource file says that this master has ended."""
 
     reason: str
+    finished: bool
+    """Whether the computation is finished."""
+
+
+class AttemptFailed(Struct, frozen=True):
+    """The master does not answer at an address, or not any more."""
+
+
+class Disconnected(Struct, frozen=True):
+    """The connection to the master ended."""
+
+    reason: str
+    returns: bool = True
+    """Whether the agent may come back."""
 
 
 AgentEvent = (
@@ -297,6 +320,9 @@ AgentEvent = (
     | Terminated
     | Resumed
     | Disconnected
+    | AddressesFound
+    | ComputationOver
+    | AttemptFailed
 )
 
 
@@ -385,6 +411,10 @@ class AgentActions(Struct):
     collect: list[int] = []
     """Slaves that have ended: report their remaining output and results, then `SlaveExited`."""
     to_master: list[Outgoing] = []
+    ask_addresses: bool = False
+    """Find out where the master may be, and report `AddressesFound` or `ComputationOver`."""
+    connect_to: str | None = None
+    """An address: connect to it, and report `AttemptFailed`, or the answer of the master to `Hello`."""
     exit: ExitCode | None = None
     look_up: list[str] = []
     """Packages: report `LookedUp`. This is the last action, because it reads files."""

@@ -30,6 +30,9 @@ MESSAGES_IGNORED = 1000
 is refused, but its slaves may have sent many results before."""
 
 
+EXPIRED = "it came back too late: the master has given its tasks to others"
+
+
 @define(eq=False)
 class Admission:
     """Decides who joins."""
@@ -68,9 +71,14 @@ class Admission:
         if self.state.closing is not None:
             self.send_away(peer, self.state.closing)
             return
+        if hello.handled is not None:
+            self.note_refusal(address, EXPIRED)
+            self.send_away(peer, messages.Refused(EXPIRED, again=True))
+            return
         self.refusals = 0
         name = self.state.members.next_agent
-        what = hello.host, hello.pid, hello.job, hello.slaves, hello.python, hello.seconds_left
+        returns_s = hello.returns_s if hello.session else 0.0
+        what = hello.host, hello.pid, hello.job, hello.slaves, hello.python, hello.seconds_left, returns_s
         self.state.record(records.AgentConnected(name, address, *what))
         agent = self.state.members.connect(name, peer, now)
         mine = self.state.settings
@@ -123,7 +131,7 @@ class Admission:
 
     def retire_slave(self, slave: ConnectedSlave) -> None:
         """Send no more tasks to a slave. It ends after the tasks that it holds."""
-        if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
+        if slave.state in (SlaveState.IDLE, SlaveState.BUSY, SlaveState.AWAY):
             self.state.change(slave, SlaveEvent.SHUT_DOWN)
 
     def send_away(self, peer: bytes, message: messages.Message) -> None:

@@ -18,6 +18,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Checkpoints` keeps the states that tasks leave for their next attempts.
 - `Reports` keeps what running tasks report, until the algorithm asks for it.
 - `Losses` handles the ends of slaves and agents.
+- `Absences` waits for agents from which nothing is heard.
 - `Delays` ends the pauses of tasks.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
@@ -38,8 +39,8 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from mwpy._core.master.absences import Absences
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.cancellation import Cancellation
 from mwpy._core.master.checkpoints import Checkpoints
@@ -67,7 +68,7 @@ from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.doubts import Doubts
-from mwpy._core.master.events import Event, Garbage, Received, Stored, Stranger, TurnedAway, Vanished
+from mwpy._core.master.events import Event, Garbage, Received, Returned, Stored, Stranger, TurnedAway, Vanished
 from mwpy._core.master.explanation import ExplanationReport
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
@@ -151,12 +152,13 @@ class MasterCore:
         self.checkpoints = Checkpoints(self.state)
         self.reports = Reports(self.state)
         self.losses = Losses(*shared)
+        self.absences = Absences(self.state, self.losses)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback, self.verification)
         self.references = References(self.state, self.handback)
         self.keeping = Keeping(self.state, self.handback, self.cancellation, self.relay)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
-        self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays, self.feeding)
+        self.silence = Silence(self.state, self.kinds, self.admission, self.absences, self.delays, self.feeding)
         self.long_tasks = LongTasks(self.state)
         failures = RecentFailures(self.state)
         report = StatusReport(self.state, self.totals, self.feeding, failures)
@@ -186,12 +188,7 @@ class MasterCore:
             return
         if self.state.settings.in_this_process and any(span.policy.limits for span in good):
             self.state.notice(UNLIMITED, key=UNLIMITED)
-        tasks: list[records.SubmittedTasks] = []
-        tags: list[list[Any]] = []
-        for span in good:
-            tasks.append(span.facts())
-            tags.append(span.tags)
-        self.state.record(records.TasksSubmitted(tasks), tags)
+        self.state.record(records.TasksSubmitted([span.facts() for span in good]), [span.tags for span in good])
         for span in good:
             sid = span.policy.sid
             if sid is not None and sid not in self.state.members.slaves and not span.refers:
@@ -266,9 +263,9 @@ class MasterCore:
             case Vanished(peer, silent_s):
                 self.admission.forget(peer)
                 self.inquiries.forget(peer)
-                agent = self.state.members.peers.get(peer)
-                if agent is not None:
-                    self.losses.agent_vanished(agent, silent_s)
+                self.absences.begin(peer, silent_s, now)
+            case Returned(peer, address):
+                self.absences.end(peer, address, now)
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
             case TurnedAway(address, reason):
@@ -345,6 +342,7 @@ class MasterCore:
     def decide(self, now: float) -> None:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         jar, settings = self.state.jar, self.state.settings
+        self.absences.decide(now)
         if jar.algorithms.size > settings.max_definition_bytes:
             self.definitions.decide()
         if self.state.closing is None:
@@ -383,7 +381,7 @@ class MasterCore:
             return None
         looks = self.dispatch.look_again, self.stragglers.deadline, self.hosts.deadline, self.long_tasks.deadline
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
-        others = self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
+        others = self.absences.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
         return min(known((*looks, *others, paused_until)), default=None)
 
     def check(self) -> None:
@@ -391,6 +389,6 @@ class MasterCore:
         self.state.check()
         parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
         others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts, self.verification
-        for part in (*parts, *others, self.inquiries, self.reports, self.relay):
+        for part in (*parts, *others, self.absences, self.inquiries, self.reports, self.relay):
             part.check()
         self.silence.watch.check()

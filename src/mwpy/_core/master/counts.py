@@ -8,6 +8,7 @@ from mwpy._core.master import allocation
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.members import absent, num_present
 from mwpy._core.master.state import MasterState
 from mwpy._values.task import SlaveKind
 
@@ -51,11 +52,12 @@ class Counting:
         useful = min(wanted[SlaveKind.UNORDERED], allocation.useful(members, waiting, state.settings.task_group))
         special = sum(1 for _ in kinds.vacancies())
         spent = allocation.spent(members, jar.pending, state.now)
-        unordered = kinds.count(SlaveKind.UNORDERED) - hosts.num_useless - spent
+        away = sum(slave.kind_to_be is SlaveKind.UNORDERED for slave in absent(members))
+        unordered = kinds.count(SlaveKind.UNORDERED) - away - hosts.num_useless - spent
         missing = max(0, useful - unordered) + special - members.coming()
         return Counts(
             slaves_wanted=sum(wanted.values()),
-            slaves_connected=len(members.slaves),
+            slaves_connected=num_present(members),
             slaves_needed=0 if state.closing or self._feeding.out_of_time else max(0, missing),
             shortest_task_s=jar.pending.shortest_s,
             agents=len(members.agents),

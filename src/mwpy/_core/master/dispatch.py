@@ -30,6 +30,7 @@ from mwpy._values.task import SlaveState
 __all__ = ["Dispatch"]
 
 _IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
+_NOT_FED = (SlaveState.SHUTTING_DOWN, SlaveState.AWAY)
 
 
 @define(eq=False)
@@ -99,7 +100,7 @@ class Dispatch:
                 if slave.agent.ends_at is not None:  # the next span may take longer
                     most = queue[0].count if expected_s is None else allocation.most_in_time(slave, queue[0], now)
                     count = min(count, queue[0].count, most)
-                if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or slave.agent.reserved or not count:
+                if slave.freed or slave.state in _NOT_FED or slave.agent.reserved or not count:
                     break
                 if slave.asked_back:  # it may give back this task, and would then run the next one before it
                     break

@@ -10,7 +10,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messages import Message
 from mwpy._values.records import ResultsHandedOver
 
-__all__ = ["Event", "Garbage", "Received", "Send", "Stored", "Stranger", "TurnedAway", "Vanished"]
+__all__ = ["Event", "Garbage", "Received", "Returned", "Send", "Stored", "Stranger", "TurnedAway", "Vanished"]
 
 
 class Received(Struct, frozen=True):
@@ -38,6 +38,13 @@ class Vanished(Struct, frozen=True):
     """For how long nothing was heard from it, if this is why it is gone; 0 if its process ended the connection."""
 
 
+class Returned(Struct, frozen=True):
+    """An agent goes on with its session on another connection, from this address."""
+
+    peer: bytes
+    address: str
+
+
 class Stranger(Struct, frozen=True):
     """A process without the right keys tried to connect."""
 
@@ -60,7 +67,7 @@ class Stored(Struct, frozen=True):
     """The name of their row."""
 
 
-Event = Received | Garbage | Vanished | Stranger | TurnedAway | Stored
+Event = Received | Garbage | Vanished | Returned | Stranger | TurnedAway | Stored
 
 
 class Send(Struct, frozen=True):

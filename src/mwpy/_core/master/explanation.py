@@ -221,6 +221,8 @@ class ExplanationReport:
             return Reason(Why.HOST_EXCLUDED, shortened(excluded, TEXT_CHARACTERS))
         if agent.leaving:
             return Reason(Why.LEAVING, shortened(agent.leaving, TEXT_CHARACTERS))
+        if agent.is_away:
+            return Reason(Why.AWAY)
         serving = [slave for slave in agent.slaves.values() if slave.state in _SERVING and only in (None, slave.sid)]
         if not serving:
             return Reason(Why.STARTING if agent.coming and only is None else Why.ENDING)

@@ -29,6 +29,8 @@ __all__ = [
     "ConnectedSlave",
     "Members",
     "SlaveEvent",
+    "absent",
+    "num_present",
 ]
 
 
@@ -38,6 +40,8 @@ class SlaveEvent(PlainEnum):
     ADMIT = "admit"
     FEED = "feed"
     DRAIN = "drain"
+    GO_AWAY = "go away"
+    COME_BACK = "come back"
     SHUT_DOWN = "shut down"
     LEAVE = "leave"
     LOSE = "lose"
@@ -51,12 +55,15 @@ TRANSITIONS: dict[SlaveEvent, dict[SlaveState, SlaveState]] = {
     SlaveEvent.ADMIT: {_S.CONNECTING: _S.IDLE},
     SlaveEvent.FEED: {_S.IDLE: _S.BUSY, _S.BUSY: _S.BUSY},
     SlaveEvent.DRAIN: {_S.BUSY: _S.IDLE},
-    SlaveEvent.SHUT_DOWN: {_S.IDLE: _S.SHUTTING_DOWN, _S.BUSY: _S.SHUTTING_DOWN},
+    SlaveEvent.GO_AWAY: {_S.IDLE: _S.AWAY, _S.BUSY: _S.AWAY},
+    SlaveEvent.COME_BACK: {_S.AWAY: _S.IDLE},
+    SlaveEvent.SHUT_DOWN: {_S.IDLE: _S.SHUTTING_DOWN, _S.BUSY: _S.SHUTTING_DOWN, _S.AWAY: _S.SHUTTING_DOWN},
     SlaveEvent.LEAVE: {_S.SHUTTING_DOWN: _S.GONE},
     SlaveEvent.LOSE: {
         _S.CONNECTING: _S.LOST,
         _S.IDLE: _S.LOST,
         _S.BUSY: _S.LOST,
+        _S.AWAY: _S.LOST,
         _S.SHUTTING_DOWN: _S.LOST,
     },
 }
@@ -82,6 +89,8 @@ class ConnectedAgent:
     """Its process id there."""
     seconds_left: float | None = None
     """How long a task could run at most when it connected; None if unknown."""
+    returns_s: float = 0.0
+    """For how long it looks for its master when its connection has ended."""
     ends_at: float | None = None
     """Until when a task may run there at most, on the core's clock; None if unknown."""
     peer: bytes = b""
@@ -102,6 +111,8 @@ class ConnectedAgent:
     """The cause of the loss of the tasks that it holds, if it goes now."""
     reserved: bool = False
     """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
+    is_away: bool = False
+    """Whether nothing is heard from it, and it may come back; see `absences.py`."""
 
     def ends_in_s(self, now: float) -> float:
         """How long a task may run there at most from now on, in seconds; infinity if its end is not known."""
@@ -123,8 +134,8 @@ class ConnectedAgent:
 
     @property
     def coming(self) -> int:
-        """How many of its slaves are not ready yet; 0 once it leaves."""
-        return 0 if self.leaving else self.announced - len(self.slaves)
+        """How many of its slaves are not ready yet; 0 while it is away, and once it leaves."""
+        return 0 if self.leaving or self.is_away else self.announced - len(self.slaves)
 
 
 @define(eq=False)
@@ -165,6 +176,16 @@ class ConnectedSlave:
         return self.kind is not _ORDERED and not self.freed and not self.agent.reserved
 
 
+def absent(members: Members) -> list[ConnectedSlave]:
+    """The slaves of agents that are away."""
+    return [slave for agent in members.away.values() for slave in agent.slaves.values()]
+
+
+def num_present(members: Members) -> int:
+    """How many slaves are connected, without those that are away."""
+    return len(members.slaves) - len(absent(members))
+
+
 @define(eq=False)
 class Members:
     """All agents and their slaves."""
@@ -175,6 +196,8 @@ class Members:
     """The agents, by name."""
     peers: dict[bytes, ConnectedAgent] = field(factory=dict)
     """The agents, by the name of their connection."""
+    away: dict[str, ConnectedAgent] = field(factory=dict)
+    """The agents that are away, by name."""
     slaves: dict[SlaveId, ConnectedSlave] = field(factory=dict)
     """The slaves, in the order in which they connected."""
     idle: dict[SlaveId, ConnectedSlave] = field(factory=dict)
@@ -200,9 +223,11 @@ class Members:
             records.SlaveEnded: self._slave_ended,
             records.AgentConnected: self._agent_connected,
             records.AgentLeaving: self._agent_leaving,
+            records.AgentAway: self._agent_away_or_back,
+            records.AgentBack: self._agent_away_or_back,
             records.AgentLost: self._agent_gone,
             records.AgentLeft: self._agent_gone,
-            records.PeerDropped: self._peer_dropped,
+            records.PeerDropped: self._agent_gone,
             records.AlgorithmRefused: self._algorithm_refused,
             records.AlgorithmsForgotten: self._algorithms_forgotten,
             records.HostExcluded: self._host_excluded,
@@ -262,21 +287,26 @@ class Members:
     def _agent_connected(self, record: records.AgentConnected) -> None:
         self.agents_seen += 1
         known = record.agent, record.address, record.slaves, record.job, record.python, record.host, record.pid
-        self.agents[record.agent] = ConnectedAgent(*known, seconds_left=record.seconds_left)
+        self.agents[record.agent] = ConnectedAgent(*known, seconds_left=record.seconds_left, returns_s=record.returns_s)
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
         agent = self.agents[record.agent]
         agent.leaving, agent.loss = record.reason, record.cause
 
-    def _agent_gone(self, record: records.AgentLost | records.AgentLeft) -> None:
-        self._remove_agent(record.agent)
+    def _agent_away_or_back(self, record: records.AgentAway | records.AgentBack) -> None:
+        agent = self.agents[record.agent]
+        if isinstance(record, records.AgentBack):
+            del self.away[agent.name]
+            agent.is_away, agent.address = False, record.address
+        else:
+            self.away[agent.name] = agent
+            agent.is_away = True
 
-    def _peer_dropped(self, record: records.PeerDropped) -> None:
-        self._remove_agent(record.peer)
-
-    def _remove_agent(self, name: str) -> None:
+    def _agent_gone(self, record: records.AgentLost | records.AgentLeft | records.PeerDropped) -> None:
+        name = record.peer if isinstance(record, records.PeerDropped) else record.agent
         agent = self.agents.pop(name)
         self.peers.pop(agent.peer, None)
+        self.away.pop(name, None)
 
     def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
         agent = self.agents[record.agent]
@@ -324,7 +354,9 @@ class Members:
             state = slave.state
             assert state not in (_S.GONE, _S.LOST), f"{slave.sid} is {state.value} but stored"
             assert (state is _IDLE) == (slave.sid in self.idle), f"{slave.sid} is {state.value}"
-            if state is not SlaveState.SHUTTING_DOWN:
+            assert state is not _S.AWAY or slave.agent.is_away, f"{slave.sid} is away alone"
+            if state is not SlaveState.SHUTTING_DOWN and state is not _S.AWAY:
+                assert not slave.agent.is_away, f"{slave.sid} is {state.value}, but its agent is away"
                 assert (state is _BUSY) == bool(slave.held.spans), f"{slave.sid} is {state.value}"
             assert slave.sid not in self.hungry or state is _BUSY, f"{slave.sid} is hungry"
             assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not at its agent"

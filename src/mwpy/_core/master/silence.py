@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
+from mwpy._core.master.absences import Absences
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.commands import Waiting
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.kinds import SlaveKinds
-from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
@@ -108,7 +108,7 @@ class Silence:
     state: MasterState
     kinds: SlaveKinds
     admission: Admission
-    losses: Losses
+    absences: Absences
     delays: Delays
     feeding: Feeding
     watch: SilenceWatch = field(factory=SilenceWatch)
@@ -126,7 +126,7 @@ class Silence:
         if actions.results or actions.stretches or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
             return
-        if self.state.jar.num_allocated:
+        if self.state.jar.num_allocated and not self.absences.waits:
             self.watch.pause(now)
             return
         if (next_attempt_at := self.delays.deadline) is not None and not self.state.jar.pending.count:
@@ -156,11 +156,13 @@ class Silence:
         jar = self.state.jar
         if self.feeding.holds_back:
             return "unfetched", self.feeding.reason
+        if self.absences.waits:
+            return "away", self.absences.text(now)
         slaves = self.state.members.slaves.values()
-        serving = [slave for slave in slaves if slave.state is not SlaveState.SHUTTING_DOWN]
+        serving = [slave for slave in slaves if slave.state not in (SlaveState.SHUTTING_DOWN, SlaveState.AWAY)]
         vacancies = [kind.value for kind in self.kinds.vacancies()]
         if not serving:
-            return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave()}"
+            return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave(now)}"
         waiting = jar.pending.num_queued
         if waiting and not any(slave.runs_unaddressed for slave in serving):
             return "no unordered slave", (
@@ -220,16 +222,18 @@ class Silence:
             f"other slaves. {name}: {reason}"
         )
 
-    def _why_no_slave(self) -> str:
+    def _why_no_slave(self, now: float) -> str:
         only_here = self.state.settings.only_here
         if self.admission.refusals:
             return f"Refused connections: {self.admission.refusals}, the last from {self.admission.last_refusal}"
+        if self.state.members.away:
+            return f"But {self.absences.text(now)}"
         if self.state.members.slaves:
             return "All connected slaves are leaving: start others"
         if agents := len(self.state.members.agents):
             connected = "1 agent is connected, but its" if agents == 1 else f"{agents} agents are connected, but their"
             return f"{connected} slaves are not ready yet: see what they write on standard error"
-        if departures := self.losses.departures:
+        if departures := self.absences.losses.departures:
             reason, times = max(departures.items(), key=lambda item: item[1])
             again = "Correct that, and start the computation again" if only_here else "Start slaves again"
             return f"All agents left, most often ({times}) because: {reason}. {again}"

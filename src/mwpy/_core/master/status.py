@@ -175,6 +175,8 @@ class StatusReport:
                     row.idle += 1
                 elif slave.state is SlaveState.BUSY:
                     row.busy += 1
+                elif slave.state is SlaveState.AWAY:
+                    row.away += 1
                 else:
                     row.leaving += 1
         for (_, host), total in self.totals.rows.items():

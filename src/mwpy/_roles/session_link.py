@@ -1,0 +1,153 @@
+"""An agent's end of its session: it looks like one connection to the master, and has one after the other.
+
+While there is no connection, messages to the master are kept. `_core/agent/outage.py` decides when to look for the
+master, and `_core/session.py` what is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from msgspec.structs import replace
+
+from mwpy._core.agent import events
+from mwpy._core.session import KEPT_BYTES, UNCOUNTED, Session
+from mwpy._roles.edges import AgentConnection, MasterSearch
+from mwpy._transport import wire
+from mwpy._transport.happened import Broken, Connected
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
+
+__all__ = ["SessionLink"]
+
+
+class SessionLink:
+    """The connections to the master, as one.
+
+    Args:
+        link: the first connection.
+        search: finds the master, and connects to it again; None if the agent has no session.
+    """
+
+    def __init__(self, link: AgentConnection, search: MasterSearch | None) -> None:
+        self._link = link
+        self._search = search
+        self.asks = False
+        """Whether an answer of the search is missing."""
+        self._session: Session | None = None
+        self._has_session = False
+        """Whether the session begins when the master accepts this agent."""
+        self._has_ended = False
+        self._watched: dict[int, tuple[bool, bool]] = {}
+        """What is watched at each file descriptor: writable, readable."""
+
+    # ---- the connection ------------------------------------------------------------------------------------
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
+        """Let `poll` wait for a file descriptor too."""
+        was_watched = any(self._watched.get(fd, ()))
+        self._watched[fd] = writable, readable
+        if writable or readable:
+            self._link.watch(fd, writable, readable)
+        elif was_watched:
+            self._link.unwatch(fd)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        if any(self._watched.pop(fd)):
+            self._link.unwatch(fd)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """Wait for something to happen; see `AgentLink.poll`."""
+        return self._link.poll(timeout_s)
+
+    def end(self) -> None:
+        """The connection has ended: keep what is sent from now on."""
+        self._has_ended = True
+
+    def ask(self) -> None:
+        """Find out where the master may be; `answers` returns it."""
+        assert self._search is not None, "there is no session"
+        self.asks = True
+        self._search.ask()
+
+    def answers(self) -> list[events.AgentEvent]:
+        """Return what was found out since `ask`."""
+        answer = self._search.answer() if self.asks and self._search is not None else None
+        self.asks = self.asks and answer is None
+        return [] if answer is None else [answer]
+
+    def connect(self, address: str) -> None:
+        """Use another connection from now on, to this address."""
+        assert self._search is not None, "there is no session"
+        link = self._search.connect(address)
+        for fd, (writable, readable) in self._watched.items():
+            if writable or readable:
+                link.watch(fd, writable, readable)
+        self._link.close(0.0)
+        self._link = link
+
+    def close(self, linger_s: float) -> None:
+        """Close the connection. Messages that were sent have `linger_s` seconds to leave."""
+        self._link.close(linger_s)
+
+    # ---- messages ------------------------------------------------------------------------------------------
+
+    def greet(self, hello: messages.Hello) -> None:
+        """Send the first message on a connection."""
+        self._has_session = bool(hello.session)
+        handled = None if self._session is None else self._session.handled
+        self._link.send(wire.encode(replace(hello, handled=handled)))
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the master, now or when there is a connection again."""
+        if self._session is not None:
+            self._session.keep(frames)
+        if not self._has_ended:
+            self._link.send(frames)
+
+    def takes(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> bool:
+        """Count a message of the master. Return whether it concerns only the session.
+
+        Raises:
+            ProtocolError: it contradicts the session; the master's fault.
+        """
+        session = self._session
+        if type(message) not in UNCOUNTED:
+            if session is not None:
+                session.note_handled(frames, now)
+            return False
+        if isinstance(message, messages.Welcome):
+            self._answered(message)
+        elif isinstance(message, messages.Handled) and session is not None:
+            session.drop(message.count)
+        return not isinstance(message, messages.Welcome)
+
+    def _answered(self, welcome: messages.Welcome) -> None:
+        """The master has accepted the agent, or goes on with its session: send again what it has not handled."""
+        if self._session is None:
+            self._session = Session() if self._has_session else None
+            return
+        if welcome.handled is None:
+            raise ProtocolError("a second Welcome")
+        for frames in self._session.go_on(welcome.handled):
+            self._link.send(frames)
+        self._has_ended = False
+
+    @property
+    def say_at(self) -> float:
+        """When to call `say`; infinity if there is no need."""
+        say_at = None if self._session is None or self._has_ended else self._session.say_at
+        return inf if say_at is None else say_at
+
+    def say(self) -> None:
+        """Say how many messages of the master were handled."""
+        if self._session is not None:
+            self._link.send(wire.encode(self._session.said()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for a connection that slaves must wait, too."""
+        return self._has_ended and self._session is not None and self._session.kept_bytes > KEPT_BYTES

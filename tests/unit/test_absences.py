@@ -1,0 +1,235 @@
+"""Agents that are away: what happens to their slaves and tasks until they are back or given up."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.spans import MAX, span
+
+from mwpy._core.master.commands import ShutDown
+from mwpy._core.master.core import Actions, MasterCore, MasterSettings
+from mwpy._core.master.events import Received, Returned, Vanished
+from mwpy._core.master.spans import Span
+from mwpy._values import messages, records
+from mwpy._values.causes import Cause
+from mwpy._values.ids import SlaveId
+from mwpy._values.inquiry_messages import Why
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.task import SlaveState
+
+HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1, session="s", returns_s=100.0)
+AWAY_S = 31.0
+
+
+@pytest.fixture
+def core() -> MasterCore:
+    return MasterCore(MasterSettings("m", "g"))
+
+
+def join(core: MasterCore, peer: str, hello: messages.Hello = HELLO, now: float = 0.0) -> None:
+    """An agent joins with one slave."""
+    hear(core, peer, replace(hello, session=peer if hello.session else ""), now)
+    hear(core, peer, messages.SlaveReady(1), now)
+
+
+def hear(core: MasterCore, peer: str, message: messages.Message, now: float) -> Actions:
+    core.handle(Received(peer.encode(), "here", message, []), now)
+    return decide(core, now)
+
+
+def decide(core: MasterCore, now: float) -> Actions:
+    core.decide(now)
+    core.check()
+    return core.take_actions()
+
+
+def vanish(core: MasterCore, peer: str, now: float, silent_s: float = AWAY_S) -> Actions:
+    core.handle(Vanished(peer.encode(), silent_s), now)
+    return decide(core, now)
+
+
+def submit(core: MasterCore, first: int, policy: TaskPolicy | None = None) -> Span:
+    new = span(first, MAX, 1, b"x", DEFAULT_POLICY if policy is None else policy)
+    core.submit([new])
+    return new
+
+
+def kinds(actions: Actions) -> list[str]:
+    return [type(record).__name__ for record in actions.records]
+
+
+def notices(actions: Actions) -> list[str]:
+    return [record.text for record in actions.records if isinstance(record, records.Notice)]
+
+
+def states(core: MasterCore) -> list[SlaveState]:
+    return [slave.state for slave in core.state.members.slaves.values()]
+
+
+def test_the_tasks_of_an_agent_that_falls_silent_stay_with_it(core: MasterCore) -> None:
+    join(core, "a")
+    submit(core, 1)
+    decide(core, 0.0)
+    actions = vanish(core, "a", 40.0)
+    assert states(core) == [SlaveState.AWAY]
+    assert core.state.jar.num_allocated == 1
+    assert notices(actions) == [
+        "AGENT-0 on host is away, and 1 task with it: nothing was heard from it for 31 s: its machine or the network "
+        "failed, or it was stopped. It has 100 s to come back; then its tasks run elsewhere"
+    ]
+
+
+def test_an_agent_that_is_away_gets_no_tasks_and_counts_as_missing(core: MasterCore) -> None:
+    join(core, "a")
+    vanish(core, "a", 40.0)
+    submit(core, 1)
+    assert not decide(core, 41.0).sends
+    counts = core.counts()
+    assert (counts.slaves_connected, counts.slaves_needed, counts.agents) == (0, 1, 1)
+
+
+def test_a_task_that_is_addressed_to_a_slave_that_is_away_waits_for_it(core: MasterCore) -> None:
+    join(core, "a")
+    vanish(core, "a", 40.0)
+    submit(core, 1, TaskPolicy(sid=SlaveId("SLAVE-0")))
+    assert not decide(core, 41.0).sends
+    core.handle(Returned(b"a", "there"), 50.0)
+    assert [type(send.message) for send in decide(core, 50.0).sends][-1] is messages.Tasks
+
+
+def test_an_agent_that_is_back_goes_on_with_its_tasks(core: MasterCore) -> None:
+    join(core, "a")
+    join(core, "b")
+    submit(core, 1)
+    decide(core, 0.0)
+    vanish(core, "a", 40.0)
+    vanish(core, "b", 40.0)
+    for peer in ("a", "b"):
+        core.handle(Returned(peer.encode(), "there"), 60.0)
+    actions = decide(core, 60.0)
+    assert states(core) == [SlaveState.BUSY, SlaveState.IDLE]
+    assert notices(actions) == ["AGENT-0 on host is back after 51 s", "AGENT-1 on host is back after 51 s"]
+    assert core.state.members.agents["AGENT-0"].address == "there"
+    assert core.absences.deadline is None
+
+
+def test_an_agent_that_was_not_missed_is_back_without_a_notice(core: MasterCore) -> None:
+    join(core, "a")
+    core.handle(Returned(b"a", "there"), 60.0)
+    assert notices(decide(core, 60.0)) == []
+
+
+def test_an_agent_that_does_not_come_back_in_time_is_lost(core: MasterCore) -> None:
+    join(core, "a")
+    submit(core, 1)
+    decide(core, 0.0)
+    vanish(core, "a", 40.0)
+    assert "AgentLost" not in kinds(decide(core, 139.0))
+    actions = decide(core, 140.0)
+    [lost] = [record for record in actions.records if isinstance(record, records.AgentLost)]
+    assert lost.cause is Cause.NETWORK
+    assert "for 131 s" in lost.reason
+    assert actions.forget == [b"a"]
+    assert core.state.jar.pending.count == 1
+
+
+@pytest.mark.parametrize(
+    ("hello", "silent_s"),
+    [(replace(HELLO, returns_s=0.0), AWAY_S), (replace(HELLO, session=""), AWAY_S), (HELLO, 0.0)],
+    ids=["does not return", "has no session", "was killed"],
+)
+def test_an_agent_that_will_not_come_back_is_lost_at_once(
+    core: MasterCore, hello: messages.Hello, silent_s: float
+) -> None:
+    join(core, "a", hello)
+    assert "AgentLost" in kinds(vanish(core, "a", 40.0, silent_s))
+
+
+def test_an_agent_that_leaves_and_falls_silent_is_lost_at_once(core: MasterCore) -> None:
+    join(core, "a")
+    hear(core, "a", messages.Leaving("evicted", Cause.EVICTED), 1.0)
+    assert "AgentLost" in kinds(vanish(core, "a", 40.0))
+
+
+def test_the_end_of_the_computation_waits_for_no_agent_that_is_away(core: MasterCore) -> None:
+    join(core, "a")
+    vanish(core, "a", 40.0)
+    core.obey(ShutDown(True, 5.0))
+    assert "AgentLost" in kinds(decide(core, 41.0))
+    assert not core.state.members.agents
+
+
+def test_a_slave_that_must_be_replaced_while_it_is_away_gets_no_more_tasks(core: MasterCore) -> None:
+    join(core, "a")
+    vanish(core, "a", 40.0)
+    core.admission.renew(core.state.members.agents["AGENT-0"])
+    core.handle(Returned(b"a", "there"), 50.0)
+    decide(core, 50.0)
+    assert states(core) == [SlaveState.SHUTTING_DOWN]
+
+
+def test_if_all_that_is_left_waits_for_agents_that_are_away_the_user_learns_this(core: MasterCore) -> None:
+    for number in range(5):
+        join(core, str(number))
+        submit(core, number + 1)
+    decide(core, 0.0)
+    for number in range(5):
+        vanish(core, str(number), 40.0)
+    decide(core, 44.0)
+    assert notices(decide(core, 50.0)) == [
+        "nothing has progressed for 10 s: the master waits for the return of 5 agents with 5 tasks (AGENT-0 on host, "
+        "away for 41 s; AGENT-1 on host, away for 41 s; AGENT-2 on host, away for 41 s; and 2 more). The first one is "
+        "given up in 90 s; then its tasks run elsewhere"
+    ]
+
+
+def test_while_another_agent_works_nothing_is_said_about_those_that_are_away(core: MasterCore) -> None:
+    for number in range(2):
+        join(core, str(number))
+        submit(core, number + 1)
+    decide(core, 0.0)
+    vanish(core, "0", 40.0)
+    decide(core, 44.0)
+    assert not [text for text in notices(decide(core, 60.0)) if "progressed" in text]
+
+
+def test_if_every_agent_is_away_pending_tasks_wait_for_them(core: MasterCore) -> None:
+    join(core, "a")
+    vanish(core, "a", 40.0)
+    submit(core, 1)
+    decide(core, 41.0)
+    assert notices(decide(core, 50.0)) == [
+        "nothing has progressed for 9 s: no slave is connected (1 tasks wait). But the master waits for the return of "
+        "1 agent with 0 tasks (AGENT-0 on host, away for 41 s). The first one is given up in 90 s; then its tasks run "
+        "elsewhere"
+    ]
+
+
+def test_an_agent_that_comes_back_to_a_session_that_is_over_may_join_again(core: MasterCore) -> None:
+    [send] = hear(core, "a", replace(HELLO, handled=7), 1.0).sends
+    assert isinstance(send.message, messages.Refused)
+    assert send.message.again
+
+
+def test_a_slave_that_ends_anyway_does_not_come_back_for_tasks(core: MasterCore) -> None:
+    join(core, "a")
+    core.admission.renew(core.state.members.agents["AGENT-0"])
+    vanish(core, "a", 40.0)
+    core.handle(Returned(b"a", "there"), 50.0)
+    decide(core, 50.0)
+    assert states(core) == [SlaveState.SHUTTING_DOWN]
+
+
+def test_members_that_ask_learn_which_slaves_are_away_and_that_tasks_wait_for_them(core: MasterCore) -> None:
+    join(core, "a")
+    vanish(core, "a", 40.0)
+    submit(core, 1)
+    decide(core, 41.0)
+    core.handle(Received(b"b", "here", messages.AskStatus("m", "g"), []), 41.0)
+    core.handle(Received(b"c", "here", messages.AskTask("m", "g", 1), []), 41.0)
+    answers = {send.peer: send.message for now in (42.0, 43.0, 44.0) for send in decide(core, now).sends}
+    status, explanation = answers[b"b"], answers[b"c"]
+    assert isinstance(status, messages.Status)
+    assert status.hosts["host"].away == 1
+    assert isinstance(explanation, messages.Explanation)
+    assert [reason.why for reason in explanation.agents] == [Why.AWAY]
