@@ -48,6 +48,36 @@ def test_idle_slaves_divide_the_pending_tasks(books: Books, dispatch: Dispatch) 
     assert {slave.state for slave in slaves} == {SlaveState.BUSY}
 
 
+def test_few_short_tasks_are_not_spread_over_busy_slaves(books: Books, dispatch: Dispatch) -> None:
+    """A message costs more than these tasks. The busy slaves take turns."""
+    slaves = [books.slave() for _ in range(3)]
+    books.state.members.pace[0] = allocation.LEAST_S / 10
+    books.submit(6)
+    dispatch.decide(0.0)
+    assert held(*slaves) == [[1, 2], [3, 4], [5, 6]]
+    books.submit(15)
+    dispatch.decide(0.0)
+    books.submit(5)
+    dispatch.decide(0.0)
+    assert [len(each) for each in held(*slaves)] == [12, 7, 7]
+
+
+def test_few_short_tasks_go_to_the_idle_slaves(books: Books, dispatch: Dispatch) -> None:
+    """They share them. With longer tasks, the busy slave has a share, too."""
+    busy = books.slave()
+    books.state.members.pace.update({0: allocation.LEAST_S / 10, 1: allocation.LEAST_S})
+    books.submit(1)
+    dispatch.decide(0.0)
+    idle = [books.slave() for _ in range(2)]
+    books.submit(6)
+    dispatch.decide(0.0)
+    assert held(busy, *idle) == [[1], [2, 3, 4], [5, 6, 7]]
+    idle = [books.slave() for _ in range(2)]
+    books.submit(6, MIN)
+    dispatch.decide(0.0)
+    assert [len(each) for each in held(*idle)] == [2, 1]
+
+
 def test_a_definition_goes_before_the_first_task_of_its_algorithm(books: Books, dispatch: Dispatch) -> None:
     slave = books.slave()
     books.submit(1)

@@ -20,7 +20,7 @@ from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
-__all__ = ["fullest", "is_full", "learn", "most_in_time", "pace_of", "room", "spent"]
+__all__ = ["fullest", "is_full", "learn", "least", "most_in_time", "pace_of", "room", "spent"]
 
 _BUSY, _SHUTTING_DOWN = SlaveState.BUSY, SlaveState.SHUTTING_DOWN
 
@@ -33,6 +33,9 @@ OVERHEAD_S = 5e-6
 
 STRETCH_OVERHEAD_S = 5e-7
 """The same for a task of a stretch."""
+
+LEAST_S = 0.0002
+"""Seconds of work in a message, if there are enough tasks. A message costs master and agent together about as much."""
 
 MAX_GROUP_TASKS = 1000
 """Largest number of tasks in one message. More would not make a task cheaper, and would delay the first result."""
@@ -70,7 +73,16 @@ def pace_of(members: Members, slave: ConnectedSlave, algorithm: int) -> float | 
 
 def work_before(members: Members, slave: ConnectedSlave) -> float:
     """The work that a slave holds, in seconds; tasks of unknown pace count as zero."""
-    return sum(count * (pace_of(members, slave, algorithm) or 0.0) for algorithm, count in slave.held.load.items())
+    work = 0.0
+    for algorithm, count in slave.held.load.items():
+        work += count * (pace_of(members, slave, algorithm) or 0.0)
+    return work
+
+
+def least(members: Members, slave: ConnectedSlave, algorithm: int) -> int:
+    """How many tasks of an algorithm are worth a message."""
+    pace = pace_of(members, slave, algorithm)
+    return 1 if pace is None else max(1, int(LEAST_S / pace))
 
 
 def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | None, portion: int = 0) -> int:

@@ -130,25 +130,33 @@ class Dispatch:
                 self.feed(slave, records.TasksAllocated(slave.sid, [head.part(head.first, 1, head.attempt + 1)]), now)
 
     def _send_unaddressed(self, now: float) -> None:
-        """Send tasks first to idle slaves, then to busy slaves that have room for more."""
+        """Send tasks first to idle slaves, then to busy slaves that have room for more.
+
+        All these slaves share the tasks. But short tasks are not spread so thinly that a message costs more than its
+        tasks: if they are few, they go to the idle slaves only, or to the busy ones whose turn it is.
+        """
         members = self.state.members
         idle = [slave for slave in members.idle.values() if slave.runs_unaddressed]
         hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
-        self._share_out(idle, len(idle) + len(hungry), now)
+        even = -(-self.state.jar.pending.num_unaddressed // max(1, len(idle)))
+        self._share_out(idle, len(idle) + len(hungry), even, now)
         if self.state.jar.pending.queues:
             hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
-            self._share_out(hungry, len(hungry), now)
+            self._share_out(hungry, len(hungry), self.state.jar.pending.num_unaddressed, now)
 
-    def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, now: float) -> None:
-        """Send each slave its share of the pending tasks. `takers` slaves share these tasks."""
+    def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, largest: int, now: float) -> None:
+        """Send each slave its share of the pending tasks. `takers` slaves share these tasks. If a share is not worth a
+        message, it is larger, at most `largest`."""
         pending = self.state.jar.pending
         for slave in slaves:
-            self._fill(slave, -(-pending.num_unaddressed // takers), now)
+            self._fill(slave, -(-pending.num_unaddressed // takers), largest, now)
             if not pending.queues:
                 return
 
-    def _fill(self, slave: ConnectedSlave, share: int, now: float) -> None:
+    def _fill(self, slave: ConnectedSlave, share: int, largest: int, now: float) -> None:
         """Send a slave as many tasks as it has room for, at most its share. A full slave is no longer hungry.
+
+        If the share is not worth a message, the slave may get more, at most `largest`.
 
         It is the turn of one algorithm. While the slave has no room for this algorithm, it gets no task of another one.
         Otherwise the first algorithm would wait forever. An algorithm for which the time of the agent is too short has
@@ -167,7 +175,8 @@ class Dispatch:
             if not count:
                 break
             if not fixed:  # a portion is not divided to be shared
-                count = min(count, max(share, portion))
+                worthwhile = min(largest, allocation.least(members, slave, queue[0].algorithm.number))
+                count = min(count, max(share, portion, worthwhile))
             chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES)
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if pending.queues:
@@ -187,7 +196,8 @@ class Dispatch:
         if slave.state is _IDLE:
             state.change(slave, _FEED)
         slave.gave_nothing_back = False
-        members.hungry[slave.sid] = slave
+        members.hungry.pop(slave.sid, None)
+        members.hungry[slave.sid] = slave  # the last of them, so that all have their turns
         firsts: list[int] = []
         counts: list[int] = []
         attempts: list[int] = []

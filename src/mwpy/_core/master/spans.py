@@ -244,7 +244,9 @@ def portion_of(span: Span) -> int:
 def size_of(span: Span) -> int:
     """The size of the encoded arguments of all tasks of a span, in bytes."""
     payloads = span.payloads
-    return payloads.size if isinstance(payloads, PackedCalls) else sum(span.sizes)
+    if isinstance(payloads, PackedCalls):
+        return payloads.size
+    return sum(span.sizes) if span.buffers else sum(map(len, payloads))
 
 
 def named(spans: Iterable[Span], ids: TaskIds) -> list[TaskRange]:
