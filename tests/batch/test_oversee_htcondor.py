@@ -20,8 +20,8 @@ from tests.systems.system import ROOT, System
 
 HELD = 5
 
-PROMISED_S = 60.0
-"""Within this time, a master reports that slaves cannot import its script."""
+PATIENT_S = 8
+"""For less than this time, a resource file may show a busy job as idle."""
 
 
 class Run:
@@ -93,7 +93,11 @@ class Desk:
 
     def need(self, slaves: int) -> None:
         """Submit this many tasks that never end, and wait until the resource file asks for slaves."""
-        self.order(f"tasks {slaves} never")
+        self.need_until("never", slaves)
+
+    def need_until(self, name: str, slaves: int) -> None:
+        """Submit this many tasks that end when a file exists, and wait until the resource file asks for all slaves."""
+        self.order(f"tasks {slaves} {name}")
         until(lambda: self.report()["slaves-needed"] == slaves, f"a need of {slaves}")
 
     def report(self) -> Any:
@@ -136,7 +140,7 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) 
     """The overseer is killed while jobs are busy. The next one continues with these jobs and submits none twice."""
     master = desk.master()
     desk.order("tasks 3 first")
-    first = desk.oversee("--max", 4, "--patience", 1)
+    first = desk.oversee("--max", 4, "--patience", PATIENT_S)
     before = desk.until_jobs(3)
     assert [len({job["MwpyMark"] for job in desk.queue()}), len(desk.queue())] == [1, 3]
     assert {job["JobBatchName"] for job in desk.queue()} == {"waves"}
@@ -146,15 +150,14 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) 
     assert "waves.rsc: continues with 3 jobs of an earlier overseer: " in again
     assert "submits" not in again
 
-    desk.order("tasks 4 second")
-    until(lambda: desk.report()["slaves-needed"] == 4, "the whole need, because a complaint is not repeated soon")
-    second = desk.oversee("--max", 4, "--patience", 1)
+    desk.need_until("second", 4)  # the whole need, because a complaint is not repeated soon
+    second = desk.oversee("--max", 4, "--patience", PATIENT_S)
     assert desk.until_jobs(4).keys() > before.keys()
     second.says("3 more jobs would be useful, but --max allows only 4")
     for name in ("first", "second"):
         (desk.folder / name).touch()
     desk.until_jobs(0)
-    assert ", idle for 3 s: " in second.out
+    assert f", idle for {PATIENT_S} s: " in second.out
     desk.order("tasks 1 third")
     desk.until_jobs(1)
     (desk.folder / "third").touch()
@@ -199,12 +202,12 @@ def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: Desk) -> None
 
 
 def test_master_and_overseer_show_why_jobs_cannot_import_the_script(desk: Desk) -> None:
-    """Master and overseer print the traceback within a minute, and the overseer stops its submissions."""
+    """Master and overseer print the traceback, and the overseer stops its submissions."""
     master = desk.master("lacking.py")
     overseer = desk.oversee()
     missing = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
     until(lambda: "submitted" in overseer.out, "a first job")
-    until(lambda: missing in master.out, lambda: f"the reason at the master\n{master.out}\n{overseer.out}", PROMISED_S)
+    until(lambda: missing in master.out, lambda: f"the reason at the master\n{master.out}\n{overseer.out}")
     overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
     overseer.says("exit code 6")
     assert missing in overseer.out
@@ -296,7 +299,7 @@ def test_an_overseer_can_be_a_job_itself(desk: Desk) -> None:
     [written] = desk.folder.glob("condor/overseer.*.out")
     until(lambda: "stops; its jobs stay" in written.read_text(), "an overseer that stops")
     desk.pool("condor_release", overseer)
-    until(lambda: "goes" not in written.read_text() and len(desk.queue()) == 3, "another life of it")
+    until(lambda: "continues with 2 jobs of an earlier overseer" in written.read_text(), "another life of it")
     assert desk.until_jobs(2) == jobs
     (desk.folder / "done").touch()
     desk.order("return 0")
@@ -333,13 +336,12 @@ def test_the_overseer_waits_for_a_schedd_that_does_not_answer(
 ) -> None:
     """The overseer reports this once and decides nothing. Then it finds its jobs again, and submits none twice."""
     master = desk.master()
-    desk.order("tasks 2 done")
+    desk.need_until("done", 2)
     overseer = desk.oversee()
     desk.until_jobs(2)
     with fails(desk.pool):
         overseer.says("nothing is decided, the batch system does not answer: HTCondor says: ")
-        desk.order("tasks 1 done")
-        until(lambda: desk.report()["slaves-needed"] == 1, "a need")
+        desk.need_until("done", 1)
     overseer.says("the batch system answers again")
     desk.until_jobs(3)
     assert overseer.out.count("nothing is decided") == 1

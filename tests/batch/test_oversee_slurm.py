@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from tests.batch.systems import in_use, until, user_folder
-from tests.batch.test_oversee_htcondor import Desk, Run
+from tests.batch.test_oversee_htcondor import PATIENT_S, Desk, Run
 from tests.systems.slurm import SlurmNode
 
 OWN_PORT = 16937
 
-PATIENT_S = 8
-"""For less than this time, a resource file may show a busy job as idle."""
+STOP = 'pid=$(cat "$(dirname "$SLURM_CONF")/run/slurmctld.pid"); kill $pid; while kill -0 $pid; do sleep 0.1; done'
 
 
 class SlurmDesk(Desk):
@@ -110,13 +109,12 @@ def test_the_overseer_waits_for_a_controller_that_is_down(own_desk: SlurmDesk) -
     """The overseer reports this once and decides nothing. Its jobs continue, and it submits none of them twice."""
     desk = own_desk
     master = desk.master()
-    desk.order("tasks 2 done")
+    desk.need_until("done", 2)
     overseer = desk.oversee()
     before = desk.until_jobs(2)
-    desk.pool("sh", "-c", 'kill $(cat "$(dirname "$SLURM_CONF")/run/slurmctld.pid")', user="root")
+    desk.pool("sh", "-c", STOP, user="root")
     overseer.says("nothing is decided, the batch system does not answer: Slurm does not show its queue: ")
-    desk.order("tasks 1 done")
-    until(lambda: desk.report()["slaves-needed"] == 1, "a need")
+    desk.need_until("done", 1)
     desk.pool("sh", "-c", "slurmctld >/dev/null 2>&1", user="root")
     overseer.says("the batch system answers again")
     assert desk.until_jobs(3).keys() > before.keys()

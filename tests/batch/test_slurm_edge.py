@@ -101,7 +101,7 @@ def test_the_outcome_of_a_job_has_the_end_of_its_output(
     edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
     """The outcome has the exit code or the signal, and the end of standard error. A running job has no outcome."""
-    kinds = "0) echo no such module >&2; exit 4;; 1) kill -9 $$;; 2) exit 0;; *) sleep 60;; esac"
+    kinds = "0) echo no such module >&2; exit 4;; 1) kill -9 $$;; 2) exit 0;; *) sleep 600;; esac"
     edge.submit(launch(f"case ${{MWPY_JOB#*_}} in {kinds}"), 4)
     until(lambda: len(mine(edge, launch)) == 1, "one that runs on")
     [job] = mine(edge, launch)
@@ -126,8 +126,8 @@ def test_a_waiting_job_has_a_reason(
     def shown() -> list[tuple[str, str]]:
         return sorted((job.state.value, job.note) for job in mine(edge, launch))
 
-    until(lambda: all(note for _, note in shown()), "the reason of each")
-    assert shown() == [("held", "JobHeldUser"), ("queued", "PartitionConfig")]
+    reasons = [("held", "JobHeldUser"), ("queued", "PartitionConfig")]
+    until(lambda: shown() == reasons, lambda: f"the reason of each, not {shown()}")
     edge.remove([job.job_id for job in mine(edge, launch)])
 
 

@@ -8,12 +8,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.batch.stages import Stages, ran_once
+from tests.batch.stages import ran_once
 from tests.batch.test_slurm_life import Cluster
 from tests.systems.slurm import SlurmNode
 from tests.systems.system import ROOT
 
-APPS = ROOT / "tests" / "batch" / "apps"
+FAILING = ROOT / "tests" / "batch" / "apps" / "failing.py"
 
 
 @pytest.fixture
@@ -23,8 +23,7 @@ def cluster(slurm: SlurmNode, slurm_dir: Path) -> Cluster:
 
 def test_a_master_that_is_killed_or_requeued_continues_from_its_run_database(cluster: Cluster) -> None:
     """The result is exact, and no stored result is computed again."""
-    stages = Stages(cluster.folder, 3)
-    cluster.use(APPS / "stages.py", stages.arguments)
+    stages = cluster.use_stages(3)
     cluster.replace("slaves", "--mw-slave", "--mw-slave --mw-grace-period 0.5")
     master = cluster.master()
     slaves = cluster.slaves("0-2")
@@ -43,7 +42,7 @@ def test_a_master_that_is_killed_or_requeued_continues_from_its_run_database(clu
 
 def ended(cluster: Cluster, end: str, *options: str) -> tuple[str, str]:
     """Run the failing application until its job has ended. Return the job and how it ended."""
-    cluster.use(APPS / "failing.py", "--mw-local 1")
+    cluster.use(FAILING, "--mw-local 1")
     (cluster.folder / "end").write_text(end)
     job = cluster("sbatch", "--parsable", *options, "slurm/master.sbatch", *cluster.app)
     cluster.gone(job)

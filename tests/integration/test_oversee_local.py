@@ -52,8 +52,9 @@ def until_jobs(stage: Stage, *busy: int) -> None:
 def test_an_overseer_adjusts_the_jobs_to_its_master_and_ends_with_it(stage: Stage) -> None:
     """The overseer is killed in the middle, and the next overseer continues with the same jobs."""
     master = waves(stage)
-    first = oversee(stage, "--max", 3, "--patience", 0.2)
     order(stage, "tasks 5 first")
+    until(lambda: '"slaves-needed": 5' in stage.resource.read_text(), "the whole need")
+    first = oversee(stage, "--max", 3, "--patience", 0.2)
     until_jobs(stage, 1, 1, 1)
     first.send(signal.SIGKILL)
     first.end()

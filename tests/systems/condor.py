@@ -62,12 +62,12 @@ STARTER_INITIAL_UPDATE_INTERVAL = 1
 SHADOW_QUEUE_UPDATE_INTERVAL = 2
 PERIODIC_EXPR_INTERVAL = 2
 RUNBENCHMARKS = 0
-# Seconds from SIGTERM to SIGKILL for a job that is removed or evicted.
-MachineMaxVacateTime = 5
+# Seconds from SIGTERM to SIGKILL for a job that is removed or evicted. A busy machine needs some to pass a signal on.
+MachineMaxVacateTime = 15
 # Seconds until a job is run again when its machine has crashed; HTCondor's own value is 40 minutes.
 JOB_DEFAULT_LEASE_DURATION = 30
 MASTER_BACKOFF_CONSTANT = 1
-SHUTDOWN_GRACEFUL_TIMEOUT = 12
+SHUTDOWN_GRACEFUL_TIMEOUT = 25
 SHUTDOWN_FAST_TIMEOUT = 10
 """
 

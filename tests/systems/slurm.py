@@ -56,7 +56,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min
 SlurmdParameters=config_overrides
 JobRequeue=1
 ReturnToService=2
-KillWait=2
+KillWait=10
 CompleteWait=0
 MinJobAge=300
 SlurmctldTimeout=30
