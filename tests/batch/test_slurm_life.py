@@ -105,7 +105,7 @@ class Cluster:
         return "\n".join(f"{path.name}: {path.read_text()[-500:]}" for path in self.folder.glob("slurm/*.err"))
 
     def until_connected(self, job: str, slaves: int) -> None:
-        """Wait until so many slaves are connected to a master."""
+        """Wait until this number of slaves is connected to a master."""
         until(lambda: self.audit(job).count("-> connected, host") >= slaves, lambda: f"{slaves} slaves\n{self.story()}")
 
 
