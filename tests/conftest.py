@@ -7,8 +7,11 @@ traceback of a failing test, and only there.
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -18,6 +21,8 @@ DEFAULT_SEEDS = 500
 
 LONGEST_STORY = 400
 """The number of lines at the end of a story that are printed. The end explains the failure."""
+
+MEMORY = "/dev/shm"
 
 STORY = pytest.StashKey[list[str]]()
 
@@ -86,6 +91,16 @@ def num_agents(pytestconfig: pytest.Config) -> int:
 def seed(pytestconfig: pytest.Config) -> int:
     """The seed of hostile frames and of power losses."""
     return int(pytestconfig.getoption("--seed") or 0)
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, if the machine has one: few tests need to wait for a disk."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=MEMORY) as made:
+        yield Path(made)
 
 
 @pytest.fixture

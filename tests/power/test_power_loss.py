@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 import pytest
 from tests.integration.apps.stage import Running, Stage, until
@@ -26,9 +25,6 @@ from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.groups import each_task, entries
 
 HERE = Path(__file__).parent
-MEMORY = Path("/dev/shm")
-"""Where files are, if this folder exists: the disk of these tests is a virtual one."""
-
 TASKS = 300
 
 PACE_S = {"normal": 0.02, "full": 0.003}
@@ -45,16 +41,6 @@ CONTINUED = 25
 
 EXT4_SHUTDOWN, WITHOUT_LOG = 0x8004587D, 2
 """The request `EXT4_IOC_SHUTDOWN` and its flag that writes nothing more, not even the journal."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=MEMORY) as made:
-        yield Path(made)
 
 
 @pytest.fixture(scope="session")
@@ -107,10 +93,10 @@ def answers_in(path: Path, numbers: dict[int, int]) -> set[int]:
 
 @pytest.mark.parametrize("sync", ["normal", "full"])
 def test_a_power_loss_at_any_moment_loses_at_most_the_last_second(
-    folder: Path, tmp_path: Path, recorder: Path, losses: int, seed: int, sync: str, story: list[str]
+    in_memory: Path, tmp_path: Path, recorder: Path, losses: int, seed: int, sync: str, story: list[str]
 ) -> None:
     """With `full`, it loses nothing. The computation continues to the same end."""
-    disk, record, lost = folder / "disk", folder / "record", folder / "lost"
+    disk, record, lost = in_memory / "disk", in_memory / "record", in_memory / "lost"
     disk.mkdir()
     virtual, random, got = Disk(), Random(seed), b""
     promises = 0
@@ -133,14 +119,14 @@ def test_a_power_loss_at_any_moment_loses_at_most_the_last_second(
             promised = must_be_there(got.decode().splitlines(), sync)
             promises += len(promised)
             story.append(f"seed {seed}, event {moment} of {len(events)}, {len(promised)} results are promised")
-            shutil.copytree(lost, tmp_path / "lost", dirs_exist_ok=True)
-            assert not promised.keys() - answers_in(lost / "run.db", all_got), f"the disk had {tmp_path / 'lost'}"
+            shutil.copytree(lost, tmp_path / "kept")
+            assert not promised.keys() - answers_in(lost / "run.db", all_got), f"the disk had {tmp_path / 'kept'}"
             if number % CONTINUED == CONTINUED - 1:
                 running = start(stage, lost, lost / "got-again", sync)
                 assert running.end() == 0, running.err
                 assert running.out.split() == [str(TASKS), str(TASKS // 10)]
             shutil.rmtree(lost)
-            shutil.rmtree(tmp_path / "lost")
+            shutil.rmtree(tmp_path / "kept")
     assert promises, "no loss came late enough"
 
 
@@ -159,9 +145,9 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a virtual disk")
 @pytest.mark.parametrize("sync", ["normal", "full"])
-def test_a_disk_that_drops_unsynced_writes_keeps_what_is_promised(folder: Path, tmp_path: Path, sync: str) -> None:
+def test_a_disk_that_drops_unsynced_writes_keeps_what_is_promised(in_memory: Path, tmp_path: Path, sync: str) -> None:
     """An ext4 file system is shut down in the middle. The master ends with a message, and the next one continues."""
-    image, disk, got = folder / "image", folder / "disk", tmp_path / "got"
+    image, disk, got = in_memory / "image", in_memory / "disk", tmp_path / "got"
     disk.mkdir()
     with image.open("wb") as file:
         file.truncate(64 << 20)
@@ -180,7 +166,7 @@ def test_a_disk_that_drops_unsynced_writes_keeps_what_is_promised(folder: Path, 
             assert running.end() != 0
             assert "run.db" in running.err
             assert "Traceback" not in running.err
-        left = folder / "left"
+        left = in_memory / "left"
         shutil.copyfile(image, left)  # another process may still have the first disk
         with mounted(left, disk):
             all_got = must_be_there(got.read_text().splitlines(), "full")

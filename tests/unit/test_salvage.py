@@ -7,10 +7,9 @@ import shutil
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from tests.stored import Failures, algorithm, opened, received, submitted, write
@@ -23,23 +22,10 @@ from mwpy._values.groups import entries
 STEPS = "os.rename", "os.remove", "os.link", "os.truncate", "shutil.copyfile"
 """What Python reports before it changes a file."""
 
-MEMORY = Path("/dev/shm")
-"""Where many files are made, if this folder exists, because no test needs to wait for a disk."""
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run.db"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=MEMORY) as made:
-        yield Path(made)
 
 
 def value(number: int) -> str:
@@ -117,18 +103,18 @@ def killed_at(step: int, path: Path) -> bool:
 
 @pytest.mark.parametrize("damage", [with_a_damaged_page, new_without_its_first_page, without_its_first_pages])
 def test_a_kill_at_any_step_of_saving_a_damaged_file_loses_nothing_more(
-    folder: Path, damage: Callable[[Path], list[int]]
+    in_memory: Path, damage: Callable[[Path], list[int]]
 ) -> None:
-    source = folder / "source"
+    source = in_memory / "source"
     source.mkdir()
     in_the_log = damage(source)
-    expected = salvaged(shutil.copytree(source, folder / "at-once") / "run.db")
+    expected = salvaged(shutil.copytree(source, in_memory / "at-once") / "run.db")
     assert {*in_the_log} <= {*expected}, "the log was not used"
     assert len(expected) < 24
     step, was_killed = 0, True
     while was_killed:
         step += 1
-        path = shutil.copytree(source, folder / str(step)) / "run.db"
+        path = shutil.copytree(source, in_memory / str(step)) / "run.db"
         was_killed = killed_at(step, path)
         assert path.exists(), f"no file has the name of the run database after step {step}"
         assert salvaged(path) == expected, f"a kill before step {step} lost results"
