@@ -13,9 +13,6 @@ committed. Only a power failure loses what is not on the disk. With `sync="norma
 the disk once a second, so that commits do not wait for the disk. With `sync="full"`, each commit waits, and so does the
 commit of a task that must not run twice, before this task leaves the master.
 
-SQLite releases the interpreter lock while it works. To get it back, the thread may have to wait for another thread,
-each time. So a commit has few statements, whatever the number of its rows: SQLite divides a JSON text into rows itself.
-
 The queue has a bound. If it is full, `write` waits, so the I/O thread reads no more messages until the disk has caught
 up. Connections stay alive meanwhile, because libzmq's own threads answer heartbeats.
 
@@ -42,10 +39,11 @@ from attrs import frozen
 
 from mwpy._database.connection import Connection, Damaged, is_run_database, open_for_reading, open_for_writing
 from mwpy._database.earlier import read_earlier, read_frames
+from mwpy._database.insertion import insert, insert_groups
 from mwpy._database.log_sync import LogSync
 from mwpy._database.owner import Owner
 from mwpy._database.place import is_network, kind_of_file_system
-from mwpy._database.rows import COLUMNS, Batch, RowNumbers, Rows, StoredGroup
+from mwpy._database.rows import Batch, RowNumbers, Rows, StoredGroup
 from mwpy._database.salvage import complete_salvage, is_marked, mark_damaged, salvage
 from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._database.value_files import LARGE_BYTES, ValueDamaged, ValueFiles, sync_folder
@@ -54,7 +52,6 @@ from mwpy._values import records
 from mwpy._values.earlier import Earlier
 from mwpy._values.errors import MwpyError, RunDatabaseError
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import encode_json
 from mwpy._values.messages import Results
 
 __all__ = ["Given", "Writer"]
@@ -77,9 +74,6 @@ next commit, which costs 100 µs of processor time for itself."""
 LINGER_S = 0.05
 """How long a commit waits for more records if slaves have enough to do, in seconds. The algorithm gets results so much
 later, and a kill of the master loses so much more work."""
-
-JOINED_BYTES = 16 * 1024
-"""Frames of this size and more are given to SQLite alone, because joining them with others would copy them."""
 
 _WITH_FRAMES = records.ResultsReceived, records.AnswersKept, records.ResultsHandedOver
 
@@ -350,8 +344,8 @@ class Writer:
         with self._connection.transaction():
             for table, rows in batch.rows.items():
                 if rows:
-                    self._insert(table, rows, batch.blob)
-            self._insert_groups(batch.groups, files)
+                    insert(self._connection, table, rows, batch.blob)
+            insert_groups(self._connection, batch.groups, files)
             for statement, parameters in batch.changes:
                 self._connection.run(statement, parameters)
         for group in batch.groups:
@@ -373,70 +367,6 @@ class Writer:
                 f"cannot write a large value to {self._files.folder}: {error.strerror or error}; {what_to_do}"
             ) from error
         return names
-
-    def _insert(self, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
-        statement, text = _INSERTS[table], _json(rows)
-        self._connection.run(statement, (text, blob) if "?2" in statement else (text,))
-
-    def _insert_groups(self, groups: Sequence[StoredGroup], files: Mapping[int, str]) -> None:
-        rows: list[list[object]] = []
-        blob = bytearray()
-        for group in groups:
-            packed = group.packed
-            row = _row_of(group)
-            if packed.size < JOINED_BYTES:
-                start = len(blob)
-                blob += packed.head
-                middle = len(blob)
-                for frame in packed.frames:
-                    blob += frame
-                rows.append([*row, [start, middle - start], [middle, len(blob) - middle]])
-            else:
-                file = files.get(group.seq)
-                frames = None if file is not None else b"".join(packed.frames)
-                self._connection.run(_INSERT_GROUP, (*row, packed.head, file, frames))
-        if rows:
-            self._insert("results", rows, blob)
-
-
-_RESULTS = (
-    *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed", "kept"),
-    "checksum",
-)
-"""The columns of a group of results before its bytes."""
-
-
-def _row_of(group: StoredGroup) -> list[object]:
-    columns = group.columns
-    tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
-    ends = group.failed, int(group.kept), group.packed.checksum
-    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends]
-
-
-def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
-    """A statement that adds all rows of a JSON text to a table. A row has the places of its bytes in another value."""
-    taken = [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
-    for at in range(len(columns), len(columns) + len(blobs)):
-        part = f"substr(?2, json_extract(value, '$[{at}][0]') + 1, json_extract(value, '$[{at}][1]'))"
-        taken.append(f"coalesce({part}, x'')")
-    names = ", ".join((*columns, *blobs))
-    return f"INSERT INTO {table} ({names}) SELECT {', '.join(taken)} FROM json_each(?1)"
-
-
-def _insertions() -> dict[str, str]:
-    found = {"results": _insertion("results", _RESULTS, ("head", "frames"))}
-    for table, columns in COLUMNS.items():
-        blobs = [name for name in columns if name == "keys"]
-        plain = [name for name in columns if name != "keys"]
-        found[table] = _insertion(table, ("seq", "generation", *plain), blobs)
-    return found
-
-
-_INSERTS = _insertions()
-
-_INSERT_GROUP = (
-    f"INSERT INTO results ({', '.join(_RESULTS)}, head, file, frames) VALUES ({', '.join('?' * (len(_RESULTS) + 3))})"
-)
 
 
 def _begun(path: Path, member_id: str, name: str, *, exclusive: bool, full: bool) -> tuple[Connection, int, str]:
@@ -467,13 +397,6 @@ def _opened(path: Path, member_id: str, name: str, *, exclusive: bool, full: boo
 
 def _ignore(record: records.ResultsHandedOver, row: int) -> None:
     """Nobody waits for these results."""
-
-
-def _json(rows: Sequence[Sequence[object]]) -> str:
-    try:
-        return encode_json(rows).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, for example in the name of a file
-        return json.dumps(rows)
 
 
 def _last_seq(connection: Connection) -> int:
