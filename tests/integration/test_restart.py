@@ -192,6 +192,26 @@ def test_an_answer_from_the_file_has_its_old_provenance_and_outlives_the_master(
         assert new.finished == pytest.approx(old.finished, abs=1e-3)
 
 
+def test_a_restart_says_how_many_tasks_were_answered_from_the_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In the progress of a map and of the whole computation, and in the summary."""
+    for count in (5, 7):
+        capfd.readouterr()
+        with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
+            mw.progress("text")
+            assert list(mw.map(_made_of, [[number] for number in range(count)], progress="text")) == [1] * count
+            summary = mw.summary()
+    shown = capfd.readouterr().err
+    assert "mwpy: _made_of: 7 of 7 items" in shown
+    assert shown.count(", 5 from the run database, 1 slave") == 2
+    assert "5 tasks answered from the run database" in summary
+
+
+def _made_of(items: list[int]) -> int:
+    return len(items)
+
+
 def test_large_values_and_seeds_are_recognised(tmp_path: Path, ran: Callable[[], int]) -> None:
     mark = str(tmp_path / "ran")
 
@@ -296,7 +316,9 @@ def test_a_task_that_cannot_be_compared_runs_again_and_a_notice_says_why(
         with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
             assert list(mw.map(taken, [math])) == [1]
         assert ran() == times
-    assert "run again at each start, because their arguments cannot be compared" in capfd.readouterr().err
+    shown = capfd.readouterr().err
+    assert "run again at each start, because their arguments cannot be compared with those of an earlier run: " in shown
+    assert "argument 1: the module math is no value" in shown
 
 
 def test_the_master_algorithm_gets_only_what_is_in_the_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Each of them is careless in one way that makes two runs differ. What the master 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -196,6 +197,66 @@ def test_a_script_continues_although_it_and_its_module_were_renamed(stage: Stage
     (stage.folder / "script.py").unlink()
     running = _start(stage, OF_MODULE.replace("from models", "from physics"), name="study.py")
     _check_end(stage, running, seen, sum(range(TASKS)) + TASKS)
+
+
+TIMES = """
+def simulate(number, started):
+    return number
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    print(sum(mw.map(simulate, range(1200), [time.time()] * 1200)))
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+
+OBJECTS = """
+class Item:
+    def __init__(self, number):
+        self.number = number
+
+    def scaled(self):
+        return 3 * self.number
+
+def simulate(item):
+    return item.scaled()
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    print(sum(mw.map(simulate, [Item(number) for number in range(1200)])))
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sums", "said"),
+    [
+        pytest.param(
+            TIMES, TIMES, (719400, 719400), r"in the file: argument 2 changed from \d+\.\d+ to \d+\.\d+\.", id="time"
+        ),
+        pytest.param(
+            OBJECTS,
+            OBJECTS.replace("3 *", "4 *"),
+            (3 * 719400, 4 * 719400),
+            r"in the file: function script\.Item\.scaled changed\.",
+            id="class",
+        ),
+    ],
+)
+def test_mwpy_says_which_argument_of_a_script_is_different(
+    stage: Stage, before: str, after: str, sums: tuple[int, int], said: str
+) -> None:
+    for script, expected in zip((before, after), sums, strict=True):
+        running = _start(stage, script)
+        assert running.end() == 0, running.err
+        assert running.out.split() == [str(expected)]
+    assert "1,000 tasks of simulate in a row have no answer in the run database" in running.err
+    assert re.search(said, running.err), running.err
 
 
 CELLS = (

@@ -35,7 +35,7 @@ from mwpy._database.value_files import LARGE_BYTES
 from mwpy._database.writer import Writer
 from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierDoubts, EarlierSent, EarlierTasks
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierCall, EarlierDoubts, EarlierSent, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
 from mwpy._values.ids import TaskId
@@ -203,6 +203,15 @@ def test_a_restart_learns_which_results_are_in_doubt(path: Path) -> None:
     ]
 
 
+def test_a_restart_reads_the_outlines_of_calls(path: Path) -> None:
+    outlines = [{"argument 1": "'a'"}, {"argument 1": "3"}]
+    run(path, algorithm(), records.CallsOutlined(1, outlines), submitted(1, 2))
+    writer = opened(path)
+    found = [each for each in writer.earlier() if isinstance(each, EarlierCall)]
+    writer.close()
+    assert found == [EarlierCall(1, 1, outline) for outline in outlines]
+
+
 def test_tasks_without_keys_have_none(path: Path) -> None:
     tasks = records.SubmittedTasks(TaskId(1), 1, 1, DEFAULT_POLICY, [b"\x90"], ())
     run(path, algorithm(), records.TasksSubmitted([tasks]))
@@ -349,20 +358,20 @@ def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
 
 def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
     run(path, algorithm(), submitted(1, 2), received({1: "one", 2: 4}))
-    for statement in ("DROP TABLE once", "DROP TABLE doubts", "PRAGMA user_version = 1"):
+    for statement in ("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls", "PRAGMA user_version = 1"):
         asked(path, statement)
     writer = opened(path)
     *_, answers = writer.earlier()
     assert isinstance(answers, EarlierAnswers)
     assert entries(*writer.frames(answers.row))[0] == ["one", 4]
     writer.close()
-    assert asked(path, "PRAGMA user_version") == [(3,)]
+    assert asked(path, "PRAGMA user_version") == [(4,)]
     assert asked(path, "SELECT count(*) FROM once") == [(0,)]
 
 
 def test_a_damaged_file_of_an_older_mwpy_is_saved(path: Path) -> None:
     run(path, algorithm(), *[submitted(number, 1) for number in range(1, 200)])
-    for statement in ("DROP TABLE once", "DROP TABLE doubts", "PRAGMA user_version = 1"):
+    for statement in ("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls", "PRAGMA user_version = 1"):
         asked(path, statement)
     os.truncate(path, path.stat().st_size - 8192)
     writer = opened(path)

@@ -20,6 +20,7 @@ from mwpy._values.last_words import NO_WORDS
 from mwpy._values.max_failures import MaxFailures
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import TaskPolicy
+from mwpy._values.record_parts import ReusedTasks
 from mwpy._values.task import SlaveKind
 
 SID = SlaveId("SLAVE-0")
@@ -286,6 +287,14 @@ def test_the_end_of_a_task_is_explained(asked: Asked) -> None:
     assert explained(asked.explain(2)) == "task 2 (max) failed on node1: ValueError: negative"
     assert explained(asked.explain(3)) == "task 3 is unknown: 2 tasks were submitted so far, with ids from 1 on"
     assert asked.explain(0).fate is Fate.UNKNOWN
+
+
+def test_a_task_that_was_answered_from_the_run_database_says_so(asked: Asked) -> None:
+    asked.core.state.record(records.ResultsReused([ReusedTasks(1, 2, 0, "max", b"", [5, 5], [0, 1], [1])]))
+    assert explained(asked.explain(2)) == "task 2 was answered from the run database, when it was submitted"
+    assert asked.explain(3).fate is Fate.UNKNOWN
+    status = asked.status
+    assert (status.reused, status.tasks["succeeded"], status.tasks["failed"]) == (2, 1, 1)
 
 
 def test_a_failure_before_any_slave_has_no_host() -> None:

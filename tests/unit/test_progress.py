@@ -160,6 +160,14 @@ def test_a_function_of_the_user_is_called_when_items_have_ended() -> None:
     assert reports == [(1, 10), (3, 10), (5, 10)]
 
 
+def test_items_from_the_run_database_are_counted(now: list[float], without_tqdm: None) -> None:
+    now[0] = 1.0
+    shown = Meter("work")
+    reused = Figures(20, 100, 3, 2, reused=15)
+    assert "3 failed, 15 from the run database, 2 slaves" in shown.text(reused)
+    assert "15 from the run database" in shown.bar(reused, 100, "utf-8")
+
+
 def test_a_text_names_the_items_the_failures_the_slaves_the_rate_and_the_time_left(now: list[float]) -> None:
     """What is zero or unknown is left out. The time before the first slave does not count for the rate."""
     shown = Meter("square")

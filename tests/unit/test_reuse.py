@@ -14,7 +14,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.reuse import MISSES, Reuse
 from mwpy._core.master.spans import Span
 from mwpy._values import records
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierDoubts, EarlierSent, EarlierTasks
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierCall, EarlierDoubts, EarlierSent, EarlierTasks
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import NO_KEY, plain_keys
 from mwpy._values.messagepack import encode
@@ -288,8 +288,62 @@ def test_a_thousand_tasks_in_a_row_without_an_answer_are_reported_once() -> None
     [notice] = file.notices()
     assert "1,000 tasks of square in a row have no answer" in notice
     assert "answers of 5 tasks of square" in notice
+    assert "their arguments are different. If they contain" in notice
     assert file.submit([1]) == []
     file.submit([*range(2000, 2000 + 2 * MISSES)])
+    assert file.notices() == []
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [f"{part} became {text}" for part, text in new.items() if old.get(part) != text]
+
+
+def test_the_notice_says_in_what_the_most_similar_calls_differ() -> None:
+    """The calls of the newest generation count, with the same code."""
+    file = File()
+    file.core.reuse = Reuse(file.core.state, file._read, _changed)
+    for generation in (1, 2):
+        file.generation(generation, [*range(5)])
+        file.reuse.apply(EarlierCall(generation, 0, {"a": f"{generation}", "b": "same"}))
+        file.reuse.apply(EarlierCall(generation, 0, {"a": "other", "b": "too"}))
+        file.answer(generation, generation, [1, 2, 3, 4, 5])
+    file.reuse.begin()
+    defined = _defined()
+    defined.calls += [{"a": "new", "b": "other, too"}, {"a": "newer", "b": "same"}]
+    file.submit([*range(100, 100 + MISSES)], defined)
+    taken = file.core.take_actions().records
+    [outlined] = [record for record in taken if isinstance(record, records.CallsOutlined)]
+    assert (outlined.number, outlined.outlines) == (0, defined.calls)
+    [notice] = [record.text for record in taken if isinstance(record, records.Notice)]
+    assert "This differs between a task and the most similar one in the file: a became newer. If" in notice
+    file.submit([1], defined)
+    assert not [each for each in file.core.take_actions().records if isinstance(each, records.CallsOutlined)]
+
+
+def test_outlines_of_other_code_count_if_its_answers_do() -> None:
+    file = File()
+    file.core.reuse = Reuse(file.core.state, file._read, _changed, any_code=True)
+    file.generation(1, [7])
+    file.reuse.apply(EarlierCall(1, 0, {"a": "1"}))
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    defined = _defined(code="code 2")
+    defined.calls.append({"a": "2"})
+    file.submit([*range(100, 100 + MISSES)], defined)
+    [notice] = file.notices()
+    assert "most similar one in the file: a became 2." in notice
+
+
+def test_tasks_that_are_known_or_cannot_be_compared_are_no_misses() -> None:
+    """Those of the last start that were not answered say nothing about the arguments."""
+    file = File()
+    file.generation(1, [*range(2 * MISSES)])
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    assert len(file.submit([*range(1, 2 * MISSES)])) == 2 * MISSES - 1
+    span = Span(TaskId(file.submitted + 1), MISSES, _defined(), DEFAULT_POLICY, [b""] * MISSES, [], [None] * MISSES)
+    span.keys = NO_KEY * MISSES
+    file.core.submit([span])
     assert file.notices() == []
 
 

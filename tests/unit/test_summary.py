@@ -48,6 +48,21 @@ def test_a_summary_shows_tasks_failures_losses_and_how_long_slaves_waited(io: Ma
     ]
 
 
+def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(
+    io: MasterIo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their failures are no tasks without a result. Nothing else may have been done."""
+    monkeypatch.setattr(_Attendance, "until", lambda self, now: {})
+    jar = io.core.state.jar
+    jar.reused = 3
+    assert summary_of(io).splitlines()[2:] == ["3 tasks answered from the run database"]
+    jar.failed, jar.reused_failed = 2, 1
+    assert summary_of(io).splitlines()[2:] == [
+        "3 tasks answered from the run database, 1 of them with a failure",
+        "1 task without a result, because they are unrunnable or could not be sent",
+    ]
+
+
 def test_a_summary_of_nothing_says_so(io: MasterIo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Attendance, "until", lambda self, now: {})
     assert summary_of(io) == "mwpy: summary: no task has ended"

@@ -11,7 +11,15 @@ from typing import Any
 from mwpy._database.connection import Connection
 from mwpy._database.packing import unpack, unpack_head
 from mwpy._database.value_files import ValueFiles
-from mwpy._values.earlier import Earlier, EarlierAlgorithm, EarlierAnswers, EarlierDoubts, EarlierSent, EarlierTasks
+from mwpy._values.earlier import (
+    Earlier,
+    EarlierAlgorithm,
+    EarlierAnswers,
+    EarlierCall,
+    EarlierDoubts,
+    EarlierSent,
+    EarlierTasks,
+)
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import Results
@@ -24,6 +32,7 @@ PAGE_ROWS = 2000
 _ALGORITHMS = "SELECT seq, generation, number, name, code, parts FROM algorithms"
 _TASKS = "SELECT seq, generation, first, count, algorithm, keys FROM {}"
 _ONCE = "SELECT seq, generation, first, count, may_have_run FROM once"
+_CALLS = "SELECT seq, generation, algorithm, outline FROM calls"
 _DOUBTS = "SELECT seq, generation, host, first, count FROM doubts"
 _ANSWERS = "SELECT seq, generation, at, sid, head, file FROM results"
 
@@ -32,7 +41,7 @@ def read_earlier(
     connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[Path], None]
 ) -> Iterator[Earlier]:
     """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
-    and which results are in doubt, in the order of their records.
+    which results are in doubt, and the outlines of calls, in the order of their records.
 
     Answers whose large values are missing or damaged are left out.
 
@@ -59,6 +68,7 @@ def read_earlier(
         _entries(connection, _TASKS.format("reused"), "", generation, _tasks),
         _entries(connection, _ONCE, "", generation, _sent),
         _entries(connection, _DOUBTS, "", generation, _doubts),
+        _entries(connection, _CALLS, "", generation, _call),
         _entries(connection, _ANSWERS, " AND NOT kept", generation, answers),
     ]
     for _, entry in heapq.merge(*streams, key=_seq):
@@ -98,6 +108,11 @@ def _tasks(row: tuple[Any, ...]) -> Earlier:
 def _sent(row: tuple[Any, ...]) -> Earlier:
     _, generation, first, count, may_have_run = row
     return EarlierSent(generation, first, count, bool(may_have_run))
+
+
+def _call(row: tuple[Any, ...]) -> Earlier:
+    _, generation, algorithm, outline = row
+    return EarlierCall(generation, algorithm, json.loads(outline))
 
 
 def _doubts(row: tuple[Any, ...]) -> Earlier:

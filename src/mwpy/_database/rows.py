@@ -45,6 +45,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
     "once": ("first", "count", "may_have_run"),
     "doubts": ("host", "first", "count"),
+    "calls": ("algorithm", "outline"),
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
     "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
@@ -189,6 +190,7 @@ class TaskRows:
     def _list_makers(self) -> dict[type, Maker]:
         return {
             records.AlgorithmDefined: self._algorithm,
+            records.CallsOutlined: self._outlined,
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: self._reused,
             records.TasksAllocated: self._allocated,
@@ -210,6 +212,10 @@ class TaskRows:
         made = record.definition
         code, parts = record.code, json.dumps(record.parts)
         self.numbers.add(batch, "algorithms", made.number, made.name, made.reference, code, parts)
+
+    def _outlined(self, record: records.CallsOutlined, _: float, batch: Batch) -> None:
+        for outline in record.outlines:
+            self.numbers.add(batch, "calls", record.number, json.dumps(outline))
 
     def _submitted(self, record: records.TasksSubmitted, at: float, batch: Batch) -> None:
         rows = batch.rows["submissions"]

@@ -29,6 +29,7 @@ TABLES_BY_SEQ = (
     "allocations",
     "once",
     "doubts",
+    "calls",
     "results",
     "failures",
     "ends",
@@ -276,5 +277,14 @@ CREATE TABLE doubts (
 );
 """
 
-UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND, _THIRD)
+_FOURTH = """
+CREATE TABLE calls (
+    seq INTEGER PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    algorithm INTEGER NOT NULL,
+    outline TEXT NOT NULL
+);
+"""
+
+UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND, _THIRD, _FOURTH)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""

@@ -35,7 +35,7 @@ from mwpy._values.max_failures import FailuresByKind, MaxFailures
 from mwpy._values.policy import Policies
 from mwpy._values.seeds import seed_at
 from mwpy._values.stretch import Stretch
-from mwpy._values.task import Result, failed, size_of
+from mwpy._values.task import Result, failed, is_stored, size_of
 
 if TYPE_CHECKING:
     from mwpy._roles.task_keys import TaskKeys
@@ -156,6 +156,8 @@ class MapRun:
     """How many results are failures, if there is a limit."""
     _num_failed: int = 0
     """How many results are failures, also those after the stop."""
+    _num_reused: int = 0
+    """How many results are from the run database."""
     _stopped: TooManyFailures | None = None
     """What the run raises at its end, because it was stopped."""
 
@@ -211,7 +213,7 @@ class MapRun:
         """How far the run is."""
         total = None if self.progress is None else self.progress.total
         slaves = self.access.io.num_slaves if self.access.usable else 0
-        return Figures(self._submitted - self._tasks.num_open, total, self._num_failed, slaves)
+        return Figures(self._submitted - self._tasks.num_open, total, self._num_failed, slaves, self._num_reused)
 
     def _of_stretch(self, stretch: Stretch) -> Iterator[Any]:
         """Give out the values of a stretch, or its results. Read more items meanwhile, if the user is slow."""
@@ -329,6 +331,8 @@ class MapRun:
         self._packs = packed is not None
         if packed is not None and self.source.terms is not None:
             defined, policy, _ = self.source.terms
+            if self.keys is not None and self.source.rows is not None:
+                self.keys.outline(defined, self.source.rows(items))
             # first, so that an interrupt leaves no task that is not known here
             with submitting:
                 portion = self._open(submissions.total + 1, items, packed.size)
@@ -395,6 +399,7 @@ class MapRun:
                 else:
                     self._sizes.ended(count, given.compute_seconds)
                     self._num_failed += failed(given)
+                    self._num_reused += is_stored(given)
                 yield position, given
 
 

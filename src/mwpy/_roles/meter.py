@@ -31,6 +31,8 @@ class Figures:
     """How many items there are; None if that is unknown."""
     failed: int
     slaves: int
+    reused: int = 0
+    """How many of those that have ended were answered from the run database."""
 
 
 @define(eq=False)
@@ -64,6 +66,8 @@ class Meter:
         parts = [f"mwpy: {self.name}: {done}{f' of {total}' if total else ''} items in {self.seconds:.0f} s"]
         if failed:
             parts.append(f"{failed} failed")
+        if figures.reused:
+            parts.append(f"{figures.reused} from the run database")
         parts.append(counted(figures.slaves, "slave"))
         if rate:
             parts.append(f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s")
@@ -77,6 +81,7 @@ class Meter:
         if tqdm is None:
             return self.text(figures)[:width]
         failed = f"{figures.failed} failed, " if figures.failed else ""
+        reused = f"{figures.reused} from the run database, " if figures.reused else ""
         return str(
             tqdm.format_meter(
                 figures.done,
@@ -88,7 +93,7 @@ class Meter:
                 unit="",
                 bar_format=WITH_TOTAL if figures.total else WITHOUT_TOTAL,
                 rate=self._rate(figures),
-                postfix=f"{failed}{counted(figures.slaves, 'slave')}",
+                postfix=f"{failed}{reused}{counted(figures.slaves, 'slave')}",
             )
         )
 

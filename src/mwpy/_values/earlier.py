@@ -14,7 +14,16 @@ from msgspec import Struct
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
 
-__all__ = ["KEY_BYTES", "Earlier", "EarlierAlgorithm", "EarlierAnswers", "EarlierDoubts", "EarlierSent", "EarlierTasks"]
+__all__ = [
+    "KEY_BYTES",
+    "Earlier",
+    "EarlierAlgorithm",
+    "EarlierAnswers",
+    "EarlierCall",
+    "EarlierDoubts",
+    "EarlierSent",
+    "EarlierTasks",
+]
 
 KEY_BYTES = 16
 """The size of the key of a task. Tasks of the same algorithm and code with the same key are equal calls."""
@@ -79,5 +88,15 @@ class EarlierDoubts(Struct, frozen=True):
     """How many tasks from this one on; 0 for all results that this host computed in this generation."""
 
 
-Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierDoubts
+class EarlierCall(Struct, frozen=True):
+    """The outline of one of the first calls of a task algorithm."""
+
+    generation: int
+    algorithm: int
+    """The number of the algorithm in that generation."""
+    outline: dict[str, str]
+    """The parts of the arguments, each with a short text."""
+
+
+Earlier = EarlierCall | EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierDoubts
 """An entry of the stream."""

@@ -17,6 +17,7 @@ _FATES: dict[Fate, str] = {
     Fate.AT_SLAVE: "is at a slave",
     Fate.CANCELLING: "is at a slave and is cancelled unless it has started",
     Fate.KEPT: "has ended, and its value is kept for later tasks",
+    Fate.REUSED: "was answered from the run database, when it was submitted",
     Fate.ANSWERED: "has a result, which waits until another host has computed it, too",
 }
 

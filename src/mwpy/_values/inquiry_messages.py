@@ -120,6 +120,8 @@ class Status(Struct, frozen=True):
     """The newest messages of the master, the oldest of them first."""
     waits: str = ""
     """Why no tasks are sent at all; empty if they are sent."""
+    reused: int = 0
+    """How many of the tasks that have ended were answered from the run database."""
 
 
 class Fate(PlainEnum):
@@ -136,6 +138,8 @@ class Fate(PlainEnum):
     """It has ended, and its value stays at an agent."""
     FAILED = "failed"
     ENDED = "ended"
+    REUSED = "reused"
+    """It was answered from the run database."""
     UNKNOWN = "unknown"
     """No task with this id was submitted."""
 

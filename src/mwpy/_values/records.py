@@ -38,7 +38,7 @@ from mwpy._values.member_records import (
     SlaveStarted,
 )
 from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.record_parts import Charge, ReusedTasks, SubmittedTasks, TaskRange
+from mwpy._values.record_parts import CallsOutlined, Charge, ReusedTasks, SubmittedTasks, TaskRange
 from mwpy._values.reuse_records import ResultsHandedOver, ResultsReused, TasksAnswered, TasksForbidden
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "AnswersKept",
     "AttemptsEnded",
     "AttemptsStarted",
+    "CallsOutlined",
     "Charge",
     "Ended",
     "HostExcluded",
@@ -442,6 +443,7 @@ Record = (
     | SlaveEnded
     | AlgorithmRefused
     | PackagesCompared
+    | CallsOutlined
     | TasksSubmitted
     | TasksAllocated
     | AttemptsStarted

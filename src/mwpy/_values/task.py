@@ -33,6 +33,7 @@ __all__ = [
     "UnrunnableTask",
     "encoded_in",
     "failed",
+    "is_stored",
     "loaded",
     "renamed",
     "size_of",
@@ -298,6 +299,11 @@ def stored_result(
 ) -> Result[Any]:
     """Return a result whose value is in the run database."""
     return Result(task_id, origin, tag, compute_seconds, has_failed, _STORED, (stored,))  # type: ignore[arg-type]
+
+
+def is_stored(result: Result[Any]) -> bool:
+    """Whether the value of a result is in the run database, and was not read yet."""
+    return result._value is _STORED
 
 
 def renamed(result: Result[Any], task_id: int, tag: object, failure: TaskFailed | None) -> Result[Any]:

@@ -94,7 +94,8 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"{status['member_id']} (generation {status['generation']}): the computation is finished"
         return
     yield f"{status['member_id']} (generation {status['generation']}), up {_span(status['uptime_s'])}"
-    yield f"tasks: {_named(status['tasks'])}"
+    reused = f"; {status['reused']} of them were answered from the run database" if status["reused"] else ""
+    yield f"tasks: {_named(status['tasks'])}{reused}"
     yield f"rate: {status['rate']:.3g} tasks a second over the last minute{_left(status)}"
     wanted = f"{status['slaves_wanted']} wanted, {status['slaves_needed']} needed"
     yield f"slaves: {status['slaves_connected']} connected, {wanted}"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
+from mwpy._values.record_parts import Outline
 from mwpy._values.records import AlgorithmDefined, AlgorithmsForgotten
 from mwpy._values.shares import SharedObject
 
@@ -51,6 +52,8 @@ class Defined:
     """How many of its tasks have returned a value."""
     succeeded_s: float = 0.0
     """How long these tasks ran, together."""
+    calls: list[Outline] = field(factory=list)
+    """With a run database: the outlines of its first calls. The thread of the master algorithm adds them."""
 
     @number.default
     def _its_number(self) -> int:

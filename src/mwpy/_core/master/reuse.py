@@ -27,6 +27,8 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.first_calls import FirstCalls
 from mwpy._core.master.former import FormerGeneration
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.occurrences import Occurrences
@@ -38,6 +40,7 @@ from mwpy._values.earlier import (
     Earlier,
     EarlierAlgorithm,
     EarlierAnswers,
+    EarlierCall,
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
@@ -54,15 +57,15 @@ MOST_ATTEMPTS = 0x3FFF
 """More attempts of a task count as this many."""
 
 MISSES = 1000
-"""After this number of tasks of an algorithm in a row without an answer, although the file has some, a notice says so.
-The manual names this number."""
+"""After this number of tasks of an algorithm in a row that no former generation submitted, although the file has
+answers of it, a notice says so. The manual names this number."""
 
 GENERATIONS_KEPT = 3
 """The results of this number of former generations can be brought by agents. Agents miss a generation only if it ended
 within seconds."""
 
 CHANGES_SHOWN = 5
-"""A notice says at most this many changes of the code."""
+"""A notice says at most this many changes of the code, or of the arguments."""
 
 CODE_CHANGED = (
     "{name} has answers in the run database from other code: {changes}. They are not used, so its tasks run again. "
@@ -71,8 +74,8 @@ CODE_CHANGED = (
 
 MISSED = (
     "{misses} tasks of {name} in a row have no answer in the run database, although it has answers of {count} tasks of "
-    "{name} with the same code: their arguments are different. If they contain what changes at each start, such as a "
-    "time, a temporary path or a random number, give the tasks a key (key=)"
+    "{name} with the same code: their arguments are different{changes}. If they contain what changes at each start, "
+    "such as a time, a temporary path or a random number, give the tasks a key (key=)"
 )
 
 
@@ -178,7 +181,7 @@ class _Known:
     answered: int = 0
     """How many answers it has."""
     misses: int = 0
-    """How many tasks in a row had no answer."""
+    """How many tasks in a row were not known."""
 
 
 @define(eq=False)
@@ -202,6 +205,7 @@ class Reuse:
     names: Mapping[str, int] = field(factory=dict)
     """The numbers of the former generations, by their names."""
     _hand_back: HandBack = field(init=False)
+    _calls: FirstCalls = field(init=False)
     _generation: int = 0
     """The generation that is read, or this one."""
     _known: dict[tuple[str, str], _Known] = field(factory=dict)
@@ -229,6 +233,10 @@ class Reuse:
     def _of_state(self) -> HandBack:
         return HandBack(self.state)
 
+    @_calls.default
+    def _with_changes(self) -> FirstCalls:
+        return FirstCalls(self.state, self.changes)
+
     # ---- reading what former generations left --------------------------------------------------------------
 
     def apply(self, entry: Earlier) -> None:
@@ -238,6 +246,9 @@ class Reuse:
         match entry:
             case EarlierAlgorithm():
                 self._former[entry.generation].define(entry)
+            case EarlierCall():
+                made = self._former[entry.generation].algorithm(entry.algorithm)
+                self._calls.add(entry.generation, made.name, self._code(made.code), entry.outline)
             case EarlierTasks():
                 self._waiting.append(entry)
             case EarlierSent():
@@ -272,8 +283,12 @@ class Reuse:
         for known in self._known.values():
             known.occurrences.begin(generation)
 
+    def _code(self, code: str) -> str:
+        """The code as far as it counts."""
+        return "" if self.any_code else code
+
     def _of(self, name: str, code: str) -> _Known:
-        identity = name, "" if self.any_code else code
+        identity = name, self._code(code)
         known = self._known.get(identity)
         if known is None:
             known = self._known[identity] = _Known()
@@ -344,9 +359,7 @@ class Reuse:
         name, earlier = record.definition.name, self._parts.get(record.definition.name)
         if earlier is None or self.any_code or (name, record.code) in self._known:
             return
-        found = self.changes(earlier[1], record.parts)
-        more = [f"and {len(found) - CHANGES_SHOWN} more"] if len(found) > CHANGES_SHOWN else []
-        changes = "; ".join([*found[:CHANGES_SHOWN], *more]) or "it is unknown what changed"
+        changes = _shown(self.changes(earlier[1], record.parts)) or "it is unknown what changed"
         self.state.notice(CODE_CHANGED.format(name=name, changes=changes), key=f"code {name} {record.code}")
 
     def without_answered(self, spans: Sequence[Span]) -> list[Span]:
@@ -356,8 +369,8 @@ class Reuse:
         for span in spans:
             if span.algorithm.number not in self._defined:
                 self._compare(span.algorithm.record)
-            code = span.algorithm.record.code
-            known = self._known.get((span.algorithm.name, "" if self.any_code else code))
+            self._calls.record(span.algorithm)
+            known = self._known.get((span.algorithm.name, self._code(span.algorithm.record.code)))
             if known is None or not span.keys:
                 others.append(span)
             else:
@@ -391,27 +404,34 @@ class Reuse:
         for at in range(0, len(keys), KEY_BYTES):
             key = keys[at : at + KEY_BYTES]
             number = None if key == NO_KEY else take(key)
-            answer = None if number is None else of(number)
-            if answer is None and number is not None and not keep:
+            if number is None:
+                self._miss(span.algorithm, known, key)
+                numbers.append(None)
+                continue
+            if known.misses < MISSES:
+                known.misses = 0
+            answer = of(number)
+            if answer is None and not keep:
                 self._open.append(number)
                 self._open_tasks.append(span.first + at // KEY_BYTES)
             if answer is None or (answer[2] and self.rerun_failed) or (answer[3] and not once):
-                forbidden = once and number is not None and not self.rerun_failed and self.answers.may_have_run(number)
-                number = _FORBIDDEN if forbidden else None
-                missed = not (forbidden or keep)
-                known.misses += missed
-                if missed and known.misses == MISSES and known.answered:
-                    self._note_misses(span.algorithm.name, known)
+                forbidden = once and not self.rerun_failed and self.answers.may_have_run(number)
+                numbers.append(_FORBIDDEN if forbidden else None)
             elif keep:  # its value should stay at an agent, so the answer does not count
-                number = _FORBIDDEN if once else None
-            elif known.misses < MISSES:
-                known.misses = 0
-            numbers.append(number)
+                numbers.append(_FORBIDDEN if once else None)
+            else:
+                numbers.append(number)
         return numbers
 
-    def _note_misses(self, name: str, known: _Known) -> None:
-        text = MISSED.format(misses=f"{MISSES:,}", name=name, count=f"{known.answered:,}")
-        self.state.notice(text, key=f"misses {name}")
+    def _miss(self, defined: Defined, known: _Known, key: bytes) -> None:
+        """No former generation submitted a task. Tasks that cannot be compared say nothing about the arguments."""
+        known.misses += key != NO_KEY
+        if known.misses == MISSES and key != NO_KEY and known.answered:
+            name = defined.name
+            found = _shown(self._calls.differences(name, self._code(defined.record.code), defined))
+            changes = f". This differs between a task and the most similar one in the file: {found}" if found else ""
+            text = MISSED.format(misses=f"{MISSES:,}", name=name, count=f"{known.answered:,}", changes=changes)
+            self.state.notice(text, key=f"misses {name}")
 
     def give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
         """Make the results of tasks that all have answers. Return what the record says of them."""
@@ -437,3 +457,9 @@ class Reuse:
             at = StoredAt(answers.rows[row], place, self.read)
             actions.results.append(stored_result(TaskId(task), origin, tag, seconds, has_failed, at))
         return ReusedTasks(span.first, span.count, span.algorithm.number, name, span.keys, rows, places, failed)
+
+
+def _shown(found: Sequence[str]) -> str:
+    """The first changes in one text; empty if there are none."""
+    more = [f"and {len(found) - CHANGES_SHOWN} more"] if len(found) > CHANGES_SHOWN else []
+    return "; ".join([*found[:CHANGES_SHOWN], *more])

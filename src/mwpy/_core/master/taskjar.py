@@ -34,6 +34,7 @@ from mwpy._core.master.kept_tasks import KeptTasks
 from mwpy._core.master.left_states import LeftStates
 from mwpy._core.master.lifecycle import TaskEvent, move
 from mwpy._core.master.pending import PendingTasks
+from mwpy._core.master.reused_ids import ReusedIds
 from mwpy._core.master.spans import Span
 from mwpy._values import records
 from mwpy._values.ids import SlaveId
@@ -71,6 +72,10 @@ class Taskjar:
     """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
     reused: int = 0
     """How many of those that have ended were answered from the run database."""
+    reused_failed: int = 0
+    """How many of these failed."""
+    reused_ids: ReusedIds = field(factory=ReusedIds)
+    """The ids of these."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
     blocked: BlockedTasks = field(factory=BlockedTasks)
@@ -408,6 +413,8 @@ def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:
     for each in record.tasks:
         _end_new(jar, each)
         jar.reused += each.count
+        jar.reused_ids.add(each.first, each.count)
+        jar.reused_failed += len(each.failed)
         jar.failed += len(each.failed)
 
 

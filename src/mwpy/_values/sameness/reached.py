@@ -17,7 +17,6 @@ from typing import Any
 from attrs import define, field
 
 from mwpy._values.initialized import Initialized
-from mwpy._values.messagepack import PLAIN
 from mwpy._values.plain import DIGEST_BYTES, hash_of
 from mwpy._values.references import Reference
 from mwpy._values.sameness import homes
@@ -26,6 +25,7 @@ from mwpy._values.sameness.members import Members, members_of
 from mwpy._values.sameness.modules import folder_of, import_targets, module_content
 from mwpy._values.sameness.names import chains_in, imports_in
 from mwpy._values.sameness.normal import normal_digest
+from mwpy._values.sameness.shown import shown_value
 from mwpy._values.sameness.sources import SOURCES, instructions_digest
 from mwpy._values.sameness.structure import NoStructure, digest_of, full_name, reason_of
 from mwpy._values.sameness.things import (
@@ -41,12 +41,6 @@ from mwpy._values.sameness.watch import Watch
 from mwpy._values.shares import Shared
 
 __all__ = ["Reached"]
-
-SHOWN_LENGTH = 60
-"""How many characters of a value the parts of code show. Longer values are shown as digests."""
-
-SHOWN_BITS = 128
-"""How many bits an integer has at most that they show."""
 
 NOT_FOLLOWED = frozenset(
     {"__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__cached__", "__builtins__"}
@@ -193,7 +187,7 @@ class Reached:
             return node
         self._inside = []
         content = digest_of(value, self._note)
-        node = Node(part, _text_of(value, content), content)
+        node = Node(part, shown_value(value, content), content)
         if self._inside:
             node.among, node.inside = partial(self._among, value), self._inside
         return node
@@ -323,10 +317,3 @@ def _without_folder(value: Any, space: dict[str, Any]) -> Any:
     if folder and (text == folder or text.startswith(f"{folder}/")):
         return ("in the folder of the module", type(value).__name__, text[len(folder) :])
     return value
-
-
-def _text_of(value: Any, content: bytes) -> str:
-    """Return a plain value as a text, or the text of its digest if it is long or no plain value."""
-    kind = type(value)
-    long = len(value) > SHOWN_LENGTH if kind in (str, bytes) else kind is int and value.bit_length() > SHOWN_BITS
-    return shown_digest(content) if kind not in PLAIN or long else repr(value)

@@ -1,0 +1,37 @@
+"""The ids of tasks that were answered from the run database, for `mwpy explain`.
+
+Such a task is never in the taskjar. Its id is kept as a part of a range, because most of these tasks follow each other.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from attrs import define, field
+
+__all__ = ["RANGES_MAX", "ReusedIds"]
+
+RANGES_MAX = 100_000
+"""How many ranges are kept at most. Each takes 16 bytes. The ids of later tasks are not known."""
+
+
+@define(eq=False)
+class ReusedIds:
+    """Ranges of ids, in ascending order."""
+
+    _firsts: array[int] = field(factory=lambda: array("q"))
+    _ends: array[int] = field(factory=lambda: array("q"))
+
+    def add(self, first: int, count: int) -> None:
+        """Add ids that are higher than all others."""
+        if self._ends and self._ends[-1] == first:
+            self._ends[-1] += count
+        elif len(self._ends) < RANGES_MAX:
+            self._firsts.append(first)
+            self._ends.append(first + count)
+
+    def has(self, number: int) -> bool:
+        """Whether an id is among them."""
+        place = bisect_right(self._firsts, number) - 1
+        return place >= 0 and number < self._ends[place]
