@@ -1,7 +1,4 @@
-"""A master that is killed while an agent lives on: the agent brings the next generation what its slaves have finished.
-
-The agent of these tests speaks the protocol itself, and no task ever runs.
-"""
+"""A master that is killed while agents live on: they bring the next generation what its slaves have finished."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import signal
 import sqlite3
 import sys
 from contextlib import closing
+from pathlib import Path
 
 from tests.integration.apps.stage import Running, Stage, until
 from tests.integration.test_bad_member import member, received
@@ -43,19 +41,29 @@ sys.exit(mwpy.main())
 """
 
 
-def _start(stage: Stage) -> Running:
-    path = stage.folder / "script.py"
-    path.write_text(SCRIPT)
+def _run(stage: Stage, *arguments: object) -> Running:
+    """Start the script of the test."""
+    root = Path(__file__).parents[2]
+    program = [sys.executable, str(stage.folder / "script.py")]
+    return stage.start("", *arguments, program=program, variables={"PYTHONPATH": f"{root / 'src'}:{root}"})
+
+
+def _start(stage: Stage, script: str = SCRIPT) -> Running:
+    (stage.folder / "script.py").write_text(script)
     stage.resource.unlink(missing_ok=True)
-    started = stage.start(
-        "",
+    started = _run(
+        stage,
         *("--mw-master", "--mw-resource-file", stage.resource, "--mw-audit-file", stage.audit),
         *("--mw-master-host", "127.0.0.1", "--mw-slave-task-group", "6", "--mw-run-database", "run.db"),
-        program=[sys.executable, str(path)],
     )
     until(lambda: stage.resource.exists() or started.process.poll() is not None, "a resource file")
     assert stage.resource.exists(), started.err
     return started
+
+
+def _lines(stage: Stage, name: str) -> list[str]:
+    path = stage.folder / name
+    return path.read_text().split() if path.exists() else []
 
 
 def _generation(stage: Stage) -> str:
@@ -92,8 +100,9 @@ def _submitted(stage: Stage) -> int:
 def test_an_agent_that_outlives_its_master_brings_its_results_to_the_next_generation(
     stage: Stage, ends: Loopback
 ) -> None:
-    """Some of the tasks are submitted again before it comes, and others later. The second generation is killed, too,
-    when the results are in the file, and the third one has them without any agent."""
+    """The agent speaks the protocol itself, and no task runs. Some tasks are submitted again before it comes, and some
+    later. The second generation is killed, too, when the results are in the file, and the third one has them
+    without any agent."""
     (stage.folder / "go").touch()
     first = _start(stage)
     generation = _generation(stage)
@@ -116,3 +125,44 @@ def test_an_agent_that_outlives_its_master_brings_its_results_to_the_next_genera
     expected = {str(task - 1): ["failed" if task == 2 else 10 * task, "SLAVE-0", "here"] for task in range(1, 7)}
     assert third.report == expected
     assert len(stage.until_audited("AGENT-0 -> 1 result of SLAVE-0 in generation 1")) == 1
+
+
+LONG = """
+import json, sys, time
+import mwpy
+from tests.integration.apps.restarted import append
+def work(number):
+    append("ran", number)
+    time.sleep(0.02)
+    return number
+@mwpy.master_algorithm
+def master(mw, argv):
+    for number in range(400):
+        mw.submit(mwpy.task(work, number), tag=number)
+    found = []
+    while len(found) < 400:
+        mw.loop()
+        for result in mw.results():
+            append("seen", result.value)
+            found.append(result.value)
+    print(json.dumps(sum(found)))
+    return 0
+sys.exit(mwpy.main())
+"""
+
+
+def test_agents_of_a_killed_master_join_its_next_generation_and_bring_what_they_finished(stage: Stage) -> None:
+    """They are the same processes, and most tasks run once."""
+    first = _start(stage, LONG)
+    command = ("--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
+    agents = [_run(stage, *command) for _ in range(2)]
+    until(lambda: len(_lines(stage, "seen")) > 50, "results")
+    first.send(signal.SIGKILL)
+    first.end()
+    second = _start(stage, LONG)
+    assert second.end() == 0, second.err
+    assert [agent.end() for agent in agents] == [0, 0], agents[0].err
+    assert second.report == sum(range(400))
+    assert len({*_lines(stage, "ran")}) == 400
+    assert all("it was started again" in agent.err for agent in agents)
+    assert stage.until_audited("in generation 1")

@@ -10,23 +10,21 @@ memory.
 
 from __future__ import annotations
 
-import secrets
 import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import evolve
-from msgspec.structs import replace
 
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentSettings
 from mwpy._core.moments import known
 from mwpy._roles import share_files
+from mwpy._roles.agent_contact import Contact, contact_again, contact_of, local_contact
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentEdges, MasterSearch
-from mwpy._roles.hello import hello_of_this_process
+from mwpy._roles.edges import AgentEdges
 from mwpy._roles.session_link import SessionLink
 from mwpy._roles.slave_command import NewTemplate, SlaveCommand
 from mwpy._roles.slave_launcher import Launcher
@@ -37,7 +35,6 @@ from mwpy._system.streams import Outlet
 from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.happened import Broken, Connected
-from mwpy._transport.local_link import LocalAgentLink
 from mwpy._transport.shared_objects import Store
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
@@ -50,7 +47,7 @@ from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
-    from mwpy._transport.link import AgentLink
+    pass
 
 __all__ = ["Agent", "run"]
 
@@ -67,13 +64,13 @@ LINGER_S = 1.0
 """Seconds for sending the last messages to the master."""
 
 
-class Contact(NamedTuple):
-    """A connection to the master, and the first message on it."""
+class Again(NamedTuple):
+    """How an agent joins again, as a new one."""
 
-    link: AgentLink | LocalAgentLink
-    hello: messages.Hello
-    search: MasterSearch | None
-    """Finds the master again; None if the agent ends with its master."""
+    resumed: str
+    """The name that it had before it was stopped; empty if it was not."""
+    brought: Sequence[Sequence[Buffer]]
+    """The results that it brings to the next generation of the master, as messages."""
 
 
 def run(
@@ -102,47 +99,29 @@ def run(
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
     try:
-        contact = _contact(options) if master is None else _local_contact(options, master)
-        code, resumed = _serve(options, audit, launcher, ends_at, contact)
-        while resumed is not None and master is None:  # a master that has started this agent starts another one
-            code, resumed = _serve(options, audit, launcher, ends_at, _contact(options, resumed))
+        contact = contact_of(options) if master is None else local_contact(options, master)
+        code, again = _serve(options, audit, launcher, ends_at, contact)
+        while again is not None and master is None:  # a master that has started this agent starts another one
+            contact = contact_again(options, again.resumed)
+            code, again = _serve(options, audit, launcher, ends_at, contact, again.brought)
         return code
     finally:
         launcher.close()
         audit.close()
 
 
-def _contact(options: Options, resumed: str = "") -> Contact | None:
-    """Connect to the master that the options name; return None if the computation is finished.
-
-    Args:
-        resumed: the name that this agent had before it was stopped; empty if it was not.
-    """
-    from mwpy._roles.join import connect, find_master  # only here, because it loads ZeroMQ
-    from mwpy._roles.search import Search
-
-    found = find_master(options)
-    if found is None:
-        return None
-    link = connect(found)
-    session = secrets.token_hex(16) if options.reconnect_seconds else ""
-    hello = replace(found.hello(options.slave_processes), resumed=resumed)
-    hello = replace(hello, session=session, returns_s=options.reconnect_seconds)
-    return Contact(link, hello, Search(options, found, link.address))
-
-
-def _local_contact(options: Options, master: MasterStream) -> Contact:
-    link = LocalAgentLink(master, options.silence_s())
-    return Contact(link, hello_of_this_process(options.member_id, "", options.slave_processes), None)
-
-
 def _serve(
-    options: Options, audit: AuditFile, launcher: Launcher, ends_at: float | None, contact: Contact | None
-) -> tuple[int, str | None]:
+    options: Options,
+    audit: AuditFile,
+    launcher: Launcher,
+    ends_at: float | None,
+    contact: Contact | None,
+    brought: Sequence[Sequence[Buffer]] = (),
+) -> tuple[int, Again | None]:
     """Be an agent until it ends.
 
     Returns:
-        The exit code, and whether the agent joins again: None if it does not; else as for `resumed`.
+        The exit code, and how the agent joins again; None if it does not.
     """
     if contact is None:
         return ExitCode.OK, None
@@ -172,13 +151,13 @@ def _serve(
         search,
     )
     core = AgentCore(settings)
-    agent = Agent(core, edges)
+    agent = Agent(core, edges, brought)
     try:
         code = agent.begin()
         while code is None:
             code = agent.iterate()
         name = core.welcome.agent if core.departure.was_stopped and core.welcome is not None else ""
-        return int(code), name if core.departure.comes_back else None
+        return int(code), Again(name, agent.link.handovers(hello.generation)) if core.departure.comes_back else None
     finally:
         agent.close()
 
@@ -189,12 +168,13 @@ class Agent:
     Args:
         core: the core, which decides.
         edges: the edges to the outside.
+        brought: as in `Again`.
     """
 
-    def __init__(self, core: AgentCore, edges: AgentEdges) -> None:
+    def __init__(self, core: AgentCore, edges: AgentEdges, brought: Sequence[Sequence[Buffer]] = ()) -> None:
         self._core = core
         self._edges = edges
-        self._link = SessionLink(edges.link, edges.search)
+        self.link = self._link = SessionLink(edges.link, edges.search, brought)
         self._outlets = edges.outlets
         self._clock = edges.clock
         self._slaves: dict[int, SlaveHandle] = {}

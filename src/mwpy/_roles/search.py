@@ -60,7 +60,9 @@ class Search:
                 if content.computation_status == resource_file.FINISHED:
                     return ComputationOver("the resource file says that the computation is finished", finished=True)
                 if content.generation != self._contact.generation:
-                    return ComputationOver("the resource file is of another generation", finished=False)
+                    again = content.member_id == self._contact.member_id
+                    text = "it was started again" if again else "the resource file is of another computation"
+                    return ComputationOver(text, finished=False, again=again)
                 addresses = contact_in(content, self._options).addresses
         found = [self._address]
         for address in addresses:

@@ -18,7 +18,7 @@ from mwpy._transport import wire
 from mwpy._transport.happened import Broken, Connected
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
+from mwpy._values.ids import Buffer, SlaveId
 
 __all__ = ["SessionLink"]
 
@@ -29,11 +29,17 @@ class SessionLink:
     Args:
         link: the first connection.
         search: finds the master, and connects to it again; None if the agent has no session.
+        brought: the results that the agent brings from a former generation of the master.
     """
 
-    def __init__(self, link: AgentConnection, search: MasterSearch | None) -> None:
+    def __init__(
+        self, link: AgentConnection, search: MasterSearch | None, brought: Sequence[Sequence[Buffer]] = ()
+    ) -> None:
         self._link = link
         self._search = search
+        self._brought = brought
+        self._sids: dict[int, SlaveId] = {}
+        """The ids that the master has given to slaves, by number."""
         self.asks = False
         """Whether an answer of the search is missing."""
         self._session: Session | None = None
@@ -118,6 +124,8 @@ class SessionLink:
         if type(message) not in UNCOUNTED:
             if session is not None:
                 session.note_handled(frames, now)
+                if isinstance(message, messages.SlaveNamed):
+                    self._sids[message.slave] = message.sid
             return False
         if isinstance(message, messages.Welcome):
             self._answered(message)
@@ -129,12 +137,30 @@ class SessionLink:
         """The master has accepted the agent, or goes on with its session: send again what it has not handled."""
         if self._session is None:
             self._session = Session() if self._has_session else None
+            for frames in self._brought:
+                self.send(frames)
             return
         if welcome.handled is None:
             raise ProtocolError("a second Welcome")
         for frames in self._session.go_on(welcome.handled):
             self._link.send(frames)
         self._has_ended = False
+
+    def handovers(self, generation: str) -> list[Sequence[Buffer]]:
+        """The results that the master has not handled, as messages for its next generation.
+
+        Args:
+            generation: the one that has ended.
+        """
+        found: list[Sequence[Buffer]] = []
+        for frames in () if self._session is None else self._session.kept:
+            message, payload = wire.parse(frames, wire.FROM_AGENT)
+            if isinstance(message, messages.Handover):
+                found.append(frames)
+            elif isinstance(message, messages.Results):
+                handover = messages.Handover(generation, self._sids[message.slave], message)
+                found.append(wire.encode(handover, payload))
+        return found
 
     @property
     def say_at(self) -> float:

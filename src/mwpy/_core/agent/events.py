@@ -284,6 +284,8 @@ class ComputationOver(Struct, frozen=True):
     reason: str
     finished: bool
     """Whether the computation is finished."""
+    again: bool = False
+    """Whether its next generation has begun, which the agent joins."""
 
 
 class AttemptFailed(Struct, frozen=True):

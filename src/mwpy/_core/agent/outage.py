@@ -98,8 +98,8 @@ class Outage:
             case ComputationOver(reason, True) if self.phase is Phase.ASKING:
                 self.stop()
                 self._departure.leave(ExitCode.OK, reason, Cause.CANCELLED, FAREWELL_S, now)
-            case ComputationOver(reason) if self.phase is Phase.ASKING:
-                self.give_up(reason, now)
+            case ComputationOver(reason, _, again) if self.phase is Phase.ASKING:
+                self.give_up(reason, now, again=again)
             case _:
                 pass
 
