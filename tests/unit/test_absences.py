@@ -10,7 +10,7 @@ from mwpy._core.master.commands import ShutDown
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Returned, Vanished
 from mwpy._core.master.spans import Span
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.inquiry_messages import Why
@@ -75,7 +75,8 @@ def test_the_tasks_of_an_agent_that_falls_silent_stay_with_it(core: MasterCore) 
     assert core.state.jar.num_allocated == 1
     assert notices(actions) == [
         "AGENT-0 on host is away, and 1 task with it: nothing was heard from it for 31 s: its machine or the network "
-        "failed, or it was stopped. It has 100 s to come back; then its tasks run elsewhere"
+        "failed, or it was stopped. It has 100 s to come back; then its tasks run elsewhere. Idle slaves start them "
+        "again after 30 s, but not with retry=False"
     ]
 
 
@@ -233,3 +234,78 @@ def test_members_that_ask_learn_which_slaves_are_away_and_that_tasks_wait_for_th
     assert status.hosts["host"].away == 1
     assert isinstance(explanation, messages.Explanation)
     assert [reason.why for reason in explanation.agents] == [Why.AWAY]
+
+
+def away_with_tasks(core: MasterCore, tasks: int, policy: TaskPolicy | None = None) -> None:
+    """The agent `a` gets tasks, and falls silent at 40 s. The agent `b` joins, with an idle slave."""
+    join(core, "a")
+    for number in range(1, tasks + 1):
+        submit(core, number, policy)
+    decide(core, 0.0)
+    vanish(core, "a", 40.0)
+    join(core, "b", now=41.0)
+
+
+def begun(actions: Actions) -> list[int]:
+    """The tasks of which second attempts began."""
+    started = [record for record in actions.records if isinstance(record, records.AttemptsStarted)]
+    return [each.first for record in started for each in record.tasks]
+
+
+def answer(core: MasterCore, peer: str, task: int, attempt: int, now: float) -> Actions:
+    results = messages.Results(1, [task], [1], [attempt], [0.1], [])
+    core.handle(Received(peer.encode(), "here", results, [groups.payload(1, [bytes([task])])]), now)
+    return decide(core, now)
+
+
+def test_an_idle_slave_starts_a_task_again_when_its_agent_has_been_away_for_another_timeout(core: MasterCore) -> None:
+    away_with_tasks(core, 1)
+    assert begun(decide(core, 69.0)) == []
+    assert (core.next_deadline() or 99.0) <= 70.0
+    assert begun(decide(core, 70.0)) == [1]
+    assert begun(decide(core, 99.0)) == []
+
+
+def test_all_tasks_of_an_agent_that_is_away_run_elsewhere_one_after_the_other(core: MasterCore) -> None:
+    join(core, "a")
+    submit(core, 1)
+    decide(core, 0.0)
+    answer(core, "a", 1, 1, 1.0)
+    for number in (2, 3):
+        submit(core, number)
+    decide(core, 1.0)
+    assert core.state.jar.num_allocated == 2
+    vanish(core, "a", 40.0)
+    join(core, "b", now=41.0)
+    assert begun(decide(core, 70.0)) == [2]
+    assert begun(answer(core, "b", 2, 2, 71.0)) == [3]
+    assert begun(answer(core, "b", 3, 2, 72.0)) == []
+    assert core.state.jar.num_allocated == 0
+
+
+def test_a_task_that_must_not_run_twice_waits_for_its_agent(core: MasterCore) -> None:
+    away_with_tasks(core, 1, TaskPolicy(retry=False))
+    assert begun(decide(core, 99.0)) == []
+    core.handle(Returned(b"a", "there"), 100.0)
+    decide(core, 100.0)
+    assert len(answer(core, "a", 1, 1, 101.0).results) == 1
+
+
+def test_of_two_attempts_the_agent_that_is_back_may_answer_first(core: MasterCore) -> None:
+    away_with_tasks(core, 1)
+    decide(core, 70.0)
+    core.handle(Returned(b"a", "there"), 80.0)
+    decide(core, 80.0)
+    actions = answer(core, "a", 1, 1, 81.0)
+    assert len(actions.results) == 1
+    assert [(send.peer, type(send.message)) for send in actions.sends] == [(b"b", messages.Cancel)]
+
+
+def test_what_was_answered_elsewhere_is_cancelled_when_its_agent_is_back(core: MasterCore) -> None:
+    away_with_tasks(core, 1)
+    decide(core, 70.0)
+    actions = answer(core, "b", 1, 2, 71.0)
+    assert [(send.peer, type(send.message)) for send in actions.sends] == [(b"a", messages.Cancel)]
+    core.handle(Returned(b"a", "there"), 80.0)
+    decide(core, 80.0)
+    assert states(core) == [SlaveState.IDLE, SlaveState.IDLE]

@@ -33,6 +33,8 @@ class AttemptChecker:
     _unaddressed: dict[int, None] = field(factory=dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
     _agent_of: dict[SlaveId, str] = field(factory=dict)
+    _away: dict[str, None] = field(factory=dict)
+    """The agents that are away."""
 
     def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:
         """Whether a slave has an attempt of a task, as far as the master knows."""
@@ -43,6 +45,10 @@ class AttemptChecker:
         match record:
             case records.SlaveConnected(sid, agent):
                 self._agent_of[sid] = agent
+            case records.AgentAway(agent):
+                self._away[agent] = None
+            case records.AgentBack(agent) | records.AgentLost(agent):
+                self._away.pop(agent, None)
             case records.TasksUnaddressed(_, tasks):
                 self._unaddressed.update((task, None) for task, _ in _each(tasks))
             case records.TasksAllocated(sid, tasks):
@@ -78,7 +84,8 @@ class AttemptChecker:
 
     def _start_another(self, task: int, attempt: int, sid: SlaveId, beside: SlaveId) -> None:
         policy, live = self.policies[task], self._live.get(task, {})
-        assert policy.speculate, f"task {task} gets a second attempt, and nobody wanted that"
+        is_wanted = policy.speculate or self._agent_of[beside] in self._away
+        assert is_wanted, f"task {task} gets a second attempt, and nobody wanted that"
         assert policy.retry, f"task {task} may only run once"
         is_for_any = policy.sid is None or task in self._unaddressed
         assert is_for_any, f"task {task} is for {policy.sid}, but {sid} gets a second attempt"

@@ -5,6 +5,8 @@ that has a session looks for its master then (`Hello.returns_s`). So it is away,
 tasks, get no others, and values stay at it. When it comes back, everything goes on as if the messages had only been
 late. An agent that does not come back in time is lost, as other agents are at once.
 
+After another client timeout, idle slaves start second attempts of its tasks (`stragglers.py`).
+
 If the connection was ended from the other side, the process of the agent was probably killed. Then it is lost at once.
 """
 
@@ -41,6 +43,10 @@ class Absences:
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
         return min(self._until.values(), default=None)
 
+    def alone_until(self, agent: ConnectedAgent) -> float:
+        """Until when its tasks get no second attempts because it is away, on the core's clock."""
+        return self._until[agent.name] - agent.returns_s + self.state.settings.client_timeout_s
+
     def begin(self, peer: bytes, silent_s: float, now: float) -> None:
         """The connection of a peer has ended, without a goodbye if it was an agent.
 
@@ -61,9 +67,10 @@ class Absences:
                 self.state.change(slave, SlaveEvent.GO_AWAY)
         held = sum(slave.held.count for slave in agent.slaves.values())
         tasks = f", and {counted(held, 'task')} with it" if held else ""
+        timeout_s = self.state.settings.client_timeout_s
         self.state.notice(
             f"{agent.name} on {agent.host} is away{tasks}: {reason}. It has {agent.returns_s:.0f} s to come back; then "
-            f"its tasks run elsewhere",
+            f"its tasks run elsewhere. Idle slaves start them again after {timeout_s:.0f} s, but not with retry=False",
             key=f"away {agent.name}",
         )
 

@@ -144,7 +144,6 @@ class MasterCore:
         self.relay = self.shares.relay
         feeds_with = self.definitions, self.verification, self.shares
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, *feeds_with)
-        self.stragglers = Stragglers(self.state, self.dispatch)
         self.delays = Delays(self.state, self.handback)
         shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts, self.verification
         self.results = Results(*shared)
@@ -153,6 +152,7 @@ class MasterCore:
         self.reports = Reports(self.state)
         self.losses = Losses(*shared)
         self.absences = Absences(self.state, self.losses)
+        self.stragglers = Stragglers(self.state, self.dispatch, self.absences)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback, self.verification)
         self.references = References(self.state, self.handback)
         self.keeping = Keeping(self.state, self.handback, self.cancellation, self.relay)
@@ -361,7 +361,7 @@ class MasterCore:
                 self.references.decide()
             if feeds:
                 self.dispatch.decide(now)
-                if jar.speculates:
+                if jar.speculates or self.state.members.away:
                     self.stragglers.decide(now)
             else:
                 self.dispatch.look_again = self.stragglers.deadline = None
