@@ -54,9 +54,9 @@ def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(
     """Their failures are no tasks without a result. Nothing else may have been done."""
     monkeypatch.setattr(_Attendance, "until", lambda self, now: {})
     jar = io.core.state.jar
-    jar.reused = 3
+    jar.reused.count = 3
     assert summary_of(io).splitlines()[2:] == ["3 tasks answered from the run database"]
-    jar.failed, jar.reused_failed = 2, 1
+    jar.failed, jar.reused.failed = 2, 1
     assert summary_of(io).splitlines()[2:] == [
         "3 tasks answered from the run database, 1 of them with a failure",
         "1 task without a result, because they are unrunnable or could not be sent",

@@ -190,7 +190,6 @@ class TaskRows:
     def _list_makers(self) -> dict[type, Maker]:
         return {
             records.AlgorithmDefined: self._algorithm,
-            records.CallsOutlined: self._outlined,
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: self._reused,
             records.TasksAllocated: self._allocated,
@@ -212,10 +211,6 @@ class TaskRows:
         made = record.definition
         code, parts = record.code, json.dumps(record.parts)
         self.numbers.add(batch, "algorithms", made.number, made.name, made.reference, code, parts)
-
-    def _outlined(self, record: records.CallsOutlined, _: float, batch: Batch) -> None:
-        for outline in record.outlines:
-            self.numbers.add(batch, "calls", record.number, json.dumps(outline))
 
     def _submitted(self, record: records.TasksSubmitted, at: float, batch: Batch) -> None:
         rows = batch.rows["submissions"]
@@ -376,7 +371,7 @@ class TaskRows:
 
 @define(eq=False)
 class MemberRows:
-    """Turns records about agents and slaves, and all others that are shown to people, into rows."""
+    """Turns records about agents and slaves, doubts, outlines, and all others that are shown to people, into rows."""
 
     numbers: RowNumbers
     makers: dict[type, Maker] = field(init=False, repr=False)
@@ -392,6 +387,7 @@ class MemberRows:
             records.SlaveConnected: self._slave,
             records.SlaveEnded: self._slave_ended,
             records.ResultsDoubted: self._doubted,
+            records.CallsOutlined: self._outlined,
             records.Ended: self._ended,
             **dict.fromkeys(_LEFT_OUT, _leave_out),
         }
@@ -427,6 +423,10 @@ class MemberRows:
         last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
         what = at, record.cause.value, _short(record.reason), _short(record.running), words.peak_bytes, last
         batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
+
+    def _outlined(self, record: records.CallsOutlined, _: float, batch: Batch) -> None:
+        for outline in record.outlines:
+            self.numbers.add(batch, "calls", record.number, json.dumps(outline))
 
     def _doubted(self, record: records.ResultsDoubted, at: float, batch: Batch) -> None:
         """If some ids are not known any more, a row without tasks stands for all results of the host."""

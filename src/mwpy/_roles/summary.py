@@ -16,20 +16,20 @@ __all__ = ["losses", "summary_of", "table"]
 
 def summary_of(io: MasterIo) -> str:
     """Describe what a master has done until now. The thread of the algorithm may call this, also after the end."""
-    state = io.core.state
+    state, reused = io.core.state, io.core.state.jar.reused
     rows = io.core.totals.copies()
     totals = [total for total, _ in rows]
-    lines = ["mwpy: summary", *table(totals)] if totals or state.jar.reused else ["mwpy: summary: no task has ended"]
+    lines = ["mwpy: summary", *table(totals)] if totals or reused.count else ["mwpy: summary: no task has ended"]
     for total, kinds in sorted(rows, key=lambda each: (each[0].algorithm, each[0].host)):
         where = f"{total.algorithm} on {total.host}"
         if kinds:
             lines.append(f"failures of {where}: {_numbers(kinds)}")
         if total.lost:
             lines.append(f"lost attempts of {where}: {_numbers(total.lost)}")
-    if state.jar.reused:
-        failed = f", {state.jar.reused_failed} of them with a failure" if state.jar.reused_failed else ""
-        lines.append(f"{counted(state.jar.reused, 'task')} answered from the run database{failed}")
-    ill = state.jar.failed - state.jar.reused_failed - sum(total.failed for total in totals)
+    if reused.count:
+        failed = f", {reused.failed} of them with a failure" if reused.failed else ""
+        lines.append(f"{counted(reused.count, 'task')} answered from the run database{failed}")
+    ill = state.jar.failed - reused.failed - sum(total.failed for total in totals)
     if ill > 0:
         lines.append(f"{counted(ill, 'task')} without a result, because they are unrunnable or could not be sent")
     if state.jar.cancelled:

@@ -51,7 +51,7 @@ class Watching:
             jar, expected = io.core.state.jar, total
             if expected is None and (unread := maps.unread()) is not None:
                 expected = io.submissions.total + unread + io.executors.queued()
-            return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.reused)
+            return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.reused.count)
 
         if shown is not None:
             shown.is_shared = not callable(show)

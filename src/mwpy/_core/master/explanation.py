@@ -162,7 +162,7 @@ class ExplanationReport:
         submitted = jar.away + sum(span.count for span in unsent if not span.runs_again)
         if not 0 < task <= submitted:
             return Explanation(task, Fate.UNKNOWN, text=str(submitted))
-        if jar.reused_ids.has(task):
+        if jar.reused.has(task):
             return Explanation(task, Fate.REUSED)
         failure = self.failures.newest.get(task)
         if failure is None:

@@ -25,7 +25,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.first_calls import FirstCalls
@@ -205,7 +205,9 @@ class Reuse:
     names: Mapping[str, int] = field(factory=dict)
     """The numbers of the former generations, by their names."""
     _hand_back: HandBack = field(init=False)
-    _calls: FirstCalls = field(init=False)
+    _calls: FirstCalls = field(
+        default=Factory(lambda self: FirstCalls(self.state, self.changes), takes_self=True), init=False
+    )
     _generation: int = 0
     """The generation that is read, or this one."""
     _known: dict[tuple[str, str], _Known] = field(factory=dict)
@@ -232,10 +234,6 @@ class Reuse:
     @_hand_back.default
     def _of_state(self) -> HandBack:
         return HandBack(self.state)
-
-    @_calls.default
-    def _with_changes(self) -> FirstCalls:
-        return FirstCalls(self.state, self.changes)
 
     # ---- reading what former generations left --------------------------------------------------------------
 

@@ -1,6 +1,7 @@
-"""The ids of tasks that were answered from the run database, for `mwpy explain`.
+"""The tasks that were answered from the run database: how many, and their ids for `mwpy explain`.
 
 Such a task is never in the taskjar. Its id is kept as a part of a range, because most of these tasks follow each other.
+Tasks that were in the taskjar when an agent brought their results are only counted.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ RANGES_MAX = 100_000
 
 @define(eq=False)
 class ReusedIds:
-    """Ranges of ids, in ascending order."""
+    """The counts, and ranges of ids in ascending order."""
 
+    count: int = 0
+    failed: int = 0
+    """How many of the tasks failed."""
     _firsts: array[int] = field(factory=lambda: array("q"))
     _ends: array[int] = field(factory=lambda: array("q"))
 
-    def add(self, first: int, count: int) -> None:
-        """Add ids that are higher than all others."""
+    def add(self, first: int, count: int, failed: int) -> None:
+        """Add ids that are higher than all others, and how many of these tasks failed."""
+        self.count += count
+        self.failed += failed
         if self._ends and self._ends[-1] == first:
             self._ends[-1] += count
         elif len(self._ends) < RANGES_MAX:

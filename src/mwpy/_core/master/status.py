@@ -110,7 +110,7 @@ class StatusReport:
             last_failure_age_s=0.0 if last is None else now - last.at,
             notices=[Notice(now - at, shortened(text, NOTICE_CHARACTERS)) for at, text in self.state.notices.newest],
             waits=self.feeding.why_not,
-            reused=self.state.jar.reused,
+            reused=self.state.jar.reused.count,
         )
 
     @property

@@ -70,12 +70,8 @@ class Taskjar:
     """How many of those that have ended failed or are unrunnable."""
     cancelled: int = 0
     """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
-    reused: int = 0
-    """How many of those that have ended were answered from the run database."""
-    reused_failed: int = 0
-    """How many of these failed."""
-    reused_ids: ReusedIds = field(factory=ReusedIds)
-    """The ids of these."""
+    reused: ReusedIds = field(factory=ReusedIds)
+    """Those that have ended and were answered from the run database."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
     blocked: BlockedTasks = field(factory=BlockedTasks)
@@ -375,7 +371,8 @@ def _cancelled(jar: Taskjar, record: records.TasksCancelled, _: Tags) -> list[Sp
 def _answered(jar: Taskjar, record: records.TasksAnswered, _: Tags) -> list[Span]:
     spans = _taken_out(jar, record.sid, record.tasks)
     move(spans, _TAKE_OVER)
-    jar.reused += sum(map(count_of, spans))
+    jar.reused.count += sum(map(count_of, spans))
+    jar.reused.failed += len(record.results.failed)
     jar.failed += len(record.results.failed)
     jar._count_ended(spans)
     if jar.blocked.results:
@@ -412,9 +409,7 @@ def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:
     assert lifecycle.TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
     for each in record.tasks:
         _end_new(jar, each)
-        jar.reused += each.count
-        jar.reused_ids.add(each.first, each.count)
-        jar.reused_failed += len(each.failed)
+        jar.reused.add(each.first, each.count, len(each.failed))
         jar.failed += len(each.failed)
 
 
