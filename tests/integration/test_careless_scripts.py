@@ -96,10 +96,14 @@ def test_main_in_an_interactive_interpreter_is_refused(stage: Stage) -> None:
 
 @pytest.mark.parametrize("name", ["queue", "json", "ctypes", "zmq"])
 def test_a_file_that_hides_a_module_is_named(stage: Stage, name: str) -> None:
-    """It makes the import of mwpy fail, or the start of a master, an agent or a slave, or a task."""
+    """It makes the import of mwpy fail, or the start of a master, an agent or a slave, or a task.
+
+    Only a master that other machines can reach needs ZeroMQ.
+    """
     (stage.folder / f"{name}.py").write_text("x = 1\n")
     body = "sum(task_values(mw, abs, range(3)))"
-    started = stage.start("", program=script(stage, "sys.exit(mwpy.main(['--mw-local', '1']))", body))
+    start = "sys.exit(mwpy.main(['--mw-local', '1', '--mw-master-host', '127.0.0.1']))"
+    started = stage.start("", program=script(stage, start, body))
     hint = f"{name}.py hides the module '{name}' that Python or mwpy needs: rename this file"
     until(lambda: hint in started.err, lambda: f"the hint, not {started.err}")
 

@@ -472,10 +472,10 @@ executor.submit(chores.wait_for, "gate", 0).result()
 
 
 def test_an_overseer_ends_with_its_executor(stage: Stage) -> None:
-    """Also if the process of the executor is killed. Its jobs end as those of each lost master."""
+    """Also if the process of the executor is killed. Its jobs look for their master, as those of each lost master."""
     started = start(stage, BLOCKED)
     until(lambda: (stage.folder / "gate.0.runs").exists(), lambda: f"a task that runs: {started.err}")
-    assert any("oversee" in command for command in stage.commands())
+    assert any(" oversee " in command for command in stage.commands())
     started.send(signal.SIGKILL)
     started.end()
-    until(lambda: not any("oversee" in command for command in stage.commands()), "the end of the overseer")
+    until(lambda: not any(" oversee " in command for command in stage.commands()), "the end of the overseer")
