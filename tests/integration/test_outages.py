@@ -108,6 +108,22 @@ def test_an_agent_that_was_stopped_goes_on_with_its_tasks(stage: Stage) -> None:
     ends_well(stage, master, agent, begun)
 
 
+def test_a_slave_that_dies_after_its_agent_is_back_is_replaced(stage: Stage) -> None:
+    """The template, which starts the new slave, is heard on the new connection, too."""
+    short = ("--mw-client-timeout", TIMEOUT_S)
+    master = stage.master("outage.py", 1, *short)
+    agent = stage.agent("outage.py", *short)
+    until(lambda: len(starts(stage)) == 1, lambda: f"a task that runs\n{agent.err}")
+    kill(agent.pid, signal.SIGSTOP)
+    stage.until_audited("AGENT-0 -> away: ")
+    kill(agent.pid, signal.SIGCONT)
+    stage.until_audited(" -> back")
+    kill(int(starts(stage)[0][1]), signal.SIGKILL)
+    until(lambda: len(starts(stage)) == 2, lambda: f"a second attempt\n{agent.err}")
+    (stage.folder / "enough").touch()
+    assert (master.end(), agent.end()) == (0, 0), agent.err
+
+
 def test_a_master_that_was_stopped_has_all_its_agents_back(stage: Stage) -> None:
     """Its agents look for it. The results that came meanwhile are not lost."""
     short = ("--mw-client-timeout", TIMEOUT_S)

@@ -42,11 +42,12 @@ def _write_later(
     wall: float,
     then: Callable[[], None] | None = None,
     calls: Mapping[int, bytes] | None = None,
+    may_wait: bool = False,
 ) -> None:
     """Hand the outcomes over before they are in the file."""
     if then is not None:
         then()
-    _write(store, happened, wall, None, calls)
+    _write(store, happened, wall, None, calls, may_wait)
 
 
 _write = SimulatedRunStore.write

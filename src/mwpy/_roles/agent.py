@@ -179,7 +179,7 @@ class Agent:
         self._clock = edges.clock
         self._slaves: dict[int, SlaveHandle] = {}
         self._watched = WatchedFiles(self._link, edges.outlets, self._slaves)
-        self._processes = SlaveProcesses(core, edges, self._slaves, self._watched)
+        self._processes = SlaveProcesses(core, edges, self._link, self._slaves, self._watched)
         self._link.watch(edges.signals.fileno())
 
     def begin(self) -> ExitCode | None:

@@ -14,6 +14,7 @@ from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, SlaveParts, Template
+from mwpy._roles.session_link import SessionLink
 from mwpy._values import messages, records
 from mwpy._values.last_words import NO_WORDS
 
@@ -26,6 +27,8 @@ class SlaveProcesses:
 
     _core: AgentCore
     _edges: AgentEdges
+    _link: SessionLink
+    """The link that waits for the template's answers."""
     _slaves: dict[int, SlaveHandle]
     """The slaves that have been started, by number; the agent uses this table, too."""
     _watched: WatchedFiles
@@ -47,7 +50,7 @@ class SlaveProcesses:
         try:
             if self._template is None:
                 self._template, parts = self._edges.launcher.start_template(number, self._welcome)
-                self._edges.link.watch(self._template.fileno())
+                self._link.watch(self._template.fileno())
             else:
                 parts = self._template.fork(number, self._welcome)
         except OSError as error:
@@ -120,7 +123,7 @@ class SlaveProcesses:
     def leave_template(self) -> None:
         """Have no template any more: it has ended, it has become a slave, or it ends because it gets no more orders."""
         if self._template is not None:
-            self._edges.link.unwatch(self._template.fileno())
+            self._link.unwatch(self._template.fileno())
             self._template.close()
             self._template = None
 
