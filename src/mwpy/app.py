@@ -231,6 +231,7 @@ def _start_in_process(options: Options) -> Computation:
 def _start_master(options: Options, rest: list[str]) -> Computation:
     """Start a master, and its slaves on this machine."""
     from mwpy._roles.computation import start
+    from mwpy._roles.connections import only_here
     from mwpy._system.process import count_cores
 
     _require_file()
@@ -248,6 +249,8 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     published += options.for_agents(local=False)
     published += rest
+    if not only_here(options):
+        import mwpy.master  # noqa: F401  # now, because agents that connect all at once may leave no file to open
     return start(
         options,
         audit=_audit(options),
