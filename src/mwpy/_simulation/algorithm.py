@@ -347,7 +347,10 @@ class SimulatedAlgorithm:
         policy = evolve(policy, keep=self._keeps.keep(self._io.submissions.total + 1))
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
-        payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
+        is_large = random.random() < 0.02
+        payload, _ = CODEC.dumps_value("x" * (LARGE if is_large else random.randint(0, 40)))
+        if is_large and not refers:
+            self._calls.set_too_large()
         captured = None if random.random() < 0.7 else self._shares.handle(self._calls.draw)
         defined = self._calls.algorithm(random, captured)
         tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)

@@ -43,6 +43,9 @@ STATES = 6
 FIRST = 1_000_000
 """The numbers of calls begin here. The number of a call is its value."""
 
+TOO_LARGE = 1 << 40
+"""This is added to the number of a call that is too large to be sent: it never ends with the result of another call."""
+
 Identity = tuple[str, str, int]
 """The name and the code of an algorithm, and the number of a call."""
 
@@ -237,6 +240,11 @@ class Calls:
         self._checker.numbers[task] = number
         self.draw = Random(f"call {self._lives.seed} {number}")
         return self.draw
+
+    def set_too_large(self) -> None:
+        """The arguments of the next call are too large."""
+        if self._lives is not None:
+            self._checker.numbers[self._submissions.total + 1] += TOO_LARGE
 
     def algorithm(self, random: Random, captured: object = None) -> Defined:
         """The algorithm of the next task. A function by value may have captured a shared object."""
