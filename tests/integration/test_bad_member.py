@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 from tests.integration.apps.stage import Running, Stage, until
 from tests.loopback import Agent, Loopback
 
@@ -154,3 +155,28 @@ def test_a_member_that_answers_twice_and_is_dropped_neither_loses_nor_doubles_a_
     all_came_once(stage, master, agents)
     assert master.report["submitted"] == 200
     assert len([line for line in stage.audited("SLAVE-0 -> ") if "result" in line]) == 1
+
+
+def test_a_member_that_names_the_session_of_another_one_does_not_get_it(stage: Stage, ends: Loopback) -> None:
+    """Both connections can end in any order, and the master and the other agents continue."""
+    go = stage.folder / "go"
+    master = stage.master("count.py", "--tasks", 100, "--after", go)
+    document = json.loads(stage.resource.read_text())
+    hello = messages.Hello(document["member-id"], document["generation"], "here", os.getpid(), "3.11", 1)
+    keys = document["keys"]
+    port = int(document["master-addresses"][0].rpartition(":")[2])
+    pair = CurvePair(keys["member-public"], keys["member-secret"])
+    for order in (0, 1), (1, 0):
+        members = [ends.agent(port, server=keys["server-public"], member=pair) for _ in order]
+        for agent in members:
+            agent.link.send(wire.encode(replace(hello, session=f"a session {order}", returns_s=60.0)))
+            ends.until(lambda agent=agent: received(agent, messages.Welcome), "welcome")
+        lost = len(stage.audited("-> lost"))
+        for at in order:
+            ends.close(members[at])
+            lost += 1
+            until(lambda lost=lost: len(stage.audited("-> lost")) == lost, "the loss")
+    go.touch()
+    agent = stage.agent("count.py")
+    assert [master.end(), agent.end()] == [0, 0], master.err
+    assert master.report["came"] == 100

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from attrs import evolve
 
@@ -45,9 +45,6 @@ from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
 from mwpy._values.message_checks import check
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Agent", "run"]
 

@@ -95,7 +95,7 @@ class Sessions:
         frames, known = wire.encode(message, payload), self._known.get(peer)
         if known is None:
             token = self._joining.pop(peer, "")
-            if token and isinstance(message, messages.Welcome):
+            if token and token not in self._by_token and isinstance(message, messages.Welcome):
                 self._known[peer] = _Known(Session(), token, message, peer)
                 self._by_token[token] = peer
             self._link.send(peer, frames)
