@@ -21,6 +21,7 @@ AGENTS = Path(__file__).with_name("agents.py")
 
 SETTLE_S = 5.0
 IDLE_S = 20.0
+RAMP_S = 3.0
 RATE_S = 10.0
 
 WINDOW = 100
@@ -45,17 +46,23 @@ def idle_share(mw: mwpy.Master) -> float:
     return (time.process_time() - used) / (time.monotonic() - began)
 
 
-def rate(mw: mwpy.Master, agents: int) -> float:
-    """Return tasks per second."""
-    mw.set_target_number(WINDOW * agents)
+def finish(mw: mwpy.Master, least_s: float) -> float:
+    """Run tasks for some seconds. Return how many finished in a second."""
     finished = 0
     began = time.monotonic()
-    while (seconds := time.monotonic() - began) < RATE_S:
+    while (seconds := time.monotonic() - began) < least_s:
         for number in range(mw.upto_target_number()):
             mw.submit(nothing.task(number))
         mw.loop()
         finished += len(mw.results())
     return finished / seconds
+
+
+def rate(mw: mwpy.Master, agents: int) -> float:
+    """Return tasks per second, as soon as all agents have tasks."""
+    mw.set_target_number(WINDOW * agents)
+    finish(mw, RAMP_S)
+    return finish(mw, RATE_S)
 
 
 @mwpy.master_algorithm

@@ -15,8 +15,9 @@ from mwpy._values.policy import DEFAULT_POLICY
 
 def test_the_size_of_a_task_counts_its_buffers() -> None:
     """The limit holds for all bytes that travel."""
-    assert span(1, MAX, 2, b"1234").sizes == [4, 4]
-    assert span(1, MAX, 2, b"1234", buffers=[b"12", b"3"]).sizes == [7, 7]
+    assert span(1, MAX, 2, b"1234").sizes() == [4, 4]
+    assert span(1, MAX, 3, b"1234").sizes(2) == [4, 4]
+    assert span(1, MAX, 2, b"1234", buffers=[b"12", b"3"]).sizes() == [7, 7]
 
 
 def test_a_span_is_cut_and_joined_without_a_change_to_itself() -> None:

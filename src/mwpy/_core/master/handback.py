@@ -30,7 +30,7 @@ class HandBack:
         limit = self.state.settings.max_call_bytes
         good: list[Span] = []
         for span in spans:
-            if (portion_of(span) and size_of(span) <= limit) or max(span.sizes) <= limit:
+            if (portion_of(span) and size_of(span) <= limit) or max(span.sizes()) <= limit:
                 good.append(span)
             else:
                 good += self._small_ones(span, limit)
@@ -38,7 +38,7 @@ class HandBack:
 
     def _small_ones(self, span: Span, limit: int) -> Iterator[Span]:
         for single in span.singles():
-            (size,) = single.sizes
+            (size,) = single.sizes()
             if size <= limit:
                 yield single
             else:
@@ -72,7 +72,7 @@ class HandBack:
     def is_small_enough(self, blocked: Span, added_bytes: int) -> bool:
         """Whether a blocked task does not exceed the limit together with the values that it needs; if it does, it
         fails."""
-        (size,), limit = blocked.sizes, self.state.settings.max_call_bytes
+        (size,), limit = blocked.sizes(), self.state.settings.max_call_bytes
         if size + added_bytes > limit:
             self._fail(
                 blocked,
@@ -177,6 +177,6 @@ class HandBack:
         """Assert that no task is too large, and that none is addressed to a slave that is gone."""
         limit = self.state.settings.max_call_bytes
         for span in self.state.jar.spans():
-            assert max(span.sizes) <= limit, f"{span} has a task with more than {limit} bytes"
+            assert max(span.sizes()) <= limit, f"{span} has a task with more than {limit} bytes"
         for sid in self.state.jar.pending.addressed:
             assert sid in self.state.members.slaves, f"tasks wait for {sid}, which is gone"

@@ -93,10 +93,10 @@ class PendingTasks:
         for span in queue:
             if count <= 0 or (chosen and span.algorithm.number in refused):
                 break
-            size = size_of(span) if span.left is None else size_of(span) + span.left.size
+            size = size_of(span, count) + (0 if span.left is None else span.left.size)
             fits = span.count
             if size > max_bytes:
-                fits = 0 if span.left is not None else bisect_right(list(accumulate(span.sizes)), max_bytes)
+                fits = 0 if span.left is not None else bisect_right(list(accumulate(span.sizes())), max_bytes)
             if chosen and (not fits or (portion_of(span) and fits > count)):  # a portion is divided only if it must be
                 break
             fits = min(max(1, fits), count)

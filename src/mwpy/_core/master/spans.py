@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -143,13 +144,12 @@ class Span(Struct, eq=False, gc=False):
         expected_s = self.policy.seconds_expected
         return self.algorithm.mean_s if expected_s is None else expected_s
 
-    @property
-    def sizes(self) -> list[int]:
-        """The size of each task's encoded arguments, in bytes."""
-        sizes = list(map(len, self.payloads))
+    def sizes(self, most: int | None = None) -> list[int]:
+        """The size of each task's encoded arguments, in bytes; with `most`, only of so many tasks at the head."""
+        sizes = [*map(len, islice(self.payloads, most))]
         if not self.buffers:
             return sizes
-        return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=True)]
+        return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=False)]
 
     def resumed(self, left: LeftState) -> tuple[bytes, Sequence[Buffer]]:
         """Return the call of its only task together with a state of the task: the encoded call, and the buffers."""
@@ -241,12 +241,11 @@ def portion_of(span: Span) -> int:
     return span.count if type(span.payloads) is PackedCalls else 0
 
 
-def size_of(span: Span) -> int:
-    """The size of the encoded arguments of all tasks of a span, in bytes."""
+def size_of(span: Span, most: int | None = None) -> int:
+    """The size of the encoded arguments of a span, in bytes; with `most`, only of so many tasks at its head. A portion
+    has only one size."""
     payloads = span.payloads
-    if isinstance(payloads, PackedCalls):
-        return payloads.size
-    return sum(span.sizes) if span.buffers else sum(map(len, payloads))
+    return payloads.size if isinstance(payloads, PackedCalls) else sum(span.sizes(most))
 
 
 def named(spans: Iterable[Span], ids: TaskIds) -> list[TaskRange]:
