@@ -64,9 +64,6 @@ ASK_S = 2.0
 REPORTS_S = 2.0
 """The longest pause between two requests for reports, in seconds."""
 
-LARGE = 2000
-"""Characters of an argument that is over the master's limit."""
-
 
 class SimulatedAlgorithm:
     """Drives a master as the algorithm's thread does.
@@ -347,10 +344,7 @@ class SimulatedAlgorithm:
         policy = evolve(policy, keep=self._keeps.keep(self._io.submissions.total + 1))
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
-        is_large = random.random() < 0.02
-        payload, _ = CODEC.dumps_value("x" * (LARGE if is_large else random.randint(0, 40)))
-        if is_large and not refers:
-            self._calls.set_too_large()
+        payload = self._calls.payload(random, refers)
         captured = None if random.random() < 0.7 else self._shares.handle(self._calls.draw)
         defined = self._calls.algorithm(random, captured)
         tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)

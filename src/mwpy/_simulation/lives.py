@@ -43,6 +43,9 @@ STATES = 6
 FIRST = 1_000_000
 """The numbers of calls begin here. The number of a call is its value."""
 
+LARGE = 2000
+"""Characters of an argument that is over the master's limit."""
+
 TOO_LARGE = 1 << 40
 """This is added to the number of a call that is too large to be sent: it never ends with the result of another call."""
 
@@ -241,10 +244,12 @@ class Calls:
         self.draw = Random(f"call {self._lives.seed} {number}")
         return self.draw
 
-    def set_too_large(self) -> None:
-        """The arguments of the next call are too large."""
-        if self._lives is not None:
+    def payload(self, random: Random, refers: Sequence[int]) -> bytes:
+        """Choose the arguments of the next call, which count if it refers to nothing. A few are too large."""
+        is_large = random.random() < 0.02
+        if is_large and not refers and self._lives is not None:
             self._checker.numbers[self._submissions.total + 1] += TOO_LARGE
+        return CODEC.dumps_value("x" * (LARGE if is_large else random.randint(0, 40)))[0]
 
     def algorithm(self, random: Random, captured: object = None) -> Defined:
         """The algorithm of the next task. A function by value may have captured a shared object."""

@@ -145,7 +145,7 @@ class Span(Struct, eq=False, gc=False):
         return self.algorithm.mean_s if expected_s is None else expected_s
 
     def sizes(self, most: int | None = None) -> list[int]:
-        """The size of each task's encoded arguments, in bytes; with `most`, only of so many tasks at the head."""
+        """The size of each task's encoded arguments, in bytes; with `most`, only of this many tasks at the head."""
         sizes = [*map(len, islice(self.payloads, most))]
         if not self.buffers:
             return sizes
@@ -242,8 +242,8 @@ def portion_of(span: Span) -> int:
 
 
 def size_of(span: Span, most: int | None = None) -> int:
-    """The size of the encoded arguments of a span, in bytes; with `most`, only of so many tasks at its head. A portion
-    has only one size."""
+    """The size of the encoded arguments of a span, in bytes; with `most`, only of this many tasks at the head. A
+    portion has only one size."""
     payloads = span.payloads
     return payloads.size if isinstance(payloads, PackedCalls) else sum(span.sizes(most))
 
