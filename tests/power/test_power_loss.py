@@ -42,6 +42,9 @@ CONTINUED = 25
 EXT4_SHUTDOWN, WITHOUT_LOG = 0x8004587D, 2
 """The request `EXT4_IOC_SHUTDOWN` and its flag that writes nothing more, not even the journal."""
 
+FREEZE, THAW = 0xC0045877, 0xC0045878
+"""The requests `FIFREEZE` and `FITHAW`: between them, a write to the file system waits."""
+
 
 @pytest.fixture(scope="session")
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -143,18 +146,24 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a virtual disk")
-@pytest.mark.parametrize("sync", ["normal", "full"])
-def test_a_disk_that_drops_unsynced_writes_keeps_what_is_promised(in_memory: Path, tmp_path: Path, sync: str) -> None:
-    """An ext4 file system is shut down in the middle. The master ends with a message, and the next one continues."""
-    image, disk, got = in_memory / "image", in_memory / "disk", tmp_path / "got"
-    disk.mkdir()
+def formatted(folder: Path) -> Path:
+    """The image of a disk with ext4, and a folder `disk` to mount it at."""
+    image = folder / "image"
+    (folder / "disk").mkdir()
     with image.open("wb") as file:
         file.truncate(64 << 20)
     try:
         subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True, capture_output=True)
     except OSError as error:
         pytest.skip(f"no disk can be formatted here: {error}")
+    return image
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a virtual disk")
+@pytest.mark.parametrize("sync", ["normal", "full"])
+def test_a_disk_that_drops_unsynced_writes_keeps_what_is_promised(in_memory: Path, tmp_path: Path, sync: str) -> None:
+    """An ext4 file system is shut down in the middle. The master ends with a message, and the next one continues."""
+    image, disk, got = formatted(in_memory), in_memory / "disk", tmp_path / "got"
     with Stage(tmp_path) as stage:
         with mounted(image, disk):
             running = start(stage, disk, got, sync, PACE_S="0.05", **OFTEN)
@@ -176,3 +185,26 @@ def test_a_disk_that_drops_unsynced_writes_keeps_what_is_promised(in_memory: Pat
             running = start(stage, disk, got, sync)
             assert running.end() == 0, running.err
             assert running.out.split() == [str(TASKS), str(TASKS // 10)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a virtual disk")
+def test_a_disk_that_does_not_answer_is_reported_and_the_run_goes_on_when_it_does(
+    in_memory: Path, tmp_path: Path
+) -> None:
+    """An ext4 file system is frozen in the middle. The master says that it waits for the disk, and gives no other
+    reason."""
+    image, disk, got = formatted(in_memory), in_memory / "disk", tmp_path / "got"
+    with Stage(tmp_path) as stage, mounted(image, disk):
+        running = start(stage, disk, got, "normal", PACE_S="0.05")
+        until(lambda: got.exists() and got.read_text().count("tick") >= 1, "results")
+        handle = os.open(disk, os.O_RDONLY)
+        fcntl.ioctl(handle, FREEZE, 0)
+        try:
+            until(lambda: "has not answered for" in running.err or running.process.poll() is not None, "a message")
+        finally:
+            fcntl.ioctl(handle, THAW, 0)
+            os.close(handle)
+        assert running.end() == 0, running.err
+        assert f"mwpy: the run database {disk / 'run.db'} has not answered for " in running.err
+        assert "nothing has progressed" not in running.err
+        assert running.out.split() == [str(TASKS), str(TASKS // 10)]

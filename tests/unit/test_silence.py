@@ -539,6 +539,20 @@ def test_there_is_no_notice_while_the_loop_waits_with_a_timeout_and_nothing_is_t
     assert not master.silence_notices
 
 
+def test_there_is_no_notice_while_results_wait_for_the_disk_of_the_run_database() -> None:
+    """The algorithm waits for these results, so no other reason is true. Another message says how long it takes."""
+    master = _Master()
+    master.connect(1)
+    master.wait()
+    master.core.silence.waits_for_disk = True
+    master.run(DAY_S)
+    assert not master.silence_notices
+    master.core.silence.waits_for_disk = False
+    master.decide()
+    master.run(DAY_S)
+    assert master.silence_notices
+
+
 def test_a_computation_on_one_machine_does_not_ask_for_other_slaves() -> None:
     """No agent from elsewhere can connect, so the notice must not advise the user to start one."""
     master = _Master(MasterCore(MasterSettings("m", "g", only_here=True)))

@@ -118,6 +118,10 @@ class Writer:
         self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
         """Called in the writer's thread with the row of results that an agent has brought from a former generation,
         when they are in the file."""
+        self.on_wait: Callable[[], object] = _go_on
+        """Called once a second while `write` waits for the disk."""
+        self._began: float | None = None
+        """When the present commit began; None between two commits."""
         self._connection, self._reading, self._owner = connection, reading, owner
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
@@ -254,7 +258,13 @@ class Writer:
             self._room.clear()
             if self._given - self._done > MOST_WAITING_BYTES:
                 self._hurry.set()
-                self._room.wait(1.0)
+                if not self._room.wait(1.0):
+                    self.on_wait()
+
+    def delay_s(self) -> float:
+        """For how many seconds the present commit has been going on; 0 between two commits. Any thread may ask."""
+        began = self._began
+        return 0.0 if began is None else clock.monotonic() - began
 
     def close(self) -> None:
         """Write what was given, and let another master open the file."""
@@ -288,10 +298,12 @@ class Writer:
     def _run(self) -> None:
         try:
             while (given := self._take()) is not None:
+                self._began = clock.monotonic()
                 if self.commit(given):
                     self._sync.sync()
                 else:
                     self._sync.changed()
+                self._began = None
                 self._done += sum(each.size for each in given)
                 self._room.set()
                 for each in given:
@@ -393,6 +405,10 @@ def _opened(path: Path, member_id: str, name: str, *, exclusive: bool, full: boo
     except BaseException:
         connection.close()
         raise
+
+
+def _go_on() -> None:
+    """Nobody watches the disk."""
 
 
 def _ignore(record: records.ResultsHandedOver, row: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from attrs import frozen
@@ -63,6 +64,10 @@ class RecordStore(Protocol):
         calls: Mapping[int, bytes] | None = None,
         may_wait: bool = False,
     ) -> None: ...
+    @property
+    def path(self) -> Path: ...
+    def delay_s(self) -> float: ...
+    def watch(self, on_wait: Callable[[], object]) -> None: ...
     def close(self) -> None: ...
 
 

@@ -33,6 +33,7 @@ from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
 from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._roles.sessions import Sessions
+from mwpy._roles.store_delay import StoreDelay
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
@@ -116,6 +117,9 @@ class MasterIo:
         )
         """The agents on this machine."""
         self._store = store
+        self._delay = None if store is None else StoreDelay(store, lambda text: self._notice([text]))
+        if store is not None and self._delay is not None:
+            store.watch(self._delay.look)
         self.committed = CommittedSends(link.wake)
         """What follows when records are stored."""
         self.submissions = Submissions(core.state.jar, keyed=store is not None)
@@ -234,6 +238,7 @@ class MasterIo:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
             if self.resource is not None:
                 self._notice(self.resource.offer(self._content(self.resource), now))
+            core.silence.waits_for_disk = self._delay is not None and self._delay.look()
             if closing is None and platform.node() not in state.members.excluded:
                 self.local.look()
         if closing is None:

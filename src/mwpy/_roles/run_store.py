@@ -35,7 +35,8 @@ class RunStore:
         self._on_failure: Callable[[str], None] | None = None
         self._reason = ""
         self.writer = open_writer(self._fail)
-        self._path = path
+        self.path = path
+        """The file."""
         self.values = StoredValues(path, self.writer.frames)
 
     @classmethod
@@ -78,7 +79,7 @@ class RunStore:
         if lost := [str(path) for path in dict.fromkeys(self.writer.lost_values)]:
             core.state.notice(LOST_VALUES.format(files=first_of(lost, len(lost))))
         if reuse.answered:
-            text = f"the run database {self._path} has the results of {counted(reuse.answered, 'task')}"
+            text = f"the run database {self.path} has the results of {counted(reuse.answered, 'task')}"
             if reuse.answers.doubted:
                 text += (
                     f". {reuse.answers.doubted} of them are in doubt, because other hosts outvoted the host that "
@@ -114,6 +115,14 @@ class RunStore:
     ) -> None:
         """Store records; see `Writer.write`."""
         self.writer.write(happened, wall, then, calls, may_wait)
+
+    def delay_s(self) -> float:
+        """For how many seconds the disk has not answered; see `Writer.delay_s`."""
+        return self.writer.delay_s()
+
+    def watch(self, on_wait: Callable[[], object]) -> None:
+        """Call a function once a second while `write` waits for the disk."""
+        self.writer.on_wait = on_wait
 
     def close(self) -> None:
         """Store what was given, and let another master open the file."""

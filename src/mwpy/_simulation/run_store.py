@@ -50,6 +50,8 @@ class SimulatedRunStore:
     _waiting: list[Given] = field(factory=list)
     _written: list[Given] = field(factory=list)
     """What the commit has that goes on."""
+    _began: float = 0.0
+    """When the last commit began."""
     is_over: bool = False
     """Whether the master has ended."""
 
@@ -76,6 +78,7 @@ class SimulatedRunStore:
 
     def _begin(self) -> None:
         self._written, self._waiting = self._waiting, []
+        self._began = self._world.now
         slow = self._random.random() < 0.02
         delay = self._random.random() * SLOW_COMMIT_S if slow else self._random.expovariate(1 / COMMIT_S)
         self._world.after(delay, self._end)
@@ -91,6 +94,13 @@ class SimulatedRunStore:
         if self._waiting:
             self._begin()
         self.handed_over()
+
+    def delay_s(self) -> float:
+        """For how many seconds the present commit has been going on."""
+        return self._world.now - self._began if self._written else 0.0
+
+    def watch(self, on_wait: Callable[[], object]) -> None:
+        """Do nothing: `write` never waits."""
 
     def crash(self, copy: Path) -> None:
         """The master is killed. Copy what the next life finds."""

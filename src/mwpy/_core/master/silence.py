@@ -112,6 +112,8 @@ class Silence:
     delays: Delays
     feeding: Feeding
     watch: SilenceWatch = field(factory=SilenceWatch)
+    waits_for_disk: bool = False
+    """Whether results wait for the disk of the run database. The master says so if this takes long."""
 
     def decide(self, waiting: Waiting, now: float) -> None:
         """Report why nothing progresses, if the report is due.
@@ -121,7 +123,7 @@ class Silence:
             now: the time on the core's clock, in seconds.
         """
         waited_for = self.state.jar.runnable > 0 or self._is_waited_for_without_tasks(waiting)
-        waited_for = waited_for and not self.feeding.out_of_time
+        waited_for = waited_for and not (self.feeding.out_of_time or self.waits_for_disk)
         actions = self.state.actions
         if actions.results or actions.stretches or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
