@@ -20,6 +20,7 @@ from mwpy._roles.task_runner import FOREVER_S, TaskRunner
 from mwpy._roles.unsendable import ResultNotPicklable, ResultTooLarge
 from mwpy._system import script
 from mwpy._system.forks import die_with_parent
+from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import reseed
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._values.algorithm import REGISTRY
@@ -145,6 +146,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         print(json.dumps(packages.imported()))
         return ExitCode.OK
     REGISTRY.is_slave = True
+    OWN_CODE.remember()
     settings = slave_or_template(described)
     if isinstance(settings, TemplateSettings):
         from mwpy._roles import template

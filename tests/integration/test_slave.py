@@ -65,8 +65,8 @@ class Agent:
         code = self.codec.dumps_function(function, "function")
         self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", "", "", python)]), [code])
 
-    def refer(self, number: int, reference: str, digest: str = "") -> None:
-        self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", reference, digest, PYTHON)]))
+    def refer(self, number: int, reference: str) -> None:
+        self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", reference, "", PYTHON)]))
 
     def give(self, task_ids: Sequence[int], *args: Any, number: int = 1, attempt: int = 2) -> None:
         """Send tasks, all with the same arguments."""

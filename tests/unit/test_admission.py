@@ -148,6 +148,18 @@ def test_a_slave_that_repeats_that_it_cannot_load_an_algorithm_is_recorded_once(
     assert [type(record) for record in _receive(core, failed, b"a")].count(AlgorithmRefused) == 0
 
 
+def test_a_slave_with_other_code_gets_no_more_tasks_of_the_algorithm_but_its_neighbours_do(core: MasterCore) -> None:
+    """They may have been started before the user edited a file, or after the file was corrected."""
+    _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 2))
+    for number in (1, 2):
+        _receive(core, messages.SlaveReady(number))
+    why = "function f in app.py differs"
+    recorded = _receive(core, messages.AlgorithmFailed(1, 0, why, [], [], [], messages.LoadFailure.OTHER_CODE))
+    first, second = core.state.members.slaves.values()
+    assert (0 in first.refused, 0 in second.refused, 0 in first.agent.refused) == (True, False, False)
+    assert any(isinstance(each, Notice) and "has other code for" in each.text and why in each.text for each in recorded)
+
+
 def test_an_algorithm_that_two_slaves_of_an_agent_cannot_load_is_refused_once(core: MasterCore) -> None:
     _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 2))
     for number in (1, 2):

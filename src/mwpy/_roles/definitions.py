@@ -21,6 +21,7 @@ from attrs import define, field
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._system import packages
+from mwpy._system.own_code import OWN_CODE
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import PYTHON, Algorithm, algorithm_of
 from mwpy._values.errors import UsageError
@@ -119,7 +120,7 @@ class Definitions:
         if self.watch is not None and self.watch.look(algorithm.function, by_value=not reference):
             self.known.clear()
         if reference:
-            defined = self.known[algorithm] = self._number(algorithm, reference, algorithm.digest, b"")
+            defined = self.known[algorithm] = self._number(algorithm, reference, "", b"")
             return defined
         return self._by_value(algorithm)
 
@@ -170,6 +171,7 @@ class Definitions:
             digest=digest,
             python=PYTHON,
             packages=packages.used_by(algorithm.function, by_value=not reference),
+            code=OWN_CODE.used_by(algorithm.function, by_value=not reference),
         )
         record = AlgorithmDefined(definition, packed)
         if self.with_code is not None:

@@ -19,6 +19,7 @@ from mwpy._roles.inbox import Inbox
 from mwpy._roles.replay import calls_of_newest_master
 from mwpy._roles.terms import TermsOf
 from mwpy._system.modules import is_interactive
+from mwpy._system.own_code import OWN_CODE
 from mwpy._transport.codec import Codec
 from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined
@@ -58,6 +59,7 @@ class MasterParts:
             for_all: the policies of all its tasks.
             failed: keeps the calls that fail; None for a new object, in which `mwpy.replay` looks from now on.
         """
+        OWN_CODE.remember()
         watch = CodeWatch(access) if main_by_value and is_interactive() else None
         keys, with_code = _keys_of(access) if access.io.submissions.keyed else (None, None)
         definitions = Definitions(codec, main_by_value, watch, with_code, numbers=access.io.algorithm_numbers)

@@ -76,8 +76,8 @@ def replay(task_id: int) -> Any:
             f"that failed with an exception, or its arguments were too large to be kept; submit it again"
         )
     definition = call.algorithm.definition
-    # without a digest: if the user has corrected the function, the new one is called
-    function = find(definition.reference, "") if definition.reference else loads_function(call.algorithm.packed)
+    # if the user has corrected the function, the new one is called
+    function = find(definition.reference) if definition.reference else loads_function(call.algorithm.packed)
     entry, buffers, left = split_resumed(decode(call.payload), [bytearray(buffer) for buffer in call.buffers])
     args, kwargs = loads_call(entry, buffers)
     before = RUNNING.seed, checkpoints.RUNNING.task

@@ -281,7 +281,7 @@ class TaskRunner:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
         why = self._unavailable.get(span.number, NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
-        reason = shortened(why.reason)
+        reason = shortened(why.explained(self._logs.names.get(span.number, "")))
         self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
         return span.count
 

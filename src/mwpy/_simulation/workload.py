@@ -51,5 +51,5 @@ class Workload:
     def load(self) -> LoadFailure | None:
         """Why a slave cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
         if not self.able and self.world.chance(0.05):
-            return LoadFailure.SURE
+            return LoadFailure.OTHER_CODE if self.world.chance(0.3) else LoadFailure.SURE
         return LoadFailure.PASSING if self.world.chance(0.1) else None

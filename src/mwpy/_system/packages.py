@@ -21,7 +21,7 @@ from typing import Any
 from mwpy._system.modules import OWN
 from mwpy._values.installed import package_of, versions
 
-__all__ = ["imported", "modules_of", "used_by", "versions"]
+__all__ = ["imported", "imported_inside", "modules_of", "used_by", "versions"]
 
 
 def used_by(function: Callable[..., Any], by_value: bool) -> dict[str, str]:
@@ -73,7 +73,7 @@ def _roots(function: Callable[..., Any]) -> Iterator[str]:
     """Yield the modules that are imported with a function that travels by name."""
     code = getattr(function, "__code__", None)
     if isinstance(code, types.CodeType):
-        yield from _imported_inside(code)
+        yield from imported_inside(code)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     yield from _homes(vars(module).values()) if module else ()
 
@@ -90,7 +90,7 @@ def _roots_by_value(function: Callable[..., Any]) -> Iterator[str]:
         each = inspect.unwrap(getattr(each, "__func__", each))
         if isinstance(each, types.FunctionType) and id(each) not in done:
             done.add(id(each))
-            yield from _imported_inside(each.__code__)
+            yield from imported_inside(each.__code__)
             values = [*_bound(each)]
             yield from _homes(values)
             waiting += [value for value in values if getattr(value, "__module__", "") == "__main__"]
@@ -105,14 +105,14 @@ def _bound(function: types.FunctionType) -> Iterator[object]:
             yield cell.cell_contents
 
 
-def _imported_inside(code: types.CodeType) -> Iterator[str]:
+def imported_inside(code: types.CodeType) -> Iterator[str]:
     """Yield the modules that import statements inside a function import."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IMPORT_NAME":
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _imported_inside(constant)
+            yield from imported_inside(constant)
 
 
 def _homes(values: Iterable[object]) -> Iterator[str]:

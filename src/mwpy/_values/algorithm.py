@@ -2,18 +2,11 @@
 
 A task algorithm stays an ordinary function. What mwpy knows about it is an `Algorithm`. It has the reference under
 which slaves find the function (`module:qualname`). A lambda, a closure or a function of a notebook has no reference and
-travels by value. An `Algorithm` also has a digest of the function's code, so that a slave with another version of the
-script refuses the task instead of computing something else.
-
-The digest covers the source of the function, and the source of every function and class of the same module that the
-function uses, directly or through others. It is a digest of text, not of byte code, so that two versions of Python
-agree. It does not cover other modules: the person who installs them is responsible for their versions.
+travels by value. What slaves need to have of the user's code is found by `_system/own_code.py`.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib
 import inspect
 import sys
@@ -45,9 +38,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """`major.minor` of this interpreter. A function travels by value only between interpreters with the same one."""
-
-AUTORELOAD = "IPython.extensions.autoreload"
-"""The module of `%autoreload`."""
 
 
 class TaskAlgorithm(Protocol[P, R_co]):
@@ -92,11 +82,6 @@ class Algorithm:
             return ""
         return f"{module}:{self.name}" if found is self.function else ""
 
-    @property
-    def digest(self) -> str:
-        """Digest of the source, 16 hex digits; empty where the source is not available."""
-        return digest_of(self.function)
-
     def call(self, /, *args: Any, **kwargs: Any) -> TaskCall[Any]:
         """Make a call to submit. It is the `task` of a marked function."""
         return TaskCall(self, args, kwargs)
@@ -121,26 +106,18 @@ class TaskCall(Struct, Generic[R_co], eq=False):
     kwargs: dict[str, Any]
 
 
-def find(reference: str, digest: str) -> Callable[..., Any]:
+def find(reference: str) -> Callable[..., Any]:
     """Find a task algorithm by its reference, as a slave does.
 
     Args:
         reference: `module:qualname`; the module is imported if necessary.
-        digest: what `Algorithm.digest` was on the master; empty skips the comparison.
 
     Raises:
-        AlgorithmUnavailable: it is missing, or it is another version; the message says which, and what to do.
+        AlgorithmUnavailable: it is missing; the message says what to do.
         Exception: the module cannot be imported, for another reason.
     """
     module, _, qualname = reference.partition(":")
-    function = cast(Callable[..., Any], _look_up(module, qualname))
-    mine = digest_of(function)
-    if digest and mine and digest != mine:
-        raise AlgorithmUnavailable(
-            f"{reference} is another version here (digest {mine}) than on the master (digest {digest}): "
-            f"give the slave the same script as the master"
-        )
-    return function
+    return cast(Callable[..., Any], _look_up(module, qualname))
 
 
 def _look_up(module: str, qualname: str) -> object:
@@ -156,75 +133,6 @@ def _look_up(module: str, qualname: str) -> object:
         )
         raise AlgorithmUnavailable(f"{module}:{qualname} is not there ({error}): {hint}") from error
     return found
-
-
-def digest_of(function: Callable[..., Any]) -> str:
-    """Digest the source of a function, and of the functions and classes of its module that it uses."""
-    texts: dict[str, str] = {}
-    _gather(inspect.unwrap(function), texts)
-    if not texts:
-        return ""
-    joined = "\0".join(f"{name}\0{texts[name]}" for name in sorted(texts))
-    return hashlib.sha256(joined.encode()).hexdigest()[:16]
-
-
-def _gather(thing: Any, texts: dict[str, str]) -> None:
-    name = getattr(thing, "__qualname__", "")
-    if name in texts:
-        return
-    try:
-        texts[name] = _source_of(thing)
-    except (OSError, TypeError):
-        return
-    home = vars(sys.modules.get(thing.__module__, types))
-    for named in _names_in(thing):
-        other = home.get(named)
-        if isinstance(other, types.FunctionType | type) and other.__module__ == thing.__module__:
-            _gather(other, texts)
-
-
-def _source_of(thing: Any) -> str:
-    """Return the source of a function or class, as it is in its file now.
-
-    `%autoreload` replaces the code of functions in place. After that, their line numbers are wrong, and those of the
-    functions below them, too. So where it is loaded, a definition is found by its name.
-
-    Raises:
-        OSError, TypeError: there is no source.
-    """
-    thing = inspect.unwrap(thing)
-    lines, start = inspect.findsource(thing)
-    if AUTORELOAD in sys.modules:
-        start = _start_of(thing.__qualname__, lines, start)
-    return "".join(inspect.getblock(lines[start:]))
-
-
-def _start_of(qualname: str, lines: list[str], otherwise: int) -> int:
-    """Find the first line of a function or class in the lines of its module. Lines count from 0."""
-    try:
-        found: Any = ast.parse("".join(lines))
-    except SyntaxError:
-        return otherwise
-    for part in qualname.split("."):
-        named = [node for node in found.body if getattr(node, "name", "") == part]
-        if not named:
-            return otherwise
-        found = named[-1]
-    return int(min([found.lineno, *(each.lineno for each in found.decorator_list)])) - 1
-
-
-def _names_in(thing: Any) -> list[str]:
-    """Return all global names in the code of a function, or in the code of a class's methods."""
-    if isinstance(thing, type):
-        codes = [value.__code__ for value in vars(thing).values() if isinstance(value, types.FunctionType)]
-    else:
-        codes = [thing.__code__]
-    names: list[str] = []
-    while codes:
-        code = codes.pop()
-        names.extend(code.co_names)
-        codes.extend(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return names
 
 
 @define

@@ -47,6 +47,7 @@ __all__ = [
     "LoadFailure",
     "Logged",
     "Message",
+    "ModuleCode",
     "Probe",
     "Refused",
     "Renew",
@@ -135,6 +136,15 @@ class Refused(Struct, frozen=True):
     """Whether it may join again as a new agent: the session with which it came back is over."""
 
 
+class ModuleCode(Struct, frozen=True):
+    """What a task algorithm uses of a module of the user."""
+
+    digest: str
+    """Digest of the text of the whole module."""
+    parts: dict[str, str]
+    """Digests of the functions, classes and variables that it uses."""
+
+
 class AlgorithmDefinition(Struct, frozen=True):
     """How a slave finds a task algorithm: by its reference, or by value in a payload frame."""
 
@@ -143,11 +153,13 @@ class AlgorithmDefinition(Struct, frozen=True):
     reference: str
     """`module:qualname`, or empty if the function is in the next payload frame."""
     digest: str
-    """Digest of the function's source, or of its pickle if it travels by value; empty if there is no source."""
+    """Digest of its pickle; empty if it travels by name."""
     python: str
     """`major.minor` of the master's interpreter: another version cannot load functions by value."""
     packages: dict[str, str] = field(default_factory=dict)
     """The packages that its code imports, and the master's versions of them."""
+    code: dict[str, ModuleCode] = field(default_factory=dict)
+    """What it uses of the user's modules, by their names. It may travel by value, but its helpers do not."""
 
 
 class Algorithms(Struct, frozen=True):
@@ -338,11 +350,13 @@ class LoadFailure(PlainEnum):
     """Why a slave cannot load an algorithm."""
 
     SURE = "sure"
-    """Each slave of its agent fails, too: the module is missing or has another version, or the Pythons differ."""
+    """Each slave of its agent fails, too: the module is missing, or the Pythons differ."""
     PASSING = "passing"
     """A new slave may succeed. The agent replaces this slave."""
     REPEATED = "repeated"
     """As `PASSING`, but the slaves before this one failed, too. The agent keeps this slave for other algorithms."""
+    OTHER_CODE = "other code"
+    """This slave has loaded other code than the master. The other slaves of its agent may be older or newer."""
 
 
 class AlgorithmFailed(Struct, frozen=True):

@@ -30,6 +30,9 @@ MESSAGES_IGNORED = 1000
 is refused, but its slaves may have sent many results before."""
 
 
+LIKE_OTHERS = "could not load {name}, like the slaves before it"
+OTHER_CODE = "has other code for {name}"
+
 EXPIRED = "it came back too late: the master has given its tasks to others"
 
 
@@ -211,13 +214,14 @@ class Admission:
                     key=f"passing {name} {reason}",
                 )
                 self.retire_slave(slave)
-            case LoadFailure.REPEATED if number not in slave.refused:
+            case failure if number not in slave.refused:
+                why = OTHER_CODE if failure is LoadFailure.OTHER_CODE else LIKE_OTHERS
                 algorithms.defined[number].refused = True
                 self.state.record(records.AlgorithmRefused(agent.name, name, reason, number, slave.sid))
                 self.state.notice(
-                    f"{slave.sid} of {agent.name} ({agent.address}) could not load {name}, like the slaves before it, "
-                    f"and gets no more tasks of it: {reason}",
-                    key=f"repeated {name} {reason}",
+                    f"{slave.sid} of {agent.name} ({agent.address}) {why.format(name=name)}, and gets no more "
+                    f"tasks of it: {reason}",
+                    key=f"{failure} {name} {reason}",
                 )
 
     def compare_packages(self, agent: ConnectedAgent, installed: dict[str, str]) -> None:

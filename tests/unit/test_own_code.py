@@ -1,0 +1,216 @@
+"""What an algorithm uses of the user's modules, and whether another process has loaded the same."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mwpy._system.own_code import OwnCode
+
+Load = Callable[[dict[str, str]], Any]
+
+APP = """
+import functools
+import own_helpers
+from own_helpers import SIZE, Base
+from own_other import *
+
+RATE = 2
+TABLE = {}
+TABLE["a"] = own_helpers.FACTOR
+MODEL = own_helpers.Model()
+try:
+    import numpy_of_nobody
+except ImportError:
+    LIMIT, REST = 1, 2
+UNUSED = 1
+
+def decorate(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+    return wrapper
+
+class Shape(Base):
+    @property
+    def area(self):
+        return RATE * LIMIT
+
+    @staticmethod
+    def make():
+        return own_helpers.deep(1)
+
+@decorate
+def f(x):
+    import own_lazy
+    return Shape.make() + helper(x) + TABLE["a"] + SIZE + MODEL.run() + short(x) + own_lazy.late()
+
+def helper(x):
+    return [own_helpers.scale(each) for each in [x]]
+
+short = lambda x: x + 1
+
+def unused(x):
+    return 1
+"""
+
+HELPERS = """
+FACTOR = 3
+SIZE = 5
+class Base:
+    KIND = "base"
+class Model:
+    def run(self):
+        return FACTOR
+def scale(x):
+    return x
+def deep(x):
+    return 1
+def not_used(x):
+    return x
+"""
+
+FILES = {"own_app": APP, "own_helpers": HELPERS, "own_other": "", "own_lazy": "def late(): return 1\n"}
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Writes modules, and loads `own_app` as a new process would."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+
+    def forget() -> None:
+        for name in set(sys.modules) - before:
+            if name.startswith("own_"):
+                del sys.modules[name]
+
+    def load(texts: dict[str, str]) -> Any:
+        forget()
+        for name, text in texts.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        linecache.clearcache()
+        return importlib.import_module("own_app")
+
+    yield load
+    forget()
+
+
+def _differences(load: Load, changed: dict[str, str], name: str = "f") -> list[str]:
+    theirs = OwnCode().used_by(getattr(load(FILES), name), by_value=False)
+    function = getattr(load({**FILES, **changed}), name)
+    return OwnCode().differences(function, theirs, by_value=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "part"),
+    [
+        ("own_app", "own_lazy.late()", "own_lazy.late() + 1", "function f"),
+        ("own_app", "in [x]]", "in [x, x]]", "function helper"),
+        ("own_app", "RATE = 2", "RATE = 3", "variable RATE"),
+        ("own_app", "REST = 1, 2", "REST = 3, 2", "variable LIMIT"),
+        ("own_app", "x: x + 1", "x: x + 2", "variable short"),
+        ("own_app", 'TABLE["a"] =', 'TABLE["a"] = 1 +', "variable TABLE"),
+        ("own_app", "RATE * LIMIT", "RATE + LIMIT", "class Shape"),
+        ("own_helpers", "FACTOR = 3", "FACTOR = 4", "variable FACTOR"),
+        ("own_helpers", "SIZE = 5", "SIZE = 6", "variable SIZE"),
+        ("own_helpers", '"base"', '"other"', "class Base"),
+        ("own_helpers", "return FACTOR", "return FACTOR + 1", "class Model"),
+        ("own_helpers", "scale(x):\n    return x", "scale(x):\n    return -x", "function scale"),
+        ("own_helpers", "deep(x):\n    return 1", "deep(x):\n    return 2", "function deep"),
+        ("own_lazy", "return 1", "return 2", "module own_lazy"),
+    ],
+)
+def test_an_edit_of_what_a_function_uses_is_found_and_named(
+    load: Load, module: str, old: str, new: str, part: str
+) -> None:
+    assert old in FILES[module]
+    assert _differences(load, {module: FILES[module].replace(old, new)}) == [f"{part} in {module}.py"]
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("own_app", "UNUSED = 1", "UNUSED = 2  # and more lines\n\n"),
+        ("own_app", "unused(x):\n    return 1", "unused(x):\n    return 2"),
+        ("own_helpers", "not_used(x):\n    return x", "not_used(x):\n    return -x"),
+        ("own_helpers", "\nFACTOR", "# FACTOR\n\nFACTOR"),
+    ],
+)
+def test_an_edit_elsewhere_in_the_file_does_not_matter(load: Load, module: str, old: str, new: str) -> None:
+    assert old in FILES[module]
+    assert _differences(load, {module: FILES[module].replace(old, new)}) == []
+
+
+def test_the_file_of_a_loaded_module_counts_as_it_was_when_it_was_loaded(load: Load, tmp_path: Path) -> None:
+    """A slave that was started before an edit runs the old code, although the file has other code now."""
+    module, master, slave = load(FILES), OwnCode(), OwnCode()
+    master.remember()
+    slave.remember()
+    (tmp_path / "own_app.py").write_text("\n\n" + APP.replace("RATE = 2", "RATE = 3"))
+    linecache.checkcache()
+    theirs = master.used_by(module.f, by_value=False)
+    assert slave.differences(module.f, theirs, by_value=False) == []
+    assert OwnCode().differences(module.f, theirs, by_value=False) == ["variable RATE in own_app.py"]
+
+
+def test_a_value_that_differs_between_processes_is_no_other_code(load: Load) -> None:
+    module = load(FILES)
+    theirs = OwnCode().used_by(module.f, by_value=False)
+    module.RATE, module.TABLE["a"] = 7, 8
+    assert OwnCode().differences(module.f, theirs, by_value=False) == []
+
+
+def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:
+    load(FILES)
+    own_helpers = sys.modules["own_helpers"]
+    function = functools.partial(lambda x: own_helpers.scale(x), 1)
+    theirs = OwnCode().used_by(function, by_value=True)
+    assert list(theirs) == ["own_helpers"]
+    scope: dict[str, Any] = {"__name__": "__main__", "own_helpers": own_helpers}
+    exec("def by_value(x): return own_helpers.scale(x) + own_helpers.FACTOR", scope)
+    code = OwnCode()
+    theirs = code.used_by(scope["by_value"], by_value=True)
+    assert {name: sorted(each.parts) for name, each in theirs.items()} == {
+        "own_helpers": ["function scale", "variable FACTOR"]
+    }
+    assert code.used_by(scope["by_value"], by_value=True) is theirs
+    load({**FILES, "own_helpers": HELPERS.replace("FACTOR = 3", "FACTOR = 4")})
+    scope["own_helpers"] = sys.modules["own_helpers"]
+    assert OwnCode().differences(scope["by_value"], theirs, by_value=True) == ["variable FACTOR in own_helpers.py"]
+
+
+@pytest.mark.parametrize("function", [max, str.upper, functools.partial(max, 1), int])
+def test_a_function_that_uses_no_code_of_the_user_has_none(function: Callable[..., Any]) -> None:
+    assert OwnCode().used_by(function, by_value=False) == {}
+
+
+def test_a_notebook_reads_a_file_again_after_it_was_loaded_again(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mwpy._system.own_code.is_interactive", lambda: True)
+    module, code = load(FILES), OwnCode()
+    before = code.used_by(module.f, by_value=False)
+    (tmp_path / "own_app.py").write_text(APP.replace("RATE = 2", "RATE = 333"))
+    after = code.used_by(importlib.reload(module).f, by_value=False)
+    changed = [part for part, digest in before["own_app"].parts.items() if after["own_app"].parts[part] != digest]
+    assert changed == ["variable RATE"]
+    assert code.used_by(module.f, by_value=True) == {}
+
+
+def test_modules_that_name_each_other_are_followed_to_an_end(load: Load) -> None:
+    app = "import own_helpers\ndef f(): return own_helpers.own_app.own_helpers.own_app.own_helpers.g()\n"
+    helpers = "import own_app\ndef g(): return 1\n"
+    theirs = OwnCode().used_by(load({"own_app": app, "own_helpers": helpers}).f, by_value=False)
+    assert {name: list(each.parts) for name, each in theirs.items()} == {
+        "own_app": ["function f"],
+        "own_helpers": ["function g"],
+    }
