@@ -17,6 +17,7 @@ import pytest
 from mwpy._transport import stream
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel
 from mwpy._transport.channel import ends as channel_ends
+from mwpy._transport.passage import Passage
 from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -181,8 +182,8 @@ def test_a_message_that_is_sent_within_another_one_follows_it(ends: Ends, monkey
     """A finalizer of a task logs between two pieces of a message."""
     agent, slave = ends
 
-    def in_pieces(frames: Sequence[Buffer]) -> Iterator[memoryview]:
-        [piece] = stream.pack(frames)
+    def in_pieces(frames: Sequence[Buffer], passage: Passage) -> Iterator[Buffer]:
+        [piece] = stream.pack(frames, passage)
         yield piece[:10]
         if frames == [b"outer"]:
             slave.send([b"inner"])

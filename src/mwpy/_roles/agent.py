@@ -172,12 +172,12 @@ class Agent:
         self._core = core
         self._edges = edges
         self.link = self._link = SessionLink(edges.link, edges.search, brought)
-        self._outlets = edges.outlets
-        self._clock = edges.clock
+        self._outlets, self._clock = edges.outlets, edges.clock
         self._slaves: dict[int, SlaveHandle] = {}
         self._watched = WatchedFiles(self._link, edges.outlets, self._slaves)
         self._processes = SlaveProcesses(core, edges, self._link, self._slaves, self._watched)
-        self._link.watch(edges.signals.fileno())
+        self._signals_fd = edges.signals.fileno()
+        self._link.watch(self._signals_fd)
 
     def begin(self) -> ExitCode | None:
         """Greet the master; call this once, before the first iteration."""
@@ -201,7 +201,7 @@ class Agent:
             self._hear_master(frames, now)
         for event in link_events:
             self._hear_link(event, now)
-        for answer in self._link.answers():
+        for answer in self._link.answers() if self._link.asks else ():
             self._core.handle(answer, now)
         for fd in ready:
             self._hear_fd(fd, now)
@@ -211,9 +211,10 @@ class Agent:
             self._hear_signals(caught, now)
             code = self._act(now)
         self._watched.control_flow(now)
-        self._watched.listen(not self._link.is_full)
-        if now >= self._link.say_at:
-            self._link.say()
+        if self._link.session is not None:
+            self._watched.listen(not self._link.is_full)
+            if now >= self._link.say_at:
+                self._link.say()
         return code
 
     def timeout(self, now: float) -> float:
@@ -251,7 +252,7 @@ class Agent:
             self._core.handle(events.Heard(message, frames), now)
 
     def _hear_fd(self, fd: int, now: float) -> None:
-        if fd == self._edges.signals.fileno():
+        if fd == self._signals_fd:
             self._edges.signals.clear()
             return
         slave, output = self._watched.owner(fd)

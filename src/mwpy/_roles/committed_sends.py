@@ -80,7 +80,7 @@ class CommittedSends:
 
     def take_stored(self) -> list[Stored]:
         """Return the news for the core."""
-        return [self._stored.popleft() for _ in range(len(self._stored))]
+        return [self._stored.popleft() for _ in range(len(self._stored))] if self._stored else []
 
     def fail(self) -> None:
         """Nothing can be stored any more: tasks that wait are never sent. Any thread may call this."""

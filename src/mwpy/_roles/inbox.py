@@ -312,7 +312,8 @@ class Inbox:
         for call in outcome.failed:
             with _KEEPING:
                 self.failed.keep(call)
-        self.reports.update((report.sid, report) for report in outcome.reports)
+        if outcome.reports:
+            self.reports.update((report.sid, report) for report in outcome.reports)
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)

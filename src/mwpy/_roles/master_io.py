@@ -36,7 +36,7 @@ from mwpy._roles.sessions import Sessions
 from mwpy._roles.store_delay import StoreDelay
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
-from mwpy._values import records
+from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError, RunDatabaseError
 from mwpy.resource_file import ResourceFile
 
@@ -220,8 +220,10 @@ class MasterIo:
         for stored in self.committed.take_stored():
             core.handle(stored, now)
         self._take_commands()
-        core.waiting = self.executors.waiting(self.waiting)
-        core.logs.handled = self.handled_log_bytes + self.executors.handled_log_bytes()
+        core.waiting, core.logs.handled = self.waiting, self.handled_log_bytes
+        if self.executors.is_used:
+            core.waiting = self.executors.waiting(self.waiting)
+            core.logs.handled += self.executors.handled_log_bytes()
         feeding.unfetched = self._handed_bytes - self.fetched_bytes
         core.decide(now)
         self.holds_back = feeding.holds_back
@@ -255,7 +257,9 @@ class MasterIo:
                     return
                 try:
                     message, payload = wire.decode(frames, wire.FROM_AGENT)
-                    earlier = self._sessions.goes_on(peer, message, self.core.state.members.peers)
+                    earlier = b""
+                    if isinstance(message, messages.Hello):
+                        earlier = self._sessions.goes_on(peer, message, self.core.state.members.peers)
                     is_taken = not earlier and self._sessions.takes(peer, message, frames, now)
                 except ProtocolError as error:
                     self.core.handle(Garbage(peer, address, str(error)), now)
@@ -298,10 +302,10 @@ class MasterIo:
 
     def _do(self, actions: Actions) -> None:
         self._audit.write(actions.records, self._clock.wall())
-        self.attendance.note(actions.records, self._clock.monotonic())
         sends, held = (actions.sends, 0) if self._store is None else self._to_send(actions)
         for send in sends:
             self._sessions.send(send.peer, send.message, send.frames)
+        self.attendance.note(actions.records, self._clock.monotonic())  # later, because the slaves wait for the tasks
         for peer in actions.forget:
             self._sessions.forget(peer)
         for peer in actions.disconnect:
@@ -340,7 +344,8 @@ class MasterIo:
         if self._news is not None:
             self.outcomes.put(self._news)
             self._news = None
-        self.executors.deliver()
+        if self.executors.is_used:
+            self.executors.deliver()
 
     # ---- resource file and end -----------------------------------------------------------------------------
 

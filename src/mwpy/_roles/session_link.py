@@ -42,7 +42,8 @@ class SessionLink:
         """The ids that the master has given to slaves, by number."""
         self.asks = False
         """Whether an answer of the search is missing."""
-        self._session: Session | None = None
+        self.session: Session | None = None
+        """The session; None before the master has accepted this agent, and if the agent has none."""
         self._has_session = False
         """Whether the session begins when the master accepts this agent."""
         self._has_ended = False
@@ -104,13 +105,13 @@ class SessionLink:
     def greet(self, hello: messages.Hello) -> None:
         """Send the first message on a connection."""
         self._has_session = bool(hello.session)
-        handled = None if self._session is None else self._session.handled
+        handled = None if self.session is None else self.session.handled
         self._link.send(wire.encode(replace(hello, handled=handled)))
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master, now or when there is a connection again."""
-        if self._session is not None:
-            self._session.keep(frames)
+        if self.session is not None:
+            self.session.keep(frames)
         if not self._has_ended:
             self._link.send(frames)
 
@@ -120,7 +121,7 @@ class SessionLink:
         Raises:
             ProtocolError: it contradicts the session; the master's fault.
         """
-        session = self._session
+        session = self.session
         if type(message) not in UNCOUNTED:
             if session is not None:
                 session.note_handled(frames, now)
@@ -135,14 +136,14 @@ class SessionLink:
 
     def _answered(self, welcome: messages.Welcome) -> None:
         """The master has accepted the agent, or goes on with its session: send again what it has not handled."""
-        if self._session is None:
-            self._session = Session() if self._has_session else None
+        if self.session is None:
+            self.session = Session() if self._has_session else None
             for frames in self._brought:
                 self.send(frames)
             return
         if welcome.handled is None:
             raise ProtocolError("a second Welcome")
-        for frames in self._session.go_on(welcome.handled):
+        for frames in self.session.go_on(welcome.handled):
             self._link.send(frames)
         self._has_ended = False
 
@@ -153,7 +154,7 @@ class SessionLink:
             generation: the one that has ended.
         """
         found: list[Sequence[Buffer]] = []
-        for frames in () if self._session is None else self._session.kept:
+        for frames in () if self.session is None else self.session.kept:
             message, payload = wire.parse(frames, wire.FROM_AGENT)
             if isinstance(message, messages.Handover):
                 found.append(frames)
@@ -165,15 +166,15 @@ class SessionLink:
     @property
     def say_at(self) -> float:
         """When to call `say`; infinity if there is no need."""
-        say_at = None if self._session is None or self._has_ended else self._session.say_at
+        say_at = None if self.session is None or self._has_ended else self.session.say_at
         return inf if say_at is None else say_at
 
     def say(self) -> None:
         """Say how many messages of the master were handled."""
-        if self._session is not None:
-            self._link.send(wire.encode(self._session.said()))
+        if self.session is not None:
+            self._link.send(wire.encode(self.session.said()))
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits for a connection that slaves must wait, too."""
-        return self._has_ended and self._session is not None and self._session.kept_bytes > KEPT_BYTES
+        return self._has_ended and self.session is not None and self.session.kept_bytes > KEPT_BYTES

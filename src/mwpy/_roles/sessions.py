@@ -145,19 +145,19 @@ class Sessions:
         else:
             self._end(peer)
 
-    def goes_on(self, connection: bytes, message: messages.Message, members: Container[bytes]) -> bytes:
+    def goes_on(self, connection: bytes, message: messages.Hello, members: Container[bytes]) -> bytes:
         """If a message is the first one of an agent that comes back on another connection, go on with its session.
 
         Args:
             members: the peers that the master has not given up.
 
         Returns:
-            The peer that comes back; empty if the message is another one, or the session is over.
+            The peer that comes back; empty if the agent is a new one, or the session is over.
 
         Raises:
             ProtocolError: the message contradicts the session; the agent's fault.
         """
-        if not isinstance(message, messages.Hello) or message.handled is None:
+        if message.handled is None:
             return b""
         peer = self._by_token.get(message.session, b"")
         if peer not in members or self.peer_of(connection) == peer:

@@ -170,7 +170,8 @@ class TaskRunner:
             self.receive()
         if not can_start(waiting):
             self.flush()
-            self._logs.send(everything=True)
+            if self._logs.waiting:
+                self._logs.send(everything=True)
             if not self.ended and timeout != 0.0:
                 self.receive(FOREVER_S if timeout is None else timeout)
         self._due = max(self._due, end.fed_at + GATHER_S)

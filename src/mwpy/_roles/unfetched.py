@@ -58,7 +58,9 @@ class Unfetched:
 
     def arrived(self, outcome: Actions, alone: int) -> None:
         """Results arrived. This many of them belong to no map."""
-        count = len(outcome.results) + sum(stretch.count for stretch in outcome.stretches)
+        count = len(outcome.results)
+        if outcome.stretches:
+            count += sum(stretch.count for stretch in outcome.stretches)
         if count:
             # no call from here on, so that no interrupt comes between
             size, outcome.result_bytes = outcome.result_bytes, 0

@@ -132,16 +132,22 @@ class Reader:
         return large
 
 
-def pack(frames: Sequence[Buffer]) -> list[memoryview]:
-    """Return the pieces to send for a message. All small frames are in the first piece."""
+def pack(frames: Sequence[Buffer], passage: Passage | None = None) -> list[Buffer]:
+    """Return the pieces to send for a message. All small frames are in the first piece.
+
+    Args:
+        passage: passes the large frames, as far as it can; None if there is none.
+    """
     lengths = [*map(len, frames)]
     count = len(lengths)
     if max(lengths, default=0) < LARGE_BYTES:
         head = struct.pack(f"=QI{count}Q", 8 * count + sum(lengths), count, *lengths)
-        return [memoryview(b"".join((head, *frames)))]
+        return [b"".join((head, *frames))]
+    if passage is not None:
+        return pack(passage.fold(frames))
     small = [frame for frame in frames if len(frame) < LARGE_BYTES]
     head = struct.pack(f"=QI{count}Q", 8 * count + sum(map(len, small)), count, *lengths)
-    return [memoryview(b"".join((head, *small))), *(memoryview(frame) for frame in frames if len(frame) >= LARGE_BYTES)]
+    return [b"".join((head, *small)), *(memoryview(frame) for frame in frames if len(frame) >= LARGE_BYTES)]
 
 
 class StreamEnd:
@@ -161,7 +167,9 @@ class StreamEnd:
         self._max_bytes = max_bytes
         self._passes_on = passes_on
         self._reader = Reader(stream, max_bytes)
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[Buffer] = deque()
+        self.wants_write = False
+        """Whether a message waits until the peer reads: call `flush` when the stream can be written."""
         self.eof = False
         """Whether the other end of the stream is closed, by the peer and by every process that the peer forked."""
 
@@ -169,34 +177,31 @@ class StreamEnd:
         """Return the descriptor of the stream, to wait for."""
         return self._stream.fileno()
 
-    @property
-    def wants_write(self) -> bool:
-        """Whether a message waits until the peer reads: call `flush` when the stream can be written."""
-        return bool(self._unsent)
-
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send as much of a message as can be sent at once; the rest waits for `flush`.
 
         Large frames are passed in shared files. The frames are not copied: do not change them any more. A message to a
         peer that is gone is dropped without an error, because its end is noticed anyway.
         """
-        self._unsent.extend(pack(self._passage.fold(frames)))
+        self._unsent += pack(frames, self._passage)
         self.flush()
 
     def flush(self) -> None:
         """Send what the peer is ready to take."""
+        unsent = self._unsent
         try:
-            while self._unsent:
-                piece = self._unsent[0]
+            while unsent:
+                piece = unsent[0]
                 sent = self._stream.send(piece, NO_SIGNAL)
                 if sent < len(piece):
-                    self._unsent[0] = piece[sent:]
+                    unsent[0] = memoryview(piece)[sent:]
                 else:
-                    self._unsent.popleft()
+                    del unsent[0]
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()
+            unsent.clear()
+        self.wants_write = bool(unsent)
 
     def receive(self) -> list[list[Buffer]]:
         """Receive what the peer sent; sets `eof` after the last byte.
@@ -216,7 +221,8 @@ class StreamEnd:
                 if found is None:
                     self.eof = True
                     break
-                messages += map(self._restored, found)
+                for frames in found:
+                    messages.append(self._restored(frames) if is_folded(frames) else frames)
                 if self._reader.emptied:
                     break
         except BlockingIOError:
@@ -226,8 +232,6 @@ class StreamEnd:
         return messages
 
     def _restored(self, frames: list[Buffer]) -> list[Buffer]:
-        if not is_folded(frames):
-            return frames
         references = read_references(frames, self._max_bytes)
         return unfold(frames, references, self._passage, passes_on=self._passes_on)
 

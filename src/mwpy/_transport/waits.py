@@ -23,4 +23,6 @@ def heartbeat_interval(timeout_s: float) -> float:
 
 def milliseconds(seconds: float) -> int:
     """Convert a time to milliseconds for a poller. It is limited, and rounded up so that no poll returns too early."""
-    return min(max(0, math.ceil(seconds * 1000)), LONGEST_POLL_MS)
+    if seconds <= 0:
+        return 0
+    return math.ceil(seconds * 1000) if seconds < LONGEST_POLL_MS / 1000 else LONGEST_POLL_MS

@@ -230,8 +230,8 @@ class AgentCore:
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         self._dues.changed[child.number] = child
-        heard = child, message, frames
-        if child.condemned or self._traffic.passes_logged(*heard) or self._reports.takes(*heard):
+        heard, others = (child, message, frames), type(message) is not messages.Results
+        if child.condemned or (others and (self._traffic.passes_logged(*heard) or self._reports.takes(*heard))):
             return
         match message:
             case messages.Results(child.number) if not message.kept:
@@ -325,7 +325,7 @@ class AgentCore:
         """Decide what is due at this moment."""
         self.outage.decide(now)
         self.departure.decide(now)
-        if self.leaving:
+        if self.departure.code is not None:
             self._dues.all_changed()
         for child in self._dues.take(now):
             if child.print_at is not None:

@@ -56,6 +56,9 @@ class Phase(PlainEnum):
     TRYING = "trying an address"
 
 
+_CONNECTED = Phase.CONNECTED
+
+
 @define(eq=False)
 class Outage:
     """Looks for the master."""
@@ -82,7 +85,7 @@ class Outage:
     @property
     def is_over(self) -> bool:
         """Whether there is a connection."""
-        return self.phase is Phase.CONNECTED
+        return self.phase is _CONNECTED
 
     def handle(self, event: OutageEvent, now: float) -> None:
         """The connection has ended, or the search has a result. An answer that comes too late changes nothing."""
@@ -147,7 +150,7 @@ class Outage:
 
     def decide(self, now: float) -> None:
         """End a phase that is due."""
-        if self.is_over or now < min(self._due_at, self._ends_at):
+        if self.phase is _CONNECTED or now < min(self._due_at, self._ends_at):
             return
         if now >= self._ends_at:
             self.give_up(f"{self._reason}, and it was not found within {now - self._since:.0f} s", now)
@@ -160,7 +163,7 @@ class Outage:
     @property
     def deadline(self) -> float | None:
         """When `decide` is due; None if there is a connection."""
-        return None if self.is_over else min(self._due_at, self._ends_at)
+        return None if self.phase is _CONNECTED else min(self._due_at, self._ends_at)
 
     @property
     def _ends_at(self) -> float:

@@ -291,7 +291,8 @@ class MasterCore:
         match message:
             case messages.Results(number) if number in agent.slaves:
                 self.results.receive(agent.slaves[number], message, event.frames, now)
-                self.keeping.received(agent, message)
+                if message.kept:
+                    self.keeping.received(agent, message)
             case messages.Logged():
                 self.logs.receive(agent, message)
             case messages.Checkpoint(number) if number in agent.slaves:
@@ -342,7 +343,8 @@ class MasterCore:
     def decide(self, now: float) -> None:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         jar, settings = self.state.jar, self.state.settings
-        self.absences.decide(now)
+        if self.state.members.away:
+            self.absences.decide(now)
         if jar.algorithms.size > settings.max_definition_bytes:
             self.definitions.decide()
         if self.state.closing is None:
@@ -373,7 +375,8 @@ class MasterCore:
             if now >= self.totals.state_at:
                 self.totals.decide(now)
             self.inquiries.decide(self.counts, now)
-        self.reports.decide()
+        if self.reports.asking is not None:
+            self.reports.decide(self.reports.asking)
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""

@@ -203,7 +203,7 @@ class Dispatch:
         attempts: list[int] = []
         numbers: list[int] = []
         num_tasks = 0
-        runs_once = False
+        runs_once = keeps = False
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
         portions: list[int] = []
@@ -218,6 +218,7 @@ class Dispatch:
             number = span.algorithm.number
             numbers.append(number)
             runs_once = runs_once or not span.policy.retry
+            keeps = keeps or span.policy.keep
             most = span.policy.limits
             limits.append(most if most is None or most.memory is None else with_expected(most, span, members.peaks))
             if number not in agent.known:
@@ -227,7 +228,7 @@ class Dispatch:
             if span.buffers or span.algorithm.shares or span.refers:
                 shares |= self.shares.needed_by(span)
             calls, own = span.payloads, span.buffers
-            portions.append(calls.kind if isinstance(calls, PackedCalls) and span.left is None else 0)
+            portions.append(calls.kind if type(calls) is PackedCalls and span.left is None else 0)
             if span.left is not None:
                 payload, large = span.resumed(span.left)
                 calls, own = [payload], [large]
@@ -236,7 +237,7 @@ class Dispatch:
             if own or buffers:
                 buffers += own or [()] * span.count
             num_tasks += span.count
-            payloads += [calls.data] if isinstance(calls, PackedCalls) else calls
+            payloads += [calls.data] if type(calls) is PackedCalls else calls
         if unknown:
             self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
@@ -244,14 +245,14 @@ class Dispatch:
         own_limits = limits if any(limits) else []
         portions = portions if any(portions) else []
         columns = firsts, counts, attempts, numbers, sizes, own_limits, digests
-        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, self._keeps(spans))
+        kept = self._keeps(spans) if keeps else []
+        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, kept)
         first = groups.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)], after_commit=runs_once)
 
     def _keeps(self, spans: Sequence[Span]) -> list[int]:
         """The positions of the tasks whose results stay at the agent."""
-        is_off = self.verification.is_on or self.state.settings.in_this_process
-        if is_off or not any(span.policy.keep for span in spans):
+        if self.verification.is_on or self.state.settings.in_this_process:
             return []
         keeps = [span.policy.keep for span in spans for _ in range(span.count)]
         return [place for place, keep in enumerate(keeps) if keep]

@@ -183,7 +183,7 @@ def absent(members: Members) -> list[ConnectedSlave]:
 
 def num_present(members: Members) -> int:
     """How many slaves are connected, without those that are away."""
-    return len(members.slaves) - len(absent(members))
+    return len(members.slaves) - (len(absent(members)) if members.away else 0)
 
 
 @define(eq=False)

@@ -161,7 +161,7 @@ class Span(Struct, eq=False, gc=False):
     def facts(self) -> SubmittedTasks:
         """Return the content of its submission record: everything except the tags, which never leave the master."""
         number, calls = self.algorithm.number, self.payloads
-        if isinstance(calls, PackedCalls):
+        if type(calls) is PackedCalls:
             packed = calls.kind
             return SubmittedTasks(self.first, self.count, number, self.policy, [calls.data], [], (), packed, self.keys)
         columns = calls, self.buffers, self.refers
@@ -245,7 +245,7 @@ def size_of(span: Span, most: int | None = None) -> int:
     """The size of the encoded arguments of a span, in bytes; with `most`, only of this many tasks at the head. A
     portion has only one size."""
     payloads = span.payloads
-    return payloads.size if isinstance(payloads, PackedCalls) else sum(span.sizes(most))
+    return payloads.size if type(payloads) is PackedCalls else sum(span.sizes(most))
 
 
 def named(spans: Iterable[Span], ids: TaskIds) -> list[TaskRange]:

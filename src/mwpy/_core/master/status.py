@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TypeVar
 
 from attrs import define, field
@@ -51,12 +52,12 @@ class Rate:
     state: MasterState
     _samples: deque[tuple[float, int]] = field(factory=deque)
     """When, and how many tasks had ended then. The first one is at least `RATE_S` old, or the first of all."""
+    due: float = -inf
+    """When to take the next sample."""
 
-    def decide(self, now: float) -> None:
-        """Take a sample if it is time."""
-        samples = self._samples
-        if samples and now < samples[-1][0] + SAMPLE_S:
-            return
+    def sample(self, now: float) -> None:
+        """Take a sample."""
+        samples, self.due = self._samples, now + SAMPLE_S
         samples.append((now, self.state.jar.ended))
         while len(samples) > 1 and samples[1][0] <= now - RATE_S:
             samples.popleft()
@@ -83,8 +84,10 @@ class StatusReport:
 
     def decide(self, now: float) -> None:
         """Take a sample of the rate if it is time, and note the failures of this iteration."""
-        self.rate.decide(now)
-        self.failures.decide(now)
+        if now >= self.rate.due:
+            self.rate.sample(now)
+        if self.state.jar.failed != self.failures.seen:
+            self.failures.note(now)
 
     def status(self, counts: Counts, now: float) -> Status:
         """What the master does at this time."""

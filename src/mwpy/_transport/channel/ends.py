@@ -230,7 +230,7 @@ class SlaveEnd:
         self._is_sending = True
         try:
             while self._unsent:
-                for piece in pack(self._passage.fold(self._unsent.popleft())):
+                for piece in pack(self._unsent.popleft(), self._passage):
                     self._stream.sendall(piece)
         except OSError as error:
             self._unsent.clear()
