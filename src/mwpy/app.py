@@ -161,6 +161,11 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     return agent.run(options, _audit(options), command, first, MasterStream.from_json(stream) if stream else None)
 
 
+def _forked(run: Callable[[Options], int]) -> Callable[[], int]:
+    """Return what an agent does that is forked from this process: it calls `run` with its own options."""
+    return lambda: report_errors(lambda: run(parse([], os.environ)[0]))
+
+
 def _run_master(options: Options, rest: list[str]) -> int:
     algorithm = REGISTRY.master()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -258,6 +263,7 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
         slave_command=published,
         local_command=_command_line(),
         local_slaves=local_slaves,
+        run_agent=_forked(_run_agent_of_script),
     )
 
 
@@ -337,7 +343,8 @@ def _local_master(slaves: int | None, options: Options, policy: Policies) -> Loc
     """Start an agent, and import what the master needs while the agent starts."""
     from mwpy._roles.local_start import start_local
 
-    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)))
+    forked = _forked(lambda given: run_agent(given, [sys.executable, *AGENT]))
+    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)), forked)
     from mwpy.local import LocalMaster
 
     return LocalMaster(computation, policy)

@@ -32,15 +32,22 @@ def test_local_slaves_get_the_scripts_own_arguments(
     stage.no_process_left()
 
 
-def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage) -> None:
-    """Agents have no standard input, which this script needs. After three attempts, the reason is shown."""
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage, way: str) -> None:
+    """Only the master has the standard input that this script needs. After three attempts, the reason is shown. A
+    forked agent does not load the script, but its slaves do."""
     text = (APPS / "argued.py").read_text()
     asking = text.replace("import sys\n", 'import sys\nif not sys.stdin.read():\n    sys.exit("no input")\n', 1)
     (stage.folder / "asking.py").write_text(asking)
-    run = stage.start("", "--mw-local", 1, program=[sys.executable, "asking.py"], script="input")
-    until(lambda: "3 local agents in a row ended" in run.err, lambda: f"the reason, not {run.err!r}")
-    assert run.err.count("starting another") == 2
-    assert "does this command reach mwpy.main()" in run.err
+    own = "--mw-local", 1, "--mw-slave-start", way
+    run = stage.start("", *own, program=[sys.executable, "asking.py"], script="input")
+    what = "slaves in a row ended before" if way == "fork" else "local agents in a row ended"
+    until(lambda: f"3 {what}" in run.err, lambda: f"the reason, not {run.err!r}")
+    if way == "fork":
+        assert "It wrote last:\n  stderr:\n  no input" in run.err
+    else:
+        assert run.err.count("starting another") == 2
+        assert "does this command reach mwpy.main()" in run.err
 
 
 def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) -> None:

@@ -34,7 +34,9 @@ def test_slaves_are_the_same_however_they_start(stage: Stage, way: str) -> None:
     assert len(died) == 2
     assert run.err.count("in crash") >= 2
     assert run.out.count("last words") >= 2
-    loaded = run.out.count("loaded") - 2  # by the master and the agent
+    loaded = run.out.count("loaded") - (
+        1 if way == "fork" else 2
+    )  # by the master, and by an agent that is not its fork
     assert loaded == 1 if way == "fork" else 3 <= loaded <= 4, run.out
     ended = left.read_text().split()
     assert len({*ended}) == len(ended) <= 4

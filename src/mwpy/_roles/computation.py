@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
 from mwpy._roles.access import FORKED, Access
-from mwpy._roles.connections import AgentStarter, directions, only_here, open_connections
+from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
 from mwpy._system import clock, process
 from mwpy._system.log_levels import log_levels
 from mwpy._values import records
@@ -21,6 +21,7 @@ from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
+    from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy._roles.run_store import RunStore
 
 __all__ = ["Computation", "start", "start_own_slave"]
@@ -112,6 +113,7 @@ def start(
     local_command: Sequence[str],
     local_slaves: int,
     environment: dict[str, str] | None = None,
+    run_agent: Callable[[], int] | None = None,
 ) -> Computation:
     """Start a master: bind, write the resource file, start the local agent.
 
@@ -121,6 +123,7 @@ def start(
         local_command: the command that starts an agent here; `MWPY_AGENT` gives it its options.
         local_slaves: how many slaves to start here; 0 for none.
         environment: variables for the local agent.
+        run_agent: what the first agent does if it is forked from this process; None if it must not be.
 
     Raises:
         MwpyError: it cannot start; the message says what to change.
@@ -128,14 +131,14 @@ def start(
     generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
     connections = open_connections(options, key)
     link = connections.link
-    start_agent = AgentStarter(link)
+    start_agent = AgentStarter(link, may_fork=options.forks and not connections.key)
     first: process.Child | None = None
     store: RunStore | None = None
     environment = {**(environment or {}), **directions(options, local_slaves)}
     try:
         store = None if options.run_database is None else _open_store(options, options.run_database, generation)
         if local_slaves and (store is None or not store.is_restart):
-            first = start_agent(local_command, environment=environment)
+            first = start_agent(local_command, environment=environment, run=run_agent)
         from mwpy._roles import master_parts  # this takes as long as the agent needs to start
 
         settings = master_parts.settings_of(options, generation, only_here(options))
@@ -147,15 +150,12 @@ def start(
         if store is not None:
             store.read_into(core, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
-            first = start_agent(local_command, environment=environment)
+            first = start_agent(local_command, environment=environment, run=run_agent)
         io = master_parts.MasterIo(core, link, audit, clock, start_agent, store)
         if store is not None:
             store.follow(io.store_failed, io.committed.stored)
         if options.resource_file is not None:
-            from mwpy._roles.network import first_content
-
-            content = first_content(options, generation, connections.addresses, connections.key, slave_command)
-            io.resource = master_parts.ResourceKeeper(options.resource_file, content)
+            io.resource = _publish(options, options.resource_file, generation, connections, slave_command)
         where = " ".join(connections.addresses) or "for slaves on this machine"
         audit.write([records.Started("MASTER", options.member_id, f"READY {where}")], clock.wall())
     except BaseException:
@@ -171,6 +171,17 @@ def start(
         io.local_slaves = local_slaves
     io.thread.start()
     return Computation(Access(io, threading.current_thread()))
+
+
+def _publish(
+    options: Options, path: str, generation: str, connections: Connections, slave_command: Sequence[str]
+) -> ResourceKeeper:
+    """Write the resource file."""
+    from mwpy._roles import master_parts
+    from mwpy._roles.network import first_content
+
+    content = first_content(options, generation, connections.addresses, connections.key, slave_command)
+    return master_parts.ResourceKeeper(path, content)
 
 
 def _open_store(options: Options, path: str, generation: str) -> RunStore:

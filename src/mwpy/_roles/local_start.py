@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from mwpy._roles.computation import Computation, start, start_own_slave
 from mwpy._system.process import count_cores
@@ -15,11 +16,12 @@ from mwpy.audit import AuditFile
 __all__ = ["module_path", "start_local"]
 
 
-def start_local(slaves: int | None, options: Options) -> Computation:
+def start_local(slaves: int | None, options: Options, run_agent: Callable[[], int] | None = None) -> Computation:
     """Start a master with slaves on this machine. The thread that calls this is its owner.
 
     Args:
         slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
+        run_agent: as for `start`.
 
     Raises:
         UsageError: the number is negative.
@@ -40,6 +42,7 @@ def start_local(slaves: int | None, options: Options) -> Computation:
         local_command=command,
         local_slaves=count_cores() if slaves is None else slaves,
         environment={"PYTHONPATH": module_path()},
+        run_agent=run_agent,
     )
 
 

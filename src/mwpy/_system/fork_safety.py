@@ -36,7 +36,7 @@ from mwpy._system.forks import count_children
 from mwpy._system.memory import read
 from mwpy._system.modules import is_of_user
 
-__all__ = ["why_unsafe"]
+__all__ = ["why_threads_or_gpu", "why_unsafe"]
 
 SPAWN = "or give --mw-slave-start spawn"
 
@@ -83,12 +83,16 @@ def why_unsafe(own_fds: Iterable[int]) -> str:
         own_fds: file descriptors that do not count, because a fork closes them.
     """
     return (
-        _gpu()
-        or _threads()
+        why_threads_or_gpu()
         or _processes()
         or _files({0, 1, 2, *own_fds})
         or next(filter(None, (_in_module(module) for module in _modules())), "")
     )
+
+
+def why_threads_or_gpu() -> str:
+    """Return why even a fork that uses nothing of the script could hang or fail, as `why_unsafe` does."""
+    return _gpu() or _threads()
 
 
 def _gpu() -> str:
