@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +22,15 @@ from mwpy._values.ids import Buffer
 LARGE = bytes(range(256)) * 256
 assert len(LARGE) == LARGE_BYTES
 MEGABYTE = 1 << 20
+SHORTER = "a shared file that can get shorter"
+ANOTHER = "not the one that the message names"
 
 
 def open_files() -> int:
     """Count them without the files that wait for the next content."""
     gc.collect()
     while shared._free:
-        shared._drop(shared._free.pop())
+        shared._close(shared._free.pop().fd)
     return count()
 
 
@@ -147,6 +150,66 @@ def test_little_memory_is_kept() -> None:
     assert sum(size for _, size in mappings._spare) <= mappings.SPARE_BYTES
 
 
+def num_mappings() -> int:
+    return Path("/proc/self/maps").read_text(encoding="utf-8").count("mwpy-buffers")
+
+
+def test_a_file_that_comes_again_is_still_mapped() -> None:
+    """The receiver has then two mappings of it, because it can write the first page only."""
+    shared._known.clear()
+    counts = set()
+    for number in range(5):
+        views = lend([bytes([number]) * LARGE_BYTES])
+        before = num_mappings()
+        (copy,) = received(*passed(views), passes_on=False)
+        counts.add(num_mappings() - before)
+        assert copy == bytes([number]) * LARGE_BYTES
+        del views
+    assert counts == {2, 0}
+
+
+def test_few_files_of_other_processes_stay_mapped() -> None:
+    shared._known.clear()
+    many = [lend([LARGE]) for _ in range(shared.KNOWN_FILES + 5)]
+    large = [lend([bytes(2 * MEGABYTE)]) for _ in range(shared.KNOWN_BYTES // MEGABYTE // 2 + 5)]
+    for views in many:
+        received(*passed(views), passes_on=False)
+    assert len(shared._known) == shared.KNOWN_FILES
+    for views in large:
+        received(*passed(views), passes_on=False)
+    assert sum(each.size for each in shared._known.values()) <= shared.KNOWN_BYTES
+    assert content(received(*passed(large[0]), passes_on=False)) == [bytes(2 * MEGABYTE)]
+
+
+def test_the_files_of_others_are_not_mapped_in_a_fork() -> None:
+    received(*passed(lend([LARGE])), passes_on=False)
+    assert shared._known
+    child = os.fork()
+    if not child:
+        os._exit(len(shared._known))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("passes_on", [True, False])
+def test_a_file_that_cannot_be_written_is_read(passes_on: bool) -> None:
+    shared._known.clear()
+    views = lend([LARGE])
+    fd, *facts = passed(views)
+    only_read = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    os.close(fd)
+    (copy,) = received(only_read, *facts, passes_on=passes_on)  # type: ignore[arg-type]
+    assert copy == LARGE
+    assert part_of(copy) is None
+
+
+def test_a_known_file_of_another_size_is_refused() -> None:
+    views = lend([LARGE])
+    received(*passed(views), passes_on=False)
+    fd, inode, size, hop, parts = passed(views)
+    with pytest.raises(ProtocolError, match=ANOTHER):
+        received(fd, inode, size + 1, hop, parts, passes_on=False)
+
+
 def test_a_sealed_file_is_a_copy_that_nobody_can_change() -> None:
     source = bytearray(LARGE)
     views = seal([source])
@@ -194,9 +257,7 @@ def test_a_view_keeps_the_memory_of_its_file() -> None:
     assert end == LARGE[-10:]
 
 
-SHORTER = "a shared file that can get shorter"
 REVERSE = "a sealed file that is passed as a reused file, or the reverse"
-ANOTHER = "not the one that the message names"
 
 
 def unsealed(seals: int) -> int:

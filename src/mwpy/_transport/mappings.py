@@ -2,6 +2,10 @@
 
 Python's own `mmap` keeps a file descriptor for each mapping (before 3.13). A master may have 100,000 results.
 
+A file that several processes write and read one after the other stays mapped in all of them (`Mapping`). To copy 1 MB
+into or out of a mapping takes 85 µs. With `pwrite` and `preadv` it takes 150 µs, because the kernel looks up each page.
+They also release the interpreter lock, and a thread of a master may then wait for milliseconds to get it back.
+
 Memory that is given back to the kernel and requested again costs a page fault for each 4 KiB, 250 µs for 1 MB in a
 virtual machine. This is four times as much as filling it. So a little of it is kept.
 """
@@ -14,7 +18,7 @@ import os
 from collections import deque
 from typing import Any
 
-__all__ = ["map_file", "new_memory", "unmap", "view_of"]
+__all__ = ["Mapping", "map_file", "new_memory", "unmap", "view_of"]
 
 UNIT_BYTES = 64 * 1024
 """Memory that is used again has a multiple of this size."""
@@ -26,6 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 unmap = _libc.munmap
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -40,12 +45,44 @@ def map_file(fd: int, size: int, *, is_writable: bool) -> int:
     return _mapped(size, protection, mmap.MAP_PRIVATE, fd)
 
 
+class Mapping:
+    """A file as all processes see it that map it in this way: what one of them writes, the others read.
+
+    Args:
+        fd: its descriptor, which is not needed any more afterwards.
+        size: the size of the file, in bytes. It cannot get shorter.
+        writable_bytes: how much of the file this process may write, from the start; whole pages.
+
+    Raises:
+        OSError: the process has too many mappings, or it may not write this file.
+    """
+
+    __slots__ = ("address", "content", "size")
+
+    def __init__(self, fd: int, size: int, writable_bytes: int) -> None:
+        self.size = size
+        self.address: int | None = None
+        self.address = _mapped(size, mmap.PROT_READ, mmap.MAP_SHARED, fd)
+        if _libc.mprotect(self.address, writable_bytes, mmap.PROT_READ | mmap.PROT_WRITE):
+            raise _last_error()
+        self.content = view_of(self.address, size, None)
+        """A view that does not keep the mapping alive."""
+
+    def __del__(self) -> None:
+        if self.address is not None:
+            unmap(self.address, self.size)
+
+
 def _mapped(size: int, protection: int, flags: int, fd: int) -> int:
     address: int | None = _libc.mmap(None, size, protection, flags, fd, 0)
     if address is None or address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _last_error()
     return address
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 def view_of(address: int, size: int, owner: object) -> memoryview:

@@ -7,8 +7,8 @@ more, so reading it never fails later. There are two kinds of files:
   copies the page (see `MAP_PRIVATE`). Large buffers travel in them, so there is one copy.
 - *Reused files* have up to `REUSED_BYTES`. The last receiver copies the content at once, and the sender may write the
   next buffers into the same file. Fresh pages are the reason. For 1 MB, the kernel needs 470 µs to write into a new
-  file and 100 µs to map and read it, but 70 µs to write into an old file and 60 µs to read it into memory that was used
-  before. So two copies are faster than one.
+  file and 100 µs to map and read it. But a copy into an old file that is still mapped takes 85 µs, and so does a copy
+  from such a file into memory that was used before. So two copies are faster than one.
 
 The files are not in /dev/shm, so its size is no limit. The kernel frees a file when no process has it open or mapped,
 so nothing stays behind when processes are killed. `passage.py` passes the files on.
@@ -19,7 +19,12 @@ A receiver that does not need it any more writes `RELEASED`. Before a process pa
 byte 0, and the file is never used again. The byte of a receiver that was killed stays `HELD`, so its file is not used
 again, either.
 
-A receiver reads a reused file into memory that it uses again, too (see `mappings.py`).
+A receiver copies a reused file into memory that it uses again, too (see `mappings.py`). It leaves some of these files
+mapped, because they come again: a file with the same number on the same file system is the same one, as long as it is
+mapped. Of a file of another process it can write only the first page.
+
+A receiver reads the content, and then writes that it is released. No processor lets another one see these steps in the
+reverse order, because thousands of instructions are between them.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from typing import NamedTuple
 
 from attrs import frozen
 
-from mwpy._transport.mappings import map_file, new_memory, unmap, view_of
+from mwpy._transport.mappings import Mapping, map_file, new_memory, unmap, view_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
@@ -64,15 +69,19 @@ FREE_BYTES = 8 << 20
 FREE_FILES = 32
 """How much memory and how many files a process keeps for its next buffers, beyond as many as it uses."""
 
+KNOWN_BYTES = 32 << 20
+KNOWN_FILES = 64
+"""How much memory and how many files of other processes a process leaves mapped."""
+
 HEAD_BYTES = mmap.PAGESIZE
 """The space for the first bytes of a reused file."""
 
 HOPS = 2
 """A reused file has at most so many receivers, one after the other: an agent, and a slave or the master."""
 
-HELD, RELEASED = b"\1", b"\2"
-_AGAIN = b"\1"
-_FREE = {bytes([0, first, second]) for first in (0, RELEASED[0]) for second in (0, RELEASED[0])}
+HELD, RELEASED = 1, 2
+_AGAIN = 1
+_FREE = {bytes([0, first, second]) for first in (0, RELEASED) for second in (0, RELEASED)}
 """The first bytes of a file whose content nobody needs."""
 
 _kept: dict[int, int] = {}
@@ -86,12 +95,21 @@ class _Free(NamedTuple):
     """A file that its last receiver may still need."""
 
     fd: int
-    address: int
-    size: int
+    mapping: Mapping
+
+    @property
+    def size(self) -> int:
+        return self.mapping.size
 
 
 _free: deque[_Free] = deque()
 """The files of this process that it may write again when they are released."""
+
+_Key = tuple[int, int]
+"""The file system and the inode of a file."""
+
+_known: dict[_Key, Mapping] = {}
+"""Reused files of other processes that are still mapped. The one that came last is at the end."""
 
 
 class SharedFile:
@@ -101,29 +119,19 @@ class SharedFile:
         fd: the descriptor of the file. It belongs to this object as soon as it exists.
         size: the size of the file, in bytes.
         passes_on: whether this process may pass the file on. Its views are read-only then, and it keeps the descriptor.
+        mapping: a reused file; None if it is a sealed file.
         hop: for a reused file, which of its receivers this process is; 0 for its sender.
-        is_reused: whether it is a reused file.
-        address: where it is mapped already; None if it is not mapped.
 
     Raises:
         OSError: the kernel does not map it, because this process has too many mappings. The descriptor stays open.
     """
 
-    def __init__(
-        self,
-        fd: int,
-        size: int,
-        *,
-        passes_on: bool,
-        hop: int = 0,
-        is_reused: bool = False,
-        address: int | None = None,
-    ) -> None:
+    def __init__(self, fd: int, size: int, *, passes_on: bool, mapping: Mapping | None = None, hop: int = 0) -> None:
         self._address: int | None = None
-        self._address = map_file(fd, size, is_writable=not passes_on) if address is None else address
+        self._address = map_file(fd, size, is_writable=not passes_on) if mapping is None else mapping.address
         self._is_writable = not passes_on
+        self._mapping = mapping
         self._hop = hop
-        self._is_reused = is_reused
         self._passed = 0
         self._owner = os.getpid()
         self.size = size
@@ -143,27 +151,26 @@ class SharedFile:
 
     def about_to_pass(self) -> int:
         """Note that the file will be passed. Return which of its receivers the other process is; 0 if it is sealed."""
-        if not self._is_reused:
+        if self._mapping is None:
             return 0
-        assert self.fd is not None, "a file without a descriptor cannot be passed"
-        os.pwrite(self.fd, *((_AGAIN, 0) if self._passed else (HELD, self._hop + 1)))
+        place, byte = (0, _AGAIN) if self._passed else (self._hop + 1, HELD)
+        self._mapping.content[place] = byte
         self._passed += 1
         return self._hop + 1
 
     def __del__(self) -> None:
         if self._address is None:
             return
-        if self.fd is None:
+        if self._mapping is None:
             unmap(self._address, self.size)
-            return
-        own = _Free(self.fd, self._address, self.size)
-        is_own = self._is_reused and self._owner == os.getpid()  # the fork of a process has copies of its views
-        if is_own and self._hop:
-            _release(self.fd, self._hop)
-        if is_own and not self._hop and self._passed < 2:
-            _keep_free(own)
-        else:
-            _drop(own)
+        elif self._owner == os.getpid():  # else this is a fork, which has copies of the views
+            if self._hop:
+                self._mapping.content[self._hop] = RELEASED
+            elif self.fd is not None and self._passed < 2:
+                _keep_free(_Free(self.fd, self._mapping))
+                return
+        if self.fd is not None:
+            _close(self.fd)
 
 
 @frozen
@@ -196,24 +203,13 @@ def lend(buffers: Sequence[Buffer], *, briefly: bool = False) -> list[memoryview
     starts, size = _places(buffers, HEAD_BYTES)
     if size > REUSED_BYTES + HEAD_BYTES:
         return seal(buffers, briefly=briefly)
-    free = _taken(size)
+    free = _taken(size) or (_may_keep(briefly=briefly) and _made(-(-size // LARGE_BYTES) * LARGE_BYTES)) or None
     if free is None:
-        if not _may_keep(briefly=briefly) or (made := _made(-(-size // LARGE_BYTES) * LARGE_BYTES)) is None:
-            return None
-        fd, size, address = *made, None
-    else:
-        fd, address, size = free
-    try:
-        for start, buffer in zip(starts, buffers, strict=True):
-            write_all(fd, memoryview(buffer), start)
-        file = SharedFile(fd, size, passes_on=True, is_reused=True, address=address)
-    except OSError as error:
-        if address is not None:
-            unmap(address, size)
-        _kept.pop(fd, None)
-        os.close(fd)
-        _report(error)
         return None
+    content = free.mapping.content
+    for start, buffer in zip(starts, buffers, strict=True):
+        content[start : start + len(buffer)] = memoryview(buffer).cast("B")
+    file = SharedFile(free.fd, free.size, passes_on=True, mapping=free.mapping)
     return [file.view(start, len(buffer)) for start, buffer in zip(starts, buffers, strict=True)]
 
 
@@ -244,21 +240,21 @@ def seal(buffers: Sequence[Buffer], *, briefly: bool = False) -> list[memoryview
     return [file.view(start, len(buffer)) for start, buffer in zip(starts, buffers, strict=True)]
 
 
-def _made(size: int) -> tuple[int, int] | None:
-    """Make a reused file. Return its descriptor and size."""
+def _made(size: int) -> _Free | None:
+    """Make a reused file. It gets its memory now: without memory, a copy into the mapping would kill this process."""
     if not hasattr(os, "memfd_create"):  # pragma: no cover (macOS)
         return None
     fd = -1
     try:
         fd = os.memfd_create("mwpy-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, size)
+        os.posix_fallocate(fd, 0, size)
         _fix_size(fd, 0)
+        return _Free(fd, Mapping(fd, size, size))
     except OSError as error:
         if fd >= 0:
             os.close(fd)
         _report(error)
         return None
-    return fd, size
 
 
 def _places(buffers: Sequence[Buffer], start: int) -> tuple[list[int], int]:
@@ -278,8 +274,8 @@ def _taken(size: int) -> _Free | None:
             free = _free.popleft()
         except IndexError:  # another thread took it
             return None
-        if size <= free.size <= 2 * size + LARGE_BYTES and os.pread(free.fd, HOPS + 1, 0) in _FREE:
-            os.pwrite(free.fd, bytes(HOPS + 1), 0)
+        if size <= free.size <= 2 * size + LARGE_BYTES and bytes(free.mapping.content[: HOPS + 1]) in _FREE:
+            free.mapping.content[: HOPS + 1] = bytes(HOPS + 1)
             return free
         _free.append(free)
     return None
@@ -289,7 +285,7 @@ def _keep_free(free: _Free) -> None:
     _free.append(free)
     while len(_free) > FREE_FILES + len(_kept) // 2 or _free_bytes() > FREE_BYTES + sum([*_kept.values()]) // 2:
         try:
-            _drop(_free.popleft())
+            _close(_free.popleft().fd)
         except IndexError:
             return
 
@@ -298,21 +294,16 @@ def _free_bytes() -> int:
     return sum(each.size for each in [*_free])
 
 
-def _drop(file: _Free) -> None:
-    unmap(file.address, file.size)
-    _kept.pop(file.fd, None)
-    os.close(file.fd)
-
-
-def _release(fd: int, hop: int) -> None:
-    with suppress(OSError):  # the sender has sealed it
-        os.pwrite(fd, RELEASED, hop)
+def _close(fd: int) -> None:
+    _kept.pop(fd, None)
+    os.close(fd)
 
 
 def _leave_to_parent() -> None:
     """In a fork: the files belong to the parent process."""
     while _free:
-        _drop(_free.popleft())
+        _close(_free.popleft().fd)
+    _known.clear()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -342,38 +333,76 @@ def received(
     """
     file = None
     try:
-        is_sealed = _check(fd, inode, size)
+        key, is_sealed = _check(fd, inode, size)
         if is_sealed != (hop == 0):
             raise ProtocolError("a sealed file that is passed as a reused file, or the reverse")
         if any(start + length > size for start, length in parts):
             raise ProtocolError("a part of a file that goes beyond its end")
+        mapping = _mapping_of(key, fd, size) if hop else None
         passes_on = passes_on and _may_keep(briefly=True)
-        if is_sealed or passes_on:
+        if is_sealed or (passes_on and mapping is not None):
             with suppress(OSError):  # this process has too many mappings
-                file = SharedFile(fd, size, passes_on=passes_on, hop=hop, is_reused=not is_sealed)
+                file = SharedFile(fd, size, passes_on=passes_on, mapping=mapping, hop=hop)
         if file is None:
-            content = _read(fd, parts)
-            if hop:
-                _release(fd, hop)
-            return content
+            return _copied(fd, parts, mapping, hop)
     finally:
         if file is None:
             os.close(fd)
     return [file.view(start, length) for start, length in parts]
 
 
-def _check(fd: int, inode: int, size: int) -> bool:
-    """Check a file. Return whether it is sealed, so that nobody can change its content."""
+def _check(fd: int, inode: int, size: int) -> tuple[_Key, bool]:
+    """Check a file. Return its key, and whether it is sealed, so that nobody can change its content."""
     try:
-        facts, page_bytes = os.fstat(fd), os.fstatvfs(fd).f_bsize
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        facts = os.fstat(fd)
+        key = facts.st_dev, facts.st_ino
+        if (facts.st_ino, facts.st_size) == (inode, size) and key in _known:
+            return key, False
+        page_bytes, seals = os.fstatvfs(fd).f_bsize, fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as error:
         raise ProtocolError(f"a descriptor that is no shared file: {error}") from error
     if not seals & fcntl.F_SEAL_SHRINK or page_bytes != mmap.PAGESIZE:
         raise ProtocolError("a shared file that can get shorter")
     if (facts.st_ino, facts.st_size) != (inode, size):
         raise ProtocolError("a shared file that is not the one that the message names")
-    return bool(seals & fcntl.F_SEAL_WRITE)
+    return key, bool(seals & fcntl.F_SEAL_WRITE)
+
+
+def _mapping_of(key: _Key, fd: int, size: int) -> Mapping | None:
+    """Map a reused file of another process, unless it is still mapped. Return None if that is impossible."""
+    mapping = _known.pop(key, None)
+    if mapping is None:
+        try:
+            mapping = Mapping(fd, size, HEAD_BYTES)
+        except OSError:  # this process has too many mappings, or may not write the file
+            return None
+        while len(_known) >= KNOWN_FILES or size + sum(each.size for each in [*_known.values()]) > KNOWN_BYTES:
+            try:
+                del _known[next(iter(_known))]
+            except (KeyError, RuntimeError, StopIteration):  # another thread changes it; or there is none
+                break
+    _known[key] = mapping
+    return mapping
+
+
+def _copied(fd: int, parts: Sequence[tuple[int, int]], mapping: Mapping | None, hop: int) -> list[memoryview]:
+    """Copy parts of a file, and release it."""
+    if mapping is None:
+        content = _read(fd, parts)
+        if hop:
+            _release(fd, hop)
+        return content
+    content = []
+    for start, length in parts:
+        content.append(copy := new_memory(length))
+        copy[:] = mapping.content[start : start + length]
+    mapping.content[hop] = RELEASED
+    return content
+
+
+def _release(fd: int, hop: int) -> None:
+    with suppress(OSError):  # this process may not write the file
+        os.pwrite(fd, bytes([RELEASED]), hop)
 
 
 def _read(fd: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
