@@ -94,8 +94,9 @@ class Kills:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is lost, and each kill repeats at most the last second."""
-        return self.is_exact and self.came == self.tasks and all(cost.oldest_s <= REPEATED_S for cost in self.costs)
+        """Whether nothing is lost, each kill repeats at most the last second, and no agent was started again."""
+        is_whole = self.is_exact and self.came == self.tasks and not self.agents_started
+        return is_whole and all(cost.oldest_s <= REPEATED_S for cost in self.costs)
 
     def run(self) -> None:
         """Run it to its end, and leave no process."""

@@ -31,6 +31,7 @@ from tests.stored import (
 
 from mwpy._database import writer as writing
 from mwpy._database.log_sync import LogSync
+from mwpy._database.prune import prune
 from mwpy._database.value_files import LARGE_BYTES
 from mwpy._database.writer import Writer
 from mwpy._values import records
@@ -318,6 +319,25 @@ def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
         opened(path)
     writer.close()
     opened(path).close()
+
+
+def test_a_symbolic_link_to_a_run_database_lets_no_second_master_in(path: Path) -> None:
+    """The lock is beside the file, not beside the link. So are large values."""
+    link = path.with_name("link.db")
+    link.symlink_to(path.name)
+    writer = opened(link)
+    large = "x" * LARGE_BYTES
+    write(writer, algorithm(), submitted(1, 1), received({1: large}))
+    with pytest.raises(RunDatabaseError, match="used by another master"):
+        opened(path)
+    with pytest.raises(RunDatabaseError, match="used by another master"):
+        prune(link)
+    writer.close()
+    assert {each.name for each in path.parent.iterdir() if "link" in each.name} == {"link.db"}
+    writer = opened(path)
+    [answer] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    assert entries(*writer.frames(answer.row))[0] == [large]
+    writer.close()
 
 
 def test_a_second_master_in_another_process_is_refused(path: Path) -> None:

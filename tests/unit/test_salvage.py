@@ -14,10 +14,15 @@ from pathlib import Path
 import pytest
 from tests.stored import Failures, algorithm, opened, received, submitted, write
 
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import MasterSettings
+from mwpy._database.connection import PAGE_BYTES
 from mwpy._database.writer import Writer
+from mwpy._roles.run_store import RunStore
 from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
+from mwpy._values.options import Options
 
 STEPS = "os.rename", "os.remove", "os.link", "os.truncate", "shutil.copyfile"
 """What Python reports before it changes a file."""
@@ -138,6 +143,33 @@ def test_damage_that_is_found_while_answers_are_read_is_saved_at_the_next_start(
     assert len(salvaged(path)) == 1
     assert path.with_name("run.db.damaged").exists()
     assert not path.with_name(".run.db.damage-found").exists()
+
+
+def test_damage_that_a_restart_meets_while_it_reads_is_saved_at_once(in_memory: Path) -> None:
+    """SQLite notices a damaged page only when it reads the page."""
+    whole = in_memory / "whole.db"
+    writer = opened(whole)
+    write(writer, algorithm())
+    for number in range(1, 13):
+        write(writer, submitted(number, 1), received({number: value(number)}))
+    writer.close()
+    remarks, answered = [], []
+    for page in range(1, whole.stat().st_size // PAGE_BYTES):
+        path = Path(shutil.copy(whole, in_memory / "run.db"))
+        with path.open("r+b") as file:
+            file.seek(page * PAGE_BYTES)
+            file.write(b"\xff" * PAGE_BYTES)
+        store = RunStore.open(Options(run_database=str(path)), str(path), "")
+        core = MasterCore(MasterSettings("m", "g"))
+        store.read_into(core, Options(run_database=str(path)))
+        assert core.reuse is not None
+        remarks.append(store.writer.remark)
+        answered.append(core.reuse.answered)
+        store.close()
+        for each in in_memory.glob("*run.db*"):
+            each.unlink()
+    assert any(0 < each < 12 for each in answered)
+    assert all(remark or count == 12 for remark, count in zip(remarks, answered, strict=True))
 
 
 def test_a_file_that_is_cut_off_within_its_first_page_is_replaced_with_a_notice(path: Path) -> None:

@@ -10,7 +10,9 @@ from mwpy._roles.session_link import SessionLink
 from mwpy._transport import wire
 from mwpy._transport.happened import Broken, Connected
 from mwpy._values import groups, messages
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.last_words import NO_WORDS
 
 HELLO = messages.Hello("m", "g1", "host", 1, "3.11", 1, session="s", returns_s=300.0)
 WELCOME = messages.Welcome("AGENT-0", 0, 1 << 20, 30.0)
@@ -55,6 +57,18 @@ def test_results_that_the_master_has_not_handled_are_handed_over() -> None:
     link.takes(handled, wire.encode(handled), 2.0)
     [frames] = link.handovers("g1")
     assert wire.decode(frames, wire.FROM_AGENT) == (messages.Handover("g1", "SLAVE-3", RESULTS), [VALUE])
+
+
+def test_a_dead_slave_is_forgotten_when_the_master_has_handled_its_last_message() -> None:
+    """A slave that runs one task for each process must not make an agent grow."""
+    link, _ = _joined()
+    died = messages.SlaveDied(1, 0, Cause.CRASH, "", NO_WORDS)
+    for frames in (wire.encode(RESULTS, [VALUE]), wire.encode(died)):
+        link.send(frames)
+    for count, known in ((1, {1: "SLAVE-3"}), (2, {})):
+        handled = messages.Handled(count)
+        link.takes(handled, wire.encode(handled), 2.0)
+        assert link.sids == known
 
 
 def test_what_is_brought_is_sent_to_the_next_master_and_kept_until_it_has_handled_it() -> None:

@@ -84,6 +84,11 @@ class Session:
             self._dropped += 1
 
     @property
+    def sent(self) -> int:
+        """How many messages were sent, also those that are not kept any more."""
+        return self._dropped + len(self._kept)
+
+    @property
     def kept(self) -> list[Sequence[Buffer]]:
         """The messages that are kept, the oldest first."""
         return [frames for frames, _ in self._kept]

@@ -16,6 +16,9 @@ from mwpy._values.messages import Results
 __all__ = ["PackedResults", "ResultColumns", "columns_of", "each_attempt", "pack", "unpack", "unpack_head"]
 
 
+REMEDY = "Start again: what can be read is saved, and the other tasks run again"
+
+
 class _Head(Struct, frozen=True, array_like=True):
     """The fields of `Results`, without their names. New fields come last and have defaults."""
 
@@ -76,7 +79,7 @@ def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Bu
     """
     fields = _decoded(head)
     if zlib.crc32(content, zlib.crc32(head)) != checksum or sum(fields.sizes) != len(content):
-        raise Damaged("a result in the run database is damaged: its checksum is wrong")
+        raise Damaged(f"a result in the run database is damaged: its checksum is wrong. {REMEDY}")
     view = memoryview(content)
     return _results(fields), [view[start:end] for start, end in pairwise(accumulate(fields.sizes, initial=0))]
 
@@ -85,7 +88,7 @@ def _decoded(head: bytes) -> _Head:
     try:
         return _read_head(head)
     except MALFORMED as error:
-        raise Damaged(f"a result in the run database is damaged: {error}") from error
+        raise Damaged(f"a result in the run database is damaged: {error}. {REMEDY}") from error
 
 
 def _results(head: _Head) -> Results:

@@ -6,10 +6,11 @@ do not share memory. So on a network file system, one connection only has the ru
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
-__all__ = ["is_network", "kind_of_file_system"]
+__all__ = ["is_network", "kind_of_file_system", "real_path"]
 
 _NETWORK = frozenset(
     (
@@ -26,6 +27,11 @@ _LOCAL_FUSE = frozenset(
 """File systems of user space that only this machine uses. All others of user space may be on a network."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def real_path(path: str | Path) -> Path:
+    """Return the path of a run database without symbolic links: its lock and its large values are beside the file."""
+    return Path(os.path.realpath(path))
 
 
 def is_network(kind: str) -> bool:

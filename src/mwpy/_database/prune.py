@@ -8,7 +8,7 @@ from attrs import frozen
 
 from mwpy._database.connection import open_for_writing
 from mwpy._database.owner import Owner
-from mwpy._database.place import is_network, kind_of_file_system
+from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.value_files import ValueFiles
 from mwpy._values.errors import RunDatabaseError
 
@@ -34,6 +34,7 @@ class Pruned:
 
 def prune(path: Path) -> Pruned:
     """Remove what no restart needs. `RunDatabase.prune` describes it."""
+    path = real_path(path)
     if not path.exists():
         raise RunDatabaseError(f"there is no run database {path}: give the file that a master has written")
     shared = is_network(kind_of_file_system(path.parent))

@@ -8,8 +8,8 @@ log of the damaged file must not be beside the new file, because SQLite would ad
 file has less to save. So the log is deleted only when the new file is on the disk, under a name that says which file it
 replaces. If that file is found at the next start, the replacement is completed.
 
-SQLite notices damage only where it reads. If a master that runs finds damage, it ends, and leaves a mark: at the next
-start, what can be read is saved.
+SQLite notices damage only where it reads. A master that finds damage leaves a mark, and what can be read is saved when
+the file is opened the next time: at once, if a restart finds it while it reads former answers; else at the next start.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ __all__ = ["complete_salvage", "is_marked", "mark_damaged", "salvage"]
 SHARED_MEMORY = "-shm"
 LOGS = ("-wal", "-journal")
 """What SQLite keeps beside a file, and needs to read it."""
+
+OF_ALGORITHMS = "submissions", "reused", "calls"
+"""Tables whose rows are of no use without the algorithm that they name."""
+
+ALGORITHMS = "SELECT generation, number FROM algorithms"
 
 
 def salvage(path: Path) -> str:
@@ -136,7 +141,10 @@ def _copy_rows(source: Path, target: Path) -> int:
         new = open_for_writing(target, exclusive=True, full=True)
         try:
             with new.transaction():
-                return sum(_copy_table(old, new, table) for table in ("generations", *TABLES_BY_SEQ))
+                count = sum(_copy_table(old, new, table) for table in ("generations", *TABLES_BY_SEQ))
+                for table in OF_ALGORITHMS:
+                    new.run(f"DELETE FROM {table} WHERE (generation, algorithm) NOT IN ({ALGORITHMS})")
+                return count
         finally:
             new.close()
     finally:

@@ -42,7 +42,7 @@ from mwpy._database.earlier import read_earlier, read_frames
 from mwpy._database.insertion import insert, insert_groups
 from mwpy._database.log_sync import LogSync
 from mwpy._database.owner import Owner
-from mwpy._database.place import is_network, kind_of_file_system
+from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.rows import Batch, RowNumbers, Rows, StoredGroup
 from mwpy._database.salvage import complete_salvage, is_marked, mark_damaged, salvage
 from mwpy._database.schema import TABLES_BY_SEQ
@@ -176,7 +176,7 @@ class Writer:
         cls, path: str | Path, *, member_id: str, on_failure: Callable[[str], None], sync: Sync = "normal", name: str
     ) -> Writer:
         """Like `open`, but without threads: the caller calls `commit` and at the end `release`."""
-        path = Path(path)
+        path = real_path(path)
         shared = is_network(kind_of_file_system(path.parent))
         owner = Owner(path, shared=shared)
         try:

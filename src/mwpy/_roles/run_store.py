@@ -8,6 +8,8 @@ from typing import Literal
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.reuse import Reuse
+from mwpy._database.connection import Damaged
+from mwpy._database.place import real_path
 from mwpy._database.writer import Writer
 from mwpy._roles.stored_values import StoredValues
 from mwpy._values import records
@@ -34,10 +36,10 @@ class RunStore:
     def __init__(self, path: Path, open_writer: Callable[[Callable[[str], None]], Writer]) -> None:
         self._on_failure: Callable[[str], None] | None = None
         self._reason = ""
-        self.writer = open_writer(self._fail)
+        self._open_writer = open_writer
         self.path = path
         """The file."""
-        self.values = StoredValues(path, self.writer.frames)
+        self._open()
 
     @classmethod
     def open(cls, options: Options, path: str, name: str) -> RunStore:
@@ -55,7 +57,11 @@ class RunStore:
         def open_writer(on_failure: Callable[[str], None]) -> Writer:
             return Writer.open(path, member_id=options.member_id, on_failure=on_failure, sync=sync, name=name)
 
-        return cls(Path(path).absolute(), open_writer)
+        return cls(real_path(path), open_writer)
+
+    def _open(self) -> None:
+        self.writer = self._open_writer(self._fail)
+        self.values = StoredValues(self.path, self.writer.frames)
 
     @property
     def is_restart(self) -> bool:
@@ -63,11 +69,20 @@ class RunStore:
         return self.writer.generation > 1
 
     def read_into(self, core: MasterCore, options: Options) -> None:
-        """Let a core use the results that are there.
+        """Let a core use the results that are there. If the file is found damaged, save first what can be read of it.
 
         Raises:
-            RunDatabaseError: the file is damaged.
+            RunDatabaseError: the file cannot be used.
         """
+        try:
+            self._read_into(core, options)
+        except Damaged:  # the writer has marked the file, so it is saved when it is opened again
+            self.writer.close()
+            self._reason = ""
+            self._open()
+            self._read_into(core, options)
+
+    def _read_into(self, core: MasterCore, options: Options) -> None:
         read, rerun = self.values.read, options.rerun == "failed"
         core.reuse = reuse = Reuse(core.state, read, changes, rerun, options.reuse_changed_code)
         reuse.names = self.writer.generations()

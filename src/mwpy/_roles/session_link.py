@@ -6,6 +6,7 @@ master, and `_core/session.py` what is sent again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from math import inf
 
@@ -38,8 +39,10 @@ class SessionLink:
         self._link = link
         self._search = search
         self._brought = brought
-        self._sids: dict[int, SlaveId] = {}
-        """The ids that the master has given to slaves, by number."""
+        self.sids: dict[int, SlaveId] = {}
+        """The ids that the master has given to slaves, by number, until it has handled everything of the slave."""
+        self._died: deque[tuple[int, int]] = deque()
+        """The slaves that have died: how many messages were sent until then, and the number."""
         self.asks = False
         """Whether an answer of the search is missing."""
         self.session: Session | None = None
@@ -112,6 +115,10 @@ class SessionLink:
         """Send to the master, now or when there is a connection again."""
         if self.session is not None:
             self.session.keep(frames)
+            if wire.is_a(messages.SlaveDied, frames):
+                died, _ = wire.parse(frames, wire.FROM_AGENT)
+                assert isinstance(died, messages.SlaveDied)
+                self._died.append((self.session.sent, died.slave))
         if not self._has_ended:
             self._link.send(frames)
 
@@ -126,12 +133,13 @@ class SessionLink:
             if session is not None:
                 session.note_handled(frames, now)
                 if isinstance(message, messages.SlaveNamed):
-                    self._sids[message.slave] = message.sid
+                    self.sids[message.slave] = message.sid
             return False
         if isinstance(message, messages.Welcome):
             self._answered(message)
         elif isinstance(message, messages.Handled) and session is not None:
             session.drop(message.count)
+            self._forget_dead(message.count)
         return not isinstance(message, messages.Welcome)
 
     def _answered(self, welcome: messages.Welcome) -> None:
@@ -143,9 +151,15 @@ class SessionLink:
             return
         if welcome.handled is None:
             raise ProtocolError("a second Welcome")
+        self._forget_dead(welcome.handled)
         for frames in self.session.go_on(welcome.handled):
             self._link.send(frames)
         self._has_ended = False
+
+    def _forget_dead(self, handled: int) -> None:
+        """Forget the dead slaves whose last message the master has handled."""
+        while self._died and self._died[0][0] <= handled:
+            self.sids.pop(self._died.popleft()[1], None)
 
     def handovers(self, generation: str) -> list[Sequence[Buffer]]:
         """The results that the master has not handled, as messages for its next generation.
@@ -159,7 +173,7 @@ class SessionLink:
             if isinstance(message, messages.Handover):
                 found.append(frames)
             elif isinstance(message, messages.Results):
-                handover = messages.Handover(generation, self._sids[message.slave], message)
+                handover = messages.Handover(generation, self.sids[message.slave], message)
                 found.append(wire.encode(handover, payload))
         return found
 
