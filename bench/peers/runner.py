@@ -37,6 +37,7 @@ ONE_THREAD = (
 ENVIRONMENT = {
     **dict.fromkeys(ONE_THREAD, "1"),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # Parsl starts programs by their names
+    "PYTHONDONTWRITEBYTECODE": "",  # else each process would compile mwpy, but not what pip has installed and compiled
     "PYTHONPATH": str(ROOT),  # so that all workers can import the functions of the tasks
     "RAY_USAGE_STATS_ENABLED": "0",
 }

@@ -177,11 +177,11 @@ def _publish(
     options: Options, path: str, generation: str, connections: Connections, slave_command: Sequence[str]
 ) -> ResourceKeeper:
     """Write the resource file."""
-    from mwpy._roles import master_parts
     from mwpy._roles.network import first_content
+    from mwpy._roles.resource_keeper import ResourceKeeper
 
     content = first_content(options, generation, connections.addresses, connections.key, slave_command)
-    return master_parts.ResourceKeeper(path, content)
+    return ResourceKeeper(path, content)
 
 
 def _open_store(options: Options, path: str, generation: str) -> RunStore:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
-from mwpy._core.agent import events
 from mwpy._system.clock import Clock
-from mwpy._transport.channel.journal import Journal
-from mwpy._transport.happened import Broken, Connected, Happened
-from mwpy._transport.orders import Answer
-from mwpy._values import messages, records
-from mwpy._values.ids import Buffer
-from mwpy._values.share_messages import Share
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mwpy._core.agent import events
+    from mwpy._transport.channel.journal import Journal
+    from mwpy._transport.happened import Broken, Connected, Happened
+    from mwpy._transport.orders import Answer
+    from mwpy._values import messages, records
+    from mwpy._values.ids import Buffer
+    from mwpy._values.share_messages import Share
 
 __all__ = [
     "AgentConnection",

@@ -16,10 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
-from attrs import evolve
-
-from mwpy import resource_file
 from mwpy._core.master.attendance import Attendance
 from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ReleaseResults, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
@@ -31,16 +29,18 @@ from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, RecordSt
 from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
-from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._roles.sessions import Sessions
 from mwpy._roles.store_delay import StoreDelay
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError, RunDatabaseError
-from mwpy.resource_file import ResourceFile
 
-__all__ = ["MasterIo", "updated"]
+if TYPE_CHECKING:
+    from mwpy._roles.resource_keeper import ResourceKeeper
+    from mwpy.resource_file import ResourceFile
+
+__all__ = ["MasterIo"]
 
 TICK_S = 1.0
 """Seconds between two checks of the resource file and the local agents when nothing else happens."""
@@ -53,29 +53,6 @@ FAREWELL_S = 2.5
 
 LINGER_S = 0.5
 """Seconds for sending the last messages."""
-
-
-def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFile:
-    """A resource file with the figures of this moment.
-
-    Args:
-        content: the previous content of the resource file.
-        core: the master's core.
-        wall: the Unix time.
-    """
-    counts = core.counts()
-    finished = core.closing is not None and core.closing.finished
-    return evolve(
-        content,
-        computation_status=resource_file.FINISHED if finished else resource_file.IN_PROGRESS,
-        timestamp=wall,
-        slaves_wanted=counts.slaves_wanted,
-        slaves_connected=counts.slaves_connected,
-        slaves_needed=counts.slaves_needed,
-        shortest_task=counts.shortest_task_s,
-        connected_jobs=counts.jobs,
-        excluded_hosts=counts.excluded,
-    )
 
 
 def _hand_over(
@@ -350,6 +327,8 @@ class MasterIo:
     # ---- resource file and end -----------------------------------------------------------------------------
 
     def _content(self, resource: ResourceKeeper) -> ResourceFile:
+        from mwpy._roles.resource_keeper import updated  # only a master with a resource file needs it
+
         return updated(resource.template, self.core, self._clock.wall())
 
     def _notice(self, texts: Sequence[str]) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._system import clock
 from mwpy._values.options import Options
 
-__all__ = ["MasterCore", "MasterIo", "ResourceKeeper", "settings_of"]
+__all__ = ["MasterCore", "MasterIo", "settings_of"]
 
 SAVING_S = 60.0
 SAVING_SHARE = 0.1

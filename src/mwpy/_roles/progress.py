@@ -12,7 +12,6 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
-from html import escape
 from operator import index
 from typing import Any, Literal, Protocol, SupportsIndex, TextIO
 
@@ -255,6 +254,8 @@ class NotebookBar:
 
     def show(self, figures: Figures) -> None:
         """Draw the bar."""
+        from html import escape  # only here, because it loads a large table
+
         text, total = self.meter.text(figures), figures.total
         value = f' value="{figures.done}" max="{total}"' if total else ""
         html = f'<progress{value} style="width: 20em; vertical-align: middle"></progress> <code>{escape(text)}</code>'

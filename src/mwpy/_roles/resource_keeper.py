@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attrs import evolve
+
 from mwpy import resource_file
+from mwpy._core.master.core import MasterCore
 from mwpy._system import clock
 from mwpy._system.background import Background
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
 from mwpy._values.errors import ResourceFileError
-from mwpy.resource_file import IN_PROGRESS, ResourceFile
+from mwpy.resource_file import FINISHED, IN_PROGRESS, ResourceFile
 
-__all__ = ["NOTICE_S", "ResourceKeeper"]
+__all__ = ["NOTICE_S", "ResourceKeeper", "updated"]
 
 NOTICE_S = 60.0
 """Seconds for which a resource file that cannot be written is not reported, because the next attempt may succeed."""
@@ -25,6 +28,29 @@ _MISSING = (0, 0, 0)
 
 CLOSE_S = 5.0
 """How long the end of a computation waits for the last content of the file, in seconds."""
+
+
+def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFile:
+    """A resource file with the figures of this moment.
+
+    Args:
+        content: the previous content of the resource file.
+        core: the master's core.
+        wall: the Unix time.
+    """
+    counts = core.counts()
+    finished = core.closing is not None and core.closing.finished
+    return evolve(
+        content,
+        computation_status=FINISHED if finished else IN_PROGRESS,
+        timestamp=wall,
+        slaves_wanted=counts.slaves_wanted,
+        slaves_connected=counts.slaves_connected,
+        slaves_needed=counts.slaves_needed,
+        shortest_task=counts.shortest_task_s,
+        connected_jobs=counts.jobs,
+        excluded_hosts=counts.excluded,
+    )
 
 
 class ResourceKeeper:

@@ -28,9 +28,9 @@ from mwpy._batch import Launch
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.core import OverseerCore
 from mwpy._core.overseer.state import OverseerSettings
-from mwpy._roles.master_io import updated
 from mwpy._roles.overseen_files import agent_command
 from mwpy._roles.overseer import Overseer
+from mwpy._roles.resource_keeper import updated
 from mwpy._simulation.batch import SimulatedBatch, SimulatedJob
 from mwpy._simulation.cluster import Cluster, SimulationFailure
 from mwpy._simulation.machines import Pace
