@@ -30,8 +30,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def real_path(path: str | Path) -> Path:
-    """Return the path of a run database without symbolic links: its lock and its large values are beside the file."""
-    return Path(os.path.realpath(path))
+    """Return the file to which a symbolic link leads: the lock and the large values of the file are beside it."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
 def is_network(kind: str) -> bool:

@@ -57,7 +57,7 @@ class RunStore:
         def open_writer(on_failure: Callable[[str], None]) -> Writer:
             return Writer.open(path, member_id=options.member_id, on_failure=on_failure, sync=sync, name=name)
 
-        return cls(real_path(path), open_writer)
+        return cls(real_path(path).absolute(), open_writer)
 
     def _open(self) -> None:
         self.writer = self._open_writer(self._fail)
