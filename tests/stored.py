@@ -11,6 +11,7 @@ from mwpy._database.writer import Writer
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.failures import Failure
+from mwpy._values.given import Given
 from mwpy._values.groups import payload, spans_of
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
@@ -115,7 +116,7 @@ def opened(path: Path, *, on_failure: Failures | None = None, **options: Any) ->
 def write(writer: Writer, *happened: Record, at: float = NOON, calls: dict[int, bytes] | None = None) -> None:
     """Write records, and wait until they are in the file."""
     done = threading.Event()
-    writer.write(happened, at, done.set, calls)
+    writer.write(Given(happened, at, done.set, calls or {}))
     assert done.wait(30)
 
 

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
+from attrs import evolve
 
 from mwpy._core.master.occurrences import Occurrences
 from mwpy._core.master.reuse import Reuse
 from mwpy._core.master.spans import Span
 from mwpy._simulation.run_store import SimulatedRunStore
-from mwpy._values import records
+from mwpy._values.given import Given
 from mwpy.testing import Cluster, SimulationFailure
 
 
@@ -36,18 +37,11 @@ def test_the_same_seed_gives_the_same_history_over_all_lives() -> None:
     assert histories[0].transcript == histories[1].transcript
 
 
-def _write_later(
-    store: SimulatedRunStore,
-    happened: Sequence[records.Record],
-    wall: float,
-    then: Callable[[], None] | None = None,
-    calls: Mapping[int, bytes] | None = None,
-    may_wait: bool = False,
-) -> None:
+def _write_later(store: SimulatedRunStore, given: Given) -> None:
     """Hand the outcomes over before they are in the file."""
-    if then is not None:
-        then()
-    _write(store, happened, wall, None, calls, may_wait)
+    if given.then is not None:
+        given.then()
+    _write(store, evolve(given, then=None))
 
 
 _write = SimulatedRunStore.write

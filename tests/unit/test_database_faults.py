@@ -25,6 +25,7 @@ from mwpy._system.locks import LocksUnsupported
 from mwpy._values import records
 from mwpy._values.earlier import EarlierAnswers, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
+from mwpy._values.given import Given
 from mwpy._values.groups import entries
 from mwpy.run_database import RunDatabase
 
@@ -158,7 +159,7 @@ def test_a_full_disk_stops_the_writer_and_the_file_stays_right(
     write(writer, algorithm())
     for number in range(1, 1000):
         result = received({number: "x" * 5000})
-        writer.write([submitted(number, 1), result], NOON, lambda number=number: stored.append(number))  # type: ignore[misc]
+        writer.write(Given([submitted(number, 1), result], NOON, lambda number=number: stored.append(number)))  # type: ignore[misc]
     assert failures.happened.wait(30)
     writer.close()
     assert len(failures) == 1
@@ -173,7 +174,7 @@ def test_a_large_value_without_room_stops_the_writer(small_disk: Path) -> None:
     path, failures, called = small_disk / "run.db", Failures(), list[int]()
     writer = opened(path, on_failure=failures)
     write(writer, algorithm(), submitted(1, 1))
-    writer.write([received({1: "x" * 3_000_000})], NOON, lambda: called.append(1))
+    writer.write(Given([received({1: "x" * 3_000_000})], NOON, lambda: called.append(1)))
     assert failures.happened.wait(30)
     writer.close()
     assert f"cannot write a large value to {path}.values: {os.strerror(errno.ENOSPC)}" in failures[0]

@@ -38,6 +38,7 @@ from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierCall, EarlierDoubts, EarlierSent, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
+from mwpy._values.given import Given
 from mwpy._values.groups import entries
 from mwpy._values.ids import TaskId
 from mwpy._values.last_words import NO_WORDS
@@ -228,7 +229,7 @@ def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> No
         found.extend(asked(path, "SELECT first, count FROM submissions"))
         done.set()
 
-    writer.write([algorithm(), submitted(7, 2)], NOON, look)
+    writer.write(Given([algorithm(), submitted(7, 2)], NOON, look))
     assert done.wait(30)
     writer.close()
     assert found == [(7, 2)]
@@ -237,7 +238,7 @@ def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> No
 def test_what_follows_is_called_in_the_order_of_the_records(path: Path) -> None:
     writer, order = opened(path), list[int]()
     for number in range(200):
-        writer.write([records.Notice(str(number))], NOON, lambda number=number: order.append(number))  # type: ignore[misc]
+        writer.write(Given([records.Notice(str(number))], NOON, lambda number=number: order.append(number)))  # type: ignore[misc]
     writer.close()
     assert order == [*range(200)]
 
@@ -247,11 +248,11 @@ def test_records_that_may_wait_are_written_as_soon_as_others_may_not(
 ) -> None:
     monkeypatch.setattr(writing, "LINGER_S", 3600.0)
     writer, order, done = opened(path), list[int](), threading.Event()
-    writer.write([records.Notice("1")], NOON, lambda: order.append(1), may_wait=True)
-    writer.write([records.Notice("2")], NOON, done.set)
+    writer.write(Given([records.Notice("1")], NOON, lambda: order.append(1), may_wait=True))
+    writer.write(Given([records.Notice("2")], NOON, done.set))
     assert done.wait(30)
     assert order == [1]
-    writer.write([records.Notice("3")], NOON, lambda: order.append(3), may_wait=True)
+    writer.write(Given([records.Notice("3")], NOON, lambda: order.append(3), may_wait=True))
     writer.close()
     assert order == [1, 3]
 
@@ -408,9 +409,9 @@ def test_if_it_cannot_write_it_says_so_once_and_calls_nothing(path: Path) -> Non
     failures, called = Failures(), list[int]()
     writer = opened(path, on_failure=failures)
     asked(path, "DROP TABLE events")
-    writer.write([records.Notice("one")], NOON, lambda: called.append(1))
+    writer.write(Given([records.Notice("one")], NOON, lambda: called.append(1)))
     assert failures.happened.wait(30)
-    writer.write([submitted(1, 1)], NOON, lambda: called.append(2))
+    writer.write(Given([submitted(1, 1)], NOON, lambda: called.append(2)))
     writer.close()
     assert len(failures) == 1
     assert f"the run database {path} cannot be used: no such table: events" in failures[0]
@@ -425,12 +426,12 @@ def test_write_waits_if_too_much_waits_to_be_written(path: Path, monkeypatch: py
         was_called.set()
         may_go.wait(30)
 
-    writer.write([records.Notice("one")], NOON, wait)
+    writer.write(Given([records.Notice("one")], NOON, wait))
     assert was_called.wait(30)
 
     def write_more() -> None:
         for _ in range(3):
-            writer.write([records.Notice("more")], NOON)
+            writer.write(Given([records.Notice("more")], NOON))
 
     giver = threading.Thread(target=write_more)
     giver.start()

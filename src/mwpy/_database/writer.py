@@ -28,14 +28,12 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
-
-from attrs import frozen
 
 from mwpy._database.connection import Connection, Damaged, is_run_database, open_for_reading, open_for_writing
 from mwpy._database.earlier import read_earlier, read_frames
@@ -51,18 +49,16 @@ from mwpy._system import clock
 from mwpy._values import records
 from mwpy._values.earlier import Earlier
 from mwpy._values.errors import MwpyError, RunDatabaseError
+from mwpy._values.given import Given
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import Results
 
-__all__ = ["Given", "Writer"]
+__all__ = ["Writer"]
 
 Sync = Literal["normal", "full"]
 
 MOST_WAITING_BYTES = 64 << 20
 """How many bytes wait in the queue at most, until the I/O thread waits."""
-
-RECORD_BYTES = 500
-"""About how many bytes a record takes without its frames and keys."""
 
 BATCH_BYTES = 8 << 20
 """How many bytes are written by one transaction, unless one record has more."""
@@ -75,23 +71,10 @@ LINGER_S = 0.05
 """How long a commit waits for more records if slaves have enough to do, in seconds. The algorithm gets results so much
 later, and a kill of the master loses so much more work."""
 
-_WITH_FRAMES = records.ResultsReceived, records.AnswersKept, records.ResultsHandedOver
-
 _NO_ROOM = errno.ENOSPC, errno.EDQUOT
 
 CLOSE_S = 60.0
 """How long the end of the master waits for the disk, in seconds."""
-
-
-@frozen
-class Given:
-    """One call of `write`."""
-
-    records: Sequence[records.Record]
-    wall: float
-    then: Callable[[], None] | None
-    calls: Mapping[int, bytes]
-    size: int
 
 
 class Writer:
@@ -226,33 +209,14 @@ class Writer:
         """The numbers of all generations, by their names."""
         return dict(self._reading.rows("SELECT name, generation FROM generations ORDER BY generation"))
 
-    def write(
-        self,
-        happened: Sequence[records.Record],
-        wall: float,
-        then: Callable[[], None] | None = None,
-        calls: Mapping[int, bytes] | None = None,
-        may_wait: bool = False,
-    ) -> None:
-        """Write records. If too much waits to be written, wait. One thread calls this at a time.
-
-        Args:
-            happened: the records, in their order.
-            wall: when they were stated, in seconds since 1970.
-            then: called in the writer's thread when the records are in the file. It must not wait.
-            calls: the encoded arguments of tasks that failed, by id, as far as they are known.
-            may_wait: whether everything that is to be called later may be called a little later.
-        """
+    def write(self, given: Given) -> None:
+        """Write records. If too much waits to be written, wait. One thread calls this at a time."""
         if self._failed:
             return
-        self._asked += then is not None
-        size = RECORD_BYTES * len(happened)
-        for record in happened:
-            if isinstance(record, _WITH_FRAMES):
-                size += sum(map(len, record.frames))
-        self._given += size
-        self._queue.put(Given(happened, wall, then, calls or {}, size))
-        if not may_wait and self._asked > self._called:
+        self._asked += given.then is not None
+        self._given += given.size
+        self._queue.put(given)
+        if not given.may_wait and self._asked > self._called:
             self._hurry.set()
         while self._given - self._done > MOST_WAITING_BYTES and not self._failed:
             self._room.clear()

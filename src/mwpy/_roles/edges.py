@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mwpy._transport.happened import Broken, Connected, Happened
     from mwpy._transport.orders import Answer
     from mwpy._values import messages, records
+    from mwpy._values.given import Given
     from mwpy._values.ids import Buffer
     from mwpy._values.share_messages import Share
 
@@ -59,14 +60,7 @@ class Trail(Protocol):
 class RecordStore(Protocol):
     """Where the records of a master are stored for a restart: `Writer`."""
 
-    def write(
-        self,
-        happened: Sequence[records.Record],
-        wall: float,
-        then: Callable[[], None] | None = None,
-        calls: Mapping[int, bytes] | None = None,
-        may_wait: bool = False,
-    ) -> None: ...
+    def write(self, given: Given) -> None: ...
     @property
     def path(self) -> Path: ...
     def delay_s(self) -> float: ...

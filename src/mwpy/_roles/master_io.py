@@ -35,6 +35,7 @@ from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError, RunDatabaseError
+from mwpy._values.given import Given
 
 if TYPE_CHECKING:
     from mwpy._roles.resource_keeper import ResourceKeeper
@@ -314,7 +315,7 @@ class MasterIo:
             calls = {call.task_id: call.payload for call in actions.failed}
             then = partial(_hand_over, outcomes, self.committed, held) if outcomes or held else None
             has_more = self.submissions.pending() > 0  # so no slave waits for what the algorithm submits next
-            store.write(actions.records, self.core.state.wall, then, calls, may_wait=has_more and not held)
+            store.write(Given(actions.records, self.core.state.wall, then, calls, may_wait=has_more and not held))
 
     def _deliver(self) -> None:
         """Hand over what the algorithm's thread may be waiting for."""

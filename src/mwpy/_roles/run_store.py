@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ from mwpy._database.place import real_path
 from mwpy._database.writer import Writer
 from mwpy._roles.stored_values import StoredValues
 from mwpy._values import records
+from mwpy._values.given import Given
 from mwpy._values.options import Options
 from mwpy._values.phrases import counted, first_of
 from mwpy._values.sameness import changes
@@ -120,16 +121,9 @@ class RunStore:
         if self._on_failure is not None:
             self._on_failure(reason)
 
-    def write(
-        self,
-        happened: Sequence[records.Record],
-        wall: float,
-        then: Callable[[], None] | None = None,
-        calls: Mapping[int, bytes] | None = None,
-        may_wait: bool = False,
-    ) -> None:
+    def write(self, given: Given) -> None:
         """Store records; see `Writer.write`."""
-        self.writer.write(happened, wall, then, calls, may_wait)
+        self.writer.write(given)
 
     def delay_s(self) -> float:
         """For how many seconds the disk has not answered; see `Writer.delay_s`."""

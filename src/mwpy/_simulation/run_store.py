@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -19,10 +19,10 @@ from weakref import finalize
 from attrs import define, field
 
 from mwpy._core.master.core import MasterCore
-from mwpy._database.writer import Given, Writer
+from mwpy._database.writer import Writer
 from mwpy._roles.run_store import RunStore
 from mwpy._simulation.world import World
-from mwpy._values import records
+from mwpy._values.given import Given
 from mwpy._values.options import Options
 
 __all__ = ["SimulatedDatabase", "SimulatedRunStore"]
@@ -63,16 +63,9 @@ class SimulatedRunStore:
         """Let a core use what is in the file."""
         RunStore(self.path, lambda _: self.writer).read_into(core, Options(run_database=str(self.path)))
 
-    def write(
-        self,
-        happened: Sequence[records.Record],
-        wall: float,
-        then: Callable[[], None] | None = None,
-        calls: Mapping[int, bytes] | None = None,
-        may_wait: bool = False,
-    ) -> None:
+    def write(self, given: Given) -> None:
         """Write records with the next commit."""
-        self._waiting.append(Given(happened, wall, then, calls or {}, 0))
+        self._waiting.append(given)
         if not self._written:
             self._begin()
 
