@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents are forked only on Linux")
 
 BEGIN = """
-import atexit, gc, os, random, signal, sys, threading, weakref
+import atexit, gc, os, signal, sys, threading, weakref
 from mwpy._system import clean_fork
 
 def fork(run, **variables):
@@ -48,14 +48,14 @@ weakref.finalize(BaseException, os.write, 1, b"finalizer\\n")
 File("unreachable")
 def live():
     gc.collect()
-    print("alive", flush=True)
+    print("alive", gc.isenabled(), flush=True)
     return 3
 code = fork(live)
 print("ended with", code)
 sys.stdout.flush()
 gc.collect()
 """
-    assert run(script) == ["buffered", "alive", "ended with 3", "unreachable", "finalizer", "exit"]
+    assert run(script) == ["buffered", "alive True", "ended with 3", "unreachable", "finalizer", "exit"]
 
 
 def test_it_runs_its_own_exit_handlers() -> None:
@@ -79,21 +79,34 @@ print(fds[1])
     assert kept == f"{sorted(['0', '1', '2', passed])} /dev/null"
 
 
-def test_it_has_its_own_session_name_and_variables_and_draws_other_numbers() -> None:
+def test_it_has_its_own_session_name_and_variables() -> None:
     script = """
-random.seed(1)
 def live():
     print(os.getsid(0) == os.getpid(), open("/proc/self/comm").read().strip(), os.environ["GIVEN"], flush=True)
-    print(random.random(), flush=True)
     return 0
 fork(live, GIVEN="variable")
 print("GIVEN" in os.environ)
-print(random.random())
+"""
+    assert run(script) == ["True mwpy-test variable", "False"]
+
+
+def test_it_reports_signals_and_crashes_to_no_file_of_its_parent() -> None:
+    """A crash is reported to its standard error."""
+    script = """
+import faulthandler
+faulthandler.enable(open(os.devnull, "w"))
+fd = os.open(os.devnull, os.O_WRONLY | os.O_NONBLOCK)
+signal.set_wakeup_fd(fd)
+def live():
+    print(signal.set_wakeup_fd(-1), flush=True)
+    os.dup2(1, 2)
+    signal.raise_signal(signal.SIGSEGV)
+code = fork(live)
+print(code, signal.set_wakeup_fd(-1) == fd)
 """
     lines = run(script)
-    assert lines[0] == "True mwpy-test variable"
-    assert lines[2] == "False"
-    assert lines[1] != lines[3] == "0.13436424411240122"
+    assert lines[:2] == ["-1", "Fatal Python error: Segmentation fault"]
+    assert lines[-1] == "-11 True"
 
 
 def test_it_has_the_signals_of_a_program_that_was_started() -> None:

@@ -24,7 +24,6 @@ from typing import NoReturn
 
 from mwpy._system import fork_safety, forks, memory
 from mwpy._system.process import Child
-from mwpy._system.randomness import reseed
 from mwpy._values.errors import ExitCode
 
 __all__ = ["is_possible", "start"]
@@ -93,7 +92,6 @@ def _live(
         os.setsid()
         _leave_to_parent({1, 2, *pass_fds})
         forks.name_process(name)
-        reseed()
         os.environ.update(environment)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = run()
