@@ -21,11 +21,14 @@ AGENTS = Path(__file__).with_name("agents.py")
 
 SETTLE_S = 5.0
 IDLE_S = 20.0
-RAMP_S = 3.0
 RATE_S = 10.0
 
 WINDOW = 100
 """How many tasks an agent has on average."""
+
+RAMP_TASKS = 3 * WINDOW
+"""The rate is measured after this number of tasks for each agent. At first, each agent has one task, because its
+duration is not known."""
 
 
 @mwpy.task_algorithm
@@ -46,11 +49,15 @@ def idle_share(mw: mwpy.Master) -> float:
     return (time.process_time() - used) / (time.monotonic() - began)
 
 
-def finish(mw: mwpy.Master, least_s: float) -> float:
-    """Run tasks for some seconds. Return how many finished in a second."""
+def finish(mw: mwpy.Master, least: int, least_s: float) -> float:
+    """Run tasks until `least` of them have finished and `least_s` seconds are over.
+
+    Returns:
+        How many finished in a second.
+    """
     finished = 0
     began = time.monotonic()
-    while (seconds := time.monotonic() - began) < least_s:
+    while (seconds := time.monotonic() - began) < least_s or finished < least:
         for number in range(mw.upto_target_number()):
             mw.submit(nothing.task(number))
         mw.loop()
@@ -59,10 +66,10 @@ def finish(mw: mwpy.Master, least_s: float) -> float:
 
 
 def rate(mw: mwpy.Master, agents: int) -> float:
-    """Return tasks per second, as soon as all agents have tasks."""
+    """Return tasks per second, when all agents have had tasks. The time before this does not count."""
     mw.set_target_number(WINDOW * agents)
-    finish(mw, RAMP_S)
-    return finish(mw, RATE_S)
+    finish(mw, RAMP_TASKS * agents, 0.0)
+    return finish(mw, 0, RATE_S)
 
 
 @mwpy.master_algorithm
