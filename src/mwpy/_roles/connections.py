@@ -50,9 +50,10 @@ class AgentStarter:
         Raises:
             OSError: it cannot be started.
         """
-        if run is not None and self.may_fork and clean_fork.is_possible():
-            with suppress(OSError), self._stream(environment) as (variables, fds):
-                return clean_fork.start(run, NAME, environment=variables, pass_fds=fds)
+        with suppress(OSError):  # a large process may be unable to fork, and able to start a program
+            if run is not None and self.may_fork and clean_fork.is_possible():
+                with self._stream(environment) as (variables, fds):
+                    return clean_fork.start(run, NAME, environment=variables, pass_fds=fds)
         with self._stream(environment) as (variables, fds):
             return process.start(command, environment=variables, pass_fds=fds)
 

@@ -37,7 +37,11 @@ IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 def is_possible() -> bool:
     """Whether this process can be forked: it has no threads and uses no GPU, is not large, and has an output and an
-    error stream."""
+    error stream.
+
+    Raises:
+        OSError: it cannot be forked for a trial.
+    """
     return (
         _is_open(sys.__stdout__, 1)
         and _is_open(sys.__stderr__, 2)

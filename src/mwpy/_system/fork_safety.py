@@ -22,6 +22,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import signal
 import stat
 import sys
 import threading
@@ -115,9 +116,13 @@ def _num_threads() -> int:
 
 def _num_threads_after_fork() -> int:
     """Fork once, and count the threads of this process that are left."""
-    child = os.fork()
-    if not child:
-        os._exit(0)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a handler must not raise in the child
+    try:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.waitpid(child, 0)
     until = clock.monotonic() + ENDED_S
     while (number := _num_threads()) > 1 and clock.monotonic() < until:
