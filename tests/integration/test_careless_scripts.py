@@ -111,10 +111,10 @@ def test_a_file_that_hides_a_module_is_named(stage: Stage, name: str) -> None:
 def test_a_script_that_hides_a_module_is_named(stage: Stage) -> None:
     """The import of the module loads the script once more, and fails there."""
     script(stage, "sys.exit(mwpy.main())")
-    (stage.folder / "script.py").rename(stage.folder / "random.py")
-    started = stage.start("", program=[sys.executable, "random.py"])
+    (stage.folder / "script.py").rename(stage.folder / "queue.py")
+    started = stage.start("", program=[sys.executable, "queue.py"])
     assert started.end() == 1
-    assert "random.py hides the module 'random' that Python or mwpy needs" in started.err
+    assert "queue.py hides the module 'queue' that Python or mwpy needs" in started.err
 
 
 # ---- a computation inside a task ----------------------------------------------------------------------------
