@@ -298,8 +298,8 @@ def _text_of_tasks(record: records.Record) -> str:
             return (
                 f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){_causes(charges)}{pause}: {reason}"
             )
-        case records.TasksDue(tasks):
-            return f"DUE {_names(tasks)}"
+        case records.TasksDue(tasks) | records.TasksAwaited(tasks):
+            return f"{'DUE' if isinstance(record, records.TasksDue) else 'AWAITED'} {_names(tasks)}"
         case records.TasksGivenUp(_, _, tasks, reason):
             return f"UNRUNNABLE {_names(tasks)}: {reason}"
         case records.TasksCancelled(_, tasks, when):

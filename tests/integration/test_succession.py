@@ -49,7 +49,9 @@ def _run(stage: Stage, *arguments: object) -> Running:
 
 
 def _start(stage: Stage, script: str = SCRIPT) -> Running:
-    (stage.folder / "script.py").write_text(script)
+    path = stage.folder / "script.py"
+    if not path.exists() or path.read_text() != script:
+        path.write_text(script)
     stage.resource.unlink(missing_ok=True)
     started = _run(
         stage,
@@ -164,5 +166,55 @@ def test_agents_of_a_killed_master_join_its_next_generation_and_bring_what_they_
     assert [agent.end() for agent in agents] == [0, 0], agents[0].err
     assert second.report == sum(range(400))
     assert len({*_lines(stage, "ran")}) == 400
-    assert all("it was started again" in agent.err for agent in agents)
+    assert all("the master was started again" in agent.err for agent in agents)
     assert stage.until_audited("in generation 1")
+
+
+PATIENT = """
+import json, os, sys, time
+from pathlib import Path
+import mwpy
+from tests.integration.apps.restarted import append
+state = {"runs": 0}
+def work(number):
+    state["runs"] += 1
+    append("ran", f"{number}:{os.getpid()}")
+    while number == 0 and not Path("finish").exists():
+        time.sleep(0.01)
+    return [number, state["runs"], os.getpid()]
+@mwpy.master_algorithm
+def master(mw, argv):
+    numbers = [0, *range(1000, 1003)] if Path("life").exists() else range(4)
+    for number in numbers:
+        mw.submit(mwpy.task(work, number), tag=number)
+    found = []
+    while len(found) < 4:
+        mw.loop()
+        for result in mw.results():
+            found.append([*result.value, result.sid])
+    print(json.dumps(found))
+    return 0
+sys.exit(mwpy.main())
+"""
+
+
+def test_a_task_that_runs_when_its_master_dies_finishes_in_its_slave_which_then_serves_the_next_generation(
+    stage: Stage,
+) -> None:
+    first = _start(stage, PATIENT)
+    command = ("--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
+    agent = _run(stage, *command, "--mw-slave-processes", "1")
+    until(lambda: bool(_lines(stage, "ran")), "a running task")
+    [running] = _lines(stage, "ran")
+    first.send(signal.SIGKILL)
+    first.end()
+    (stage.folder / "life").touch()
+    second = _start(stage, PATIENT)
+    until(lambda: "back at the master" in agent.err, "the agent at the second master")
+    (stage.folder / "finish").touch()
+    assert second.end() == 0, second.err + agent.err
+    assert agent.end() == 0, agent.err
+    pid = int(running.split(":")[1])
+    assert _lines(stage, "ran") == [running, *(f"{number}:{pid}" for number in range(1000, 1003))]
+    later = [[1000 + each, 2 + each, pid, "SLAVE-0"] for each in range(3)]
+    assert sorted(second.report) == [[0, 1, pid, "SLAVE-0"], *later]

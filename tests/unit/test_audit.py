@@ -122,6 +122,7 @@ TEXTS: list[tuple[records.Record, str]] = [
         records.AttemptsEnded(SID, ONE, "why", (records.Charge(SID, Cause.ERROR, "what"),)),
         "SLAVE-0 -> 1 attempt ended beside others (task 1 (max)), error: why",
     ),
+    (records.TasksAwaited(ONE), "AWAITED task 1 (max)"),
     (records.TasksDue(ONE), "DUE task 1 (max)"),
     (
         records.TasksGivenUp(SID, True, TASKS, "why"),

@@ -377,22 +377,29 @@ def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
         opened(path)
 
 
+FIRST_VERSION = (
+    *("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls", "ALTER TABLE agents DROP COLUMN returns_s"),
+    "PRAGMA user_version = 1",
+)
+"""What makes a file of the first version of the schema."""
+
+
 def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
     run(path, algorithm(), submitted(1, 2), received({1: "one", 2: 4}))
-    for statement in ("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls", "PRAGMA user_version = 1"):
+    for statement in FIRST_VERSION:
         asked(path, statement)
     writer = opened(path)
     *_, answers = writer.earlier()
     assert isinstance(answers, EarlierAnswers)
     assert entries(*writer.frames(answers.row))[0] == ["one", 4]
     writer.close()
-    assert asked(path, "PRAGMA user_version") == [(4,)]
+    assert asked(path, "PRAGMA user_version") == [(5,)]
     assert asked(path, "SELECT count(*) FROM once") == [(0,)]
 
 
 def test_a_damaged_file_of_an_older_mwpy_is_saved(path: Path) -> None:
     run(path, algorithm(), *[submitted(number, 1) for number in range(1, 200)])
-    for statement in ("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls", "PRAGMA user_version = 1"):
+    for statement in FIRST_VERSION:
         asked(path, statement)
     os.truncate(path, path.stat().st_size - 8192)
     writer = opened(path)

@@ -183,13 +183,6 @@ def test_an_agent_leaves_if_the_resource_file_says_that_its_master_has_ended(
     assert core.take_actions().exit is code
 
 
-def test_an_agent_joins_the_next_generation_of_its_master(core: AgentCore) -> None:
-    core.handle(Disconnected("it broke"), 1.0)
-    now = until_asked(core)
-    core.handle(ComputationOver("it was started again", finished=False, again=True), now)
-    assert (core.leaving, core.departure.comes_back, core.departure.was_stopped) == (True, True, False)
-
-
 def test_an_agent_that_comes_back_too_late_joins_again_as_a_new_one(core: AgentCore) -> None:
     core.handle(Disconnected("it broke"), 1.0)
     now = until_asked(core)

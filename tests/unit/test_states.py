@@ -130,6 +130,7 @@ RECORDS: dict[TaskEvent, Callable[[Story], records.Record]] = {
     _E.FINISH: _results,
     _E.RETURN: lambda story: records.TasksReturned(story.slaves[0].sid, [story.named()], "why"),
     _E.DELAY: lambda story: records.TasksReturned(story.slaves[0].sid, [story.named()], "why", (), 1.0),
+    _E.AWAIT: lambda story: records.TasksAwaited([story.named()]),
     _E.BE_DUE: lambda story: records.TasksDue([story.named()]),
     _E.REPEAT: lambda story: records.AttemptsStarted(story.slaves[1].sid, [story.named(2)], story.slaves[0].sid, "why"),
     _E.END_ONE: lambda story: records.AttemptsEnded(story.slaves[0].sid, [story.named()], "why"),

@@ -12,8 +12,8 @@ from tests.spans import held_by, ids_of
 from tests.unit.test_reuse import CODE, File
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import HoldResults, ShutDown
-from mwpy._core.master.events import Received, Stored
+from mwpy._core.master.commands import CancelTasks, HoldResults, Running, ShutDown, Waiting
+from mwpy._core.master.events import Received, Stored, Stranger, Vanished
 from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.reuse import GENERATIONS_KEPT
 from mwpy._core.master.spans import Span
@@ -22,9 +22,10 @@ from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
-from mwpy._values.errors import DependencyFailed, ProtocolError
+from mwpy._values.errors import DependencyFailed, ProtocolError, TaskCancelled
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import plain_keys
+from mwpy._values.max_failures import MaxFailures
 from mwpy._values.message_checks import MAX_ATTEMPT
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
@@ -51,11 +52,18 @@ def handover(
 class Successor(File):
     """The second generation of a master. In the first one, the tasks 1 to 6 had the arguments 1 to 6."""
 
+    returns_s: float = 0.0
+    once: int = 0
+    """How many of them were sent that must not run twice."""
+
     def __attrs_post_init__(self) -> None:
         File.__attrs_post_init__(self)
         self.core.state.settings = evolve(self.core.state.settings, task_group=2)
         self.generation(1, [1, 2, 3, 4, 5, 6])
+        if self.once:
+            self.sent(1, 1, self.once)
         self.reuse.names = {"first": 1, "lost": 9}
+        self.reuse.awaited.returns_s = self.returns_s
         self.reuse.begin()
         self.core.definitions.add(Defined(SQUARE))
 
@@ -349,3 +357,227 @@ def test_a_result_of_a_generation_long_ago_is_left_out() -> None:
     file.reuse.apply(EarlierAnswers(1, 8, SlaveId("SLAVE-4"), "host", 1.0, results))
     file.reuse.begin()
     assert file.submit([1]) == [1]
+
+
+# ---- tasks that still run at agents -------------------------------------------------------------------------------
+
+
+ONCE = TaskPolicy(retry=False)
+
+
+def runs(
+    master: Successor, *tasks: int, peer: bytes = b"a", generation: str = "first", slave: int = 1
+) -> list[messages.Message]:
+    """A slave of an agent still runs tasks of a former generation. Return what the master sends to the agent."""
+    master.core.take_actions()
+    master.receive(messages.StillRunning(slave, generation, [*tasks], [1] * len(tasks)), peer)
+    return [each.message for each in master.core.take_actions().sends]
+
+
+def waiting(master: Successor) -> list[int]:
+    """The tasks that wait for agents."""
+    return [*master.core.state.jar.delayed.tasks]
+
+
+def test_a_task_that_still_runs_is_not_sent_to_another_slave(master: Successor) -> None:
+    master.connect(b"b", slaves=1)
+    master.submit([1, 2, 9])
+    assert runs(master, 1) == []
+    assert waiting(master) == [1]
+    master.act()
+    assert held_by(master.core, "SLAVE-0") == [2, 3]
+    master.submit([2])
+    actions = master.bring_and_store([1])
+    assert [each.task_id for each in actions.results] == [1]
+    assert waiting(master) == []
+
+
+def test_a_task_that_is_submitted_while_it_still_runs_waits(master: Successor) -> None:
+    runs(master, 1, 2)
+    master.submit([3, 2, 1], packed=True)
+    assert waiting(master) == [2, 3]
+    assert ids_of(master.core.state.jar.pending.spans()) == [1]
+    master.bring_and_store([2])
+    assert waiting(master) == [3]
+
+
+def test_a_task_runs_here_when_its_old_slave_has_ended_without_a_result(master: Successor) -> None:
+    runs(master, 1, 2)
+    runs(master, 3, slave=2)
+    master.submit([1, 2, 3])
+    runs(master, 2)
+    assert waiting(master) == [2, 3]
+    runs(master)
+    assert waiting(master) == [3]
+    assert ids_of(master.core.state.jar.pending.spans()) == [1, 2]
+
+
+def test_a_task_runs_here_when_the_agent_is_lost_that_still_ran_it(master: Successor) -> None:
+    master.submit([1])
+    runs(master, 1)
+    master.core.handle(Vanished(b"a", 0.0), 0.0)
+    master.act()
+    assert (waiting(master), master.core.state.jar.pending.count) == ([], 1)
+
+
+def test_a_task_that_failed_and_is_tried_again_runs_here(master: Successor) -> None:
+    master.submit([1])
+    runs(master, 1)
+    assert master.bring([1], failed=[0], again=[0]) == []
+    assert (waiting(master), master.core.state.jar.pending.count) == ([], 1)
+
+
+def test_a_task_waits_until_its_result_is_stored(master: Successor) -> None:
+    master.submit([1])
+    runs(master, 1)
+    [record] = master.bring([1])
+    runs(master)
+    assert waiting(master) == [1]
+    master.core.handle(Stored(record, ROW), 0.0)
+    assert [each.task_id for each in master.core.take_actions().results] == [1]
+
+
+def test_a_failure_that_is_stored_lets_the_task_run_if_failed_tasks_run_again() -> None:
+    master = Successor()
+    master.connect()
+    master.reuse.rerun_failed = master.reuse.awaited.rerun_failed = True
+    master.submit([1], policy=ONCE)
+    runs(master, 1)
+    master.bring_and_store([1], failed=[0])
+    assert (waiting(master), master.core.state.jar.pending.count) == ([], 1)
+
+
+def test_a_task_that_must_not_run_twice_is_unrunnable_when_its_old_slave_has_no_result(master: Successor) -> None:
+    runs(master, 1)
+    master.submit([1], policy=ONCE)
+    master.core.take_actions()
+    runs_no_more = messages.StillRunning(1, "first", [], [])
+    master.receive(runs_no_more)
+    [unrunnable] = master.core.take_actions().unrunnable
+    assert unrunnable.task_id == 1
+    assert "has ended without a result" in unrunnable.reason
+    assert waiting(master) == []
+
+
+def test_a_task_that_was_cancelled_while_it_waited_is_released_by_nobody(master: Successor) -> None:
+    master.submit([1])
+    runs(master, 1)
+    master.core.obey(CancelTasks([(1, 1)], Running.KILL))
+    runs(master)
+    assert (waiting(master), master.core.state.jar.pending.count) == ([], 0)
+
+
+def test_a_task_that_pauses_after_it_has_waited_is_not_released(master: Successor) -> None:
+    """It was released, ran, and pauses before its next attempt."""
+    master.connect(b"b", slaves=1)
+    runs(master, 1)
+    master.submit([1], policy=TaskPolicy(retries_errors=True, attempts_max=3, after=60.0))
+    runs(master)
+    runs(master, 1)
+    runs(master)
+    master.act()
+    failed = Results(1, [1], [1], [1], [0.1], [0], again=[0])
+    master.receive(failed, b"b", [groups.payload(1, [FAILURE])])
+    master.act()
+    runs(master, 1)
+    runs(master)
+    assert master.core.state.jar.delayed.tasks[1].pause_s == 60.0
+
+
+@pytest.mark.parametrize("generation", ["unknown", "first"])
+def test_a_slave_whose_task_nobody_wants_may_end(master: Successor, generation: str) -> None:
+    """The file does not know its generation, or its task has an answer."""
+    master.bring_and_store([1])
+    assert runs(master, 1, generation=generation) == [messages.NotWanted(1)]
+    assert runs(master, generation=generation) == []
+
+
+def test_without_a_run_database_nobody_wants_old_tasks(master: Successor) -> None:
+    master.core.reuse = None
+    assert runs(master, 1) == [messages.NotWanted(1)]
+
+
+def test_tasks_that_cannot_wait_run_at_once(master: Successor) -> None:
+    """Those that are addressed to a slave, and those whose values should stay at an agent."""
+    master.connect(b"b", slaves=1)
+    runs(master, 1, 2)
+    assert master.submit([1], policy=TaskPolicy(sid=SlaveId("SLAVE-0"))) == [1]
+    assert master.submit([2], policy=TaskPolicy(keep=True)) == [2]
+    runs(master, 1, 2)
+    assert waiting(master) == []
+
+
+# ---- tasks that must not run twice --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def doubtful() -> Successor:
+    """The former generation sent tasks 1 to 3 to slaves, and they must not run twice. Its agents look for their master
+    for 100 seconds."""
+    master = Successor(returns_s=100.0, once=3)
+    master.connect()
+    return master
+
+
+def _later(master: Successor, now: float) -> Actions:
+    master.core.handle(Stranger("10.0.0.9", "nobody"), now)
+    master.core.decide(now)
+    master.core.check()
+    return master.core.take_actions()
+
+
+def test_a_task_that_may_have_run_waits_for_the_agents_of_the_former_generation(doubtful: Successor) -> None:
+    _later(doubtful, 5.0)
+    doubtful.submit([1, 2, 3], policy=ONCE)
+    assert doubtful.core.take_actions().unrunnable == []
+    assert waiting(doubtful) == [1, 2, 3]
+    actions = doubtful.bring_and_store([1])
+    assert [each.task_id for each in actions.results] == [1]
+    runs(doubtful, 2)
+    assert doubtful.core.next_deadline() == 105.0
+    actions = _later(doubtful, 105.0)
+    assert [(each.task_id, "before the master was started again" in each.reason) for each in actions.unrunnable] == [
+        (3, True)
+    ]
+    assert waiting(doubtful) == [2]
+    _later(doubtful, 1000.0)
+    assert [each.task_id for each in doubtful.bring_and_store([2]).results] == [2]
+
+
+def test_a_task_that_may_have_run_does_not_wait_when_all_agents_have_given_up(doubtful: Successor) -> None:
+    _later(doubtful, 5.0)
+    _later(doubtful, 105.0)
+    doubtful.submit([1], policy=ONCE)
+    assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
+
+
+def test_a_task_that_may_have_run_does_not_wait_if_it_cannot(doubtful: Successor) -> None:
+    doubtful.submit([1], policy=TaskPolicy(retry=False, sid=SlaveId("SLAVE-0")))
+    assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
+
+
+def test_the_master_says_what_it_waits_for(doubtful: Successor) -> None:
+    doubtful.core.waiting = Waiting.FOREVER
+    _later(doubtful, 0.0)
+    doubtful.submit([1, 2], policy=ONCE)
+    runs(doubtful, 1)
+    notices: list[str] = []
+    for now in range(1, 12):
+        notices += [each.text for each in _later(doubtful, float(now)).records if isinstance(each, records.Notice)]
+    assert (
+        "nothing has progressed for 5 s: 1 task still run at slaves that have outlived the former master, and 1 task "
+        "with retry=False wait 95 s longer for agents that may have run them before the master was started again"
+    ) in notices
+    runs(doubtful)
+    _later(doubtful, 100.0)
+    assert doubtful.reuse.awaited.text(100.0) == ""
+
+
+def test_a_task_that_would_wait_is_cancelled_if_the_run_is_stopped(doubtful: Successor) -> None:
+    doubtful.core.state.settings = evolve(doubtful.core.state.settings, max_failures=MaxFailures(1))
+    doubtful.core.stop.stopped = True
+    doubtful.submit([1], policy=ONCE)
+    assert waiting(doubtful) == [1]
+    [cancelled] = doubtful.act().results
+    assert isinstance(cancelled.error, TaskCancelled)
+    assert waiting(doubtful) == []

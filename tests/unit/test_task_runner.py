@@ -18,7 +18,7 @@ from tests.spans import MAX, span
 
 import mwpy
 from mwpy._core.master.spans import LeftState
-from mwpy._roles import task_runner, unsendable
+from mwpy._roles import loaded, task_runner, unsendable
 from mwpy._roles.task_logs import Allowance
 from mwpy._roles.task_runner import MEASURE_S, TaskRunner
 from mwpy._system import memory
@@ -510,7 +510,7 @@ def test_forgotten_functions_are_collected_although_they_refer_to_themselves(
     end: _End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, a slave kept all of them until Python had made enough other objects."""
-    monkeypatch.setattr(task_runner, "GARBAGE_BYTES", 1000)
+    monkeypatch.setattr(loaded, "GARBAGE_BYTES", 1000)
     runner = _runner(end)
     scope: dict[str, Any] = {"__name__": "__main__", "data": bytes(2000)}
     exec("def recursive(): return recursive, data", scope)
@@ -522,7 +522,7 @@ def test_forgotten_functions_are_collected_although_they_refer_to_themselves(
             end.arrive(messages.Algorithms([definition], forgotten), [CODEC.dumps_function(scope["recursive"], "f")])
             _give(end, 10 + number, number=number)
             runner.turn(0.0, 100)
-            kept += [weakref.ref(runner._functions[number])]
+            kept += [weakref.ref(runner._algorithms.functions[number])]
         assert [each() is None for each in kept] == [True, True, False]
     finally:
         gc.enable()
@@ -701,7 +701,7 @@ def test_only_the_thread_and_process_of_a_task_leave_states(end: _End) -> None:
         end.forked = False
 
     runner.get_ready()
-    runner._functions[1] = task
+    runner._algorithms.functions[1] = task
     _give(end, 1)
     runner.turn(0.0, 100)
     leave()

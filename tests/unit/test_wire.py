@@ -38,6 +38,9 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Tasks(1, [1], [1], [1], [0], shares=[Share("digest", 9, "")]), [b"x"]),
     (messages.Results(1, [1], [1], [1], [0.5], [0]), [b"x"]),
     (messages.Handover("g1", "SLAVE-0", messages.Results(1, [1], [1], [1], [0.5], [0])), [b"x"]),
+    (messages.StillRunning(1, "g1", [1, 7], [2, 1]), []),
+    (messages.NotWanted(1), []),
+    (messages.NextGeneration(1, "app.py"), []),
     (messages.Revoke(1, 2), []),
     (messages.Revoked(1, [1], [1], [1]), []),
     (messages.Cancel([1, 5], [4, 1], True), []),
@@ -96,6 +99,8 @@ def test_every_kind_of_message_can_travel() -> None:
         ([VERSION + b"\x03\x81\xa6reason\xa1\xff"], "a malformed Refused"),
         ([VERSION + b"\x0d\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
         ([VERSION + b"\x0d\x80", b"x"], "payload frames, but none are expected"),
+        (wire.encode(messages.StillRunning(1, "g", [5, 2], [1, 1])), "not in ascending order"),
+        (wire.encode(messages.StillRunning(1, "g", [1], [1 << 60])), "more tasks than a slave can have started"),
     ],
 )
 def test_what_is_no_message_is_a_protocol_error(frames: list[Any], words: str) -> None:
@@ -126,6 +131,9 @@ TOO_LARGE: list[messages.Message] = [
     messages.Handover(LONG, "SLAVE-0", messages.Results(1, [1], [1], [1], [0.5], [])),
     messages.Handover("g1", LONG, messages.Results(1, [1], [1], [1], [0.5], [])),
     messages.Handover("g1", "SLAVE-0", messages.Results(1, MANY, MANY, MANY, [0.0] * len(MANY), [])),
+    messages.StillRunning(-1, "g1", [1], [1]),
+    messages.StillRunning(1, LONG, [1], [1]),
+    messages.StillRunning(1, "g1", MANY, MANY),
     messages.Reported(-1, 1, 1, 0.0),
     messages.Reported(1, -1, 1, 0.0),
     messages.Reported(1, 1, -1, 0.0),
@@ -173,9 +181,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 20),
-        (wire.FROM_MASTER, "an agent", 17),
-        (wire.FROM_SLAVE, "an agent", 7),
+        (wire.FROM_AGENT, "a master", 21),
+        (wire.FROM_MASTER, "an agent", 18),
+        (wire.FROM_SLAVE, "an agent", 8),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],
 )

@@ -49,7 +49,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
     "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
-    "agents": ("at", "agent", "host", "pid", "job", "address", "slaves", "python"),
+    "agents": ("at", "agent", "host", "pid", "job", "address", "slaves", "python", "returns_s"),
     "slaves": ("at", "sid", "agent", "kind"),
     "events": ("at", "kind", "text"),
 }
@@ -63,6 +63,7 @@ _LEFT_OUT = (
     records.TasksReceived,
     records.ResultsSent,
     records.TasksDue,
+    records.TasksAwaited,
     records.TasksUnblocked,
     records.TasksCancelling,
     records.TaskCheckpointed,
@@ -341,7 +342,7 @@ class TaskRows:
             self._heard(sid, sum(each.count for each in tasks), at if charges else held.since)
 
     def _given_up(self, record: records.TasksGivenUp, at: float, batch: Batch) -> None:
-        self._end(record.tasks, "unrunnable", record.sid, record.reason, at, batch)
+        self._end(record.tasks, "unrunnable", record.sid or None, record.reason, at, batch)
         if record.held:
             self._losses(record.sid, record.tasks, record.charges, at, batch)
 
@@ -400,7 +401,7 @@ class MemberRows:
 
     def _agent(self, record: records.AgentConnected, at: float, batch: Batch) -> None:
         who = record.agent, record.host, record.pid, record.job, record.address
-        self.numbers.add(batch, "agents", at, *who, record.slaves, record.python)
+        self.numbers.add(batch, "agents", at, *who, record.slaves, record.python, record.returns_s)
 
     def _agent_ended(self, record: records.AgentLost | records.AgentLeft, at: float, batch: Batch) -> None:
         change = "UPDATE agents SET ended = ?, reason = ? WHERE generation = ? AND agent = ?"

@@ -286,5 +286,7 @@ CREATE TABLE calls (
 );
 """
 
-UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND, _THIRD, _FOURTH)
+_FIFTH = "ALTER TABLE agents ADD COLUMN returns_s REAL NOT NULL DEFAULT 0;"
+
+UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND, _THIRD, _FOURTH, _FIFTH)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""

@@ -209,6 +209,12 @@ class Writer:
         """The numbers of all generations, by their names."""
         return dict(self._reading.rows("SELECT name, generation FROM generations ORDER BY generation"))
 
+    def returns_s(self, generations: int) -> float:
+        """For how long agents of the last generations before this one may look for their master, in seconds."""
+        query = "SELECT max(returns_s) FROM agents WHERE generation >= ? AND generation < ? AND ended IS NULL"
+        [(longest,)] = self._reading.rows(query, (self.generation - generations, self.generation))
+        return longest or 0.0
+
     def write(self, given: Given) -> None:
         """Write records. If too much waits to be written, wait. One thread calls this at a time."""
         if self._failed:

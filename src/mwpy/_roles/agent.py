@@ -362,8 +362,7 @@ class Agent:
                     self._measure(self._slaves[number], exact_above, now)
             for number in actions.collect:
                 self._collect(self._slaves[number], now)
-            for message in actions.to_master:
-                link.send(message.received or wire.encode(message.message, message.payload))
+            link.post(actions.succeeds, actions.to_master)
             if actions.ask_addresses:
                 self._link.ask()
             if actions.connect_to is not None:

@@ -27,6 +27,10 @@ class GivenShares:
         else:
             self._given.pop(message.digest, None)
 
+    def forget_all(self) -> None:
+        """Another generation of the master begins."""
+        self._given.clear()
+
     def can_start(self, waiting: Sequence[WaitingTasks]) -> bool:
         """Whether a task waits, and the shared objects that the next one needs are in this process."""
         if not waiting:

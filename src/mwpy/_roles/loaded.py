@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from attrs import define, field
 from msgspec import Struct
 
+from mwpy._system.modules import LoadedFiles
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import undisturbed
 from mwpy._transport.codec import loads_function
@@ -19,7 +22,11 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messages import LoadFailure
 from mwpy._values.phrases import first_of
 
-__all__ = ["NEVER_DEFINED", "Unavailable", "load_algorithm"]
+__all__ = ["NEVER_DEFINED", "LoadedAlgorithms", "Unavailable", "load_algorithm"]
+
+GARBAGE_BYTES = 32 << 20
+"""After so many bytes of functions by value, what was forgotten is collected. Most functions of a notebook are in a
+cycle: a function that is found by its name refers to its algorithm, and a recursive function to itself."""
 
 
 class Unavailable(Struct):
@@ -77,3 +84,64 @@ def _compared(
         return function
     reason = f"{first_of(other, len(other))} {'differs' if len(other) == 1 else 'differ'} from the master's"
     return Unavailable(f"{reason}: {REMEDY}", LoadFailure.OTHER_CODE)
+
+
+@define(eq=False)
+class LoadedAlgorithms:
+    """The algorithms that the master has defined, by number.
+
+    Args:
+        files: the files that this process has loaded.
+    """
+
+    _files: LoadedFiles
+    functions: dict[int, Callable[..., Any]] = field(factory=dict)
+    """Those that can run here."""
+    unavailable: dict[int, Unavailable] = field(factory=dict)
+    """Why others cannot run here."""
+    names: dict[int, str] = field(factory=dict)
+    _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = field(factory=dict)
+    """Those by value that were not used yet. Each is unpickled before its first task, because most slaves of an agent
+    never run most of them."""
+    _unpacked: int = 0
+    """Bytes of those that were unpickled since the last garbage collection."""
+
+    def define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
+        """Take over definitions, and forget what the master has forgotten."""
+        tables: list[dict[int, Any]] = [self.functions, self._packed, self.unavailable, self.names]
+        for number in message.forgotten:
+            for table in tables:
+                table.pop(number, None)
+        if message.forgotten and self._unpacked > GARBAGE_BYTES:
+            self._unpacked = 0
+            gc.collect()
+        pickles = iter(payload)
+        for definition in message.definitions:
+            self.names[definition.number] = definition.name
+            if definition.reference:
+                self._keep(definition.number, load_algorithm(definition, None))
+            else:
+                self._packed[definition.number] = definition, next(pickles)
+
+    def unpack(self, number: int) -> Callable[..., Any] | None:
+        """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
+        if number in self._packed:
+            definition, pickled = self._packed.pop(number)
+            self._unpacked += len(pickled)
+            self._keep(number, load_algorithm(definition, pickled))
+        return self.functions.get(number)
+
+    def forget_all(self) -> str:
+        """Another generation of the master defines its own. Return a file that was edited since it was loaded, if there
+        is one."""
+        for table in self.functions, self._packed, self.unavailable, self.names:
+            table.clear()
+        return self._files.edited()
+
+    def _keep(self, number: int, loaded: Callable[..., Any] | Unavailable) -> None:
+        """Keep an algorithm, or the reason why it cannot run here."""
+        self._files.look()
+        if isinstance(loaded, Unavailable):
+            self.unavailable[number] = loaded
+        else:
+            self.functions[number] = loaded

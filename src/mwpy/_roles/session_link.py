@@ -30,7 +30,7 @@ class SessionLink:
     Args:
         link: the first connection.
         search: finds the master, and connects to it again; None if the agent has no session.
-        brought: the results that the agent brings from a former generation of the master.
+        brought: the results that the agent brings from a former generation of the master, as messages.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class SessionLink:
     ) -> None:
         self._link = link
         self._search = search
-        self._brought = brought
+        self._brought = [*brought]
+        self._brought_bytes = 0
+        """About how many bytes of these came since the last session ended."""
         self.sids: dict[int, SlaveId] = {}
         """The ids that the master has given to slaves, by number, until it has handled everything of the slave."""
         self._died: deque[tuple[int, int]] = deque()
@@ -111,6 +113,24 @@ class SessionLink:
         handled = None if self.session is None else self.session.handled
         self._link.send(wire.encode(replace(hello, handled=handled)))
 
+    def post(self, succeeds: str | None, outgoing: Sequence[events.Outgoing]) -> None:
+        """Send what the core has decided to send.
+
+        Args:
+            succeeds: the generation of the master with which the session has ended before; None if it goes on.
+        """
+        if succeeds is not None:
+            self._brought += self.handovers(succeeds)
+            self.session = None
+            self.sids.clear()
+            self._died.clear()
+        for message in outgoing:
+            frames = message.received or wire.encode(message.message, message.payload)
+            if self.session is None and self._has_ended and isinstance(message.message, messages.Handover):
+                self._brought.append(frames)
+                self._brought_bytes += sum(map(len, frames))
+            self.send(frames)
+
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master, now or when there is a connection again."""
         if self.session is not None:
@@ -146,7 +166,9 @@ class SessionLink:
         """The master has accepted the agent, or goes on with its session: send again what it has not handled."""
         if self.session is None:
             self.session = Session() if self._has_session else None
-            for frames in self._brought:
+            self._has_ended = False
+            brought, self._brought, self._brought_bytes = self._brought, [], 0
+            for frames in brought:
                 self.send(frames)
             return
         if welcome.handled is None:
@@ -191,4 +213,5 @@ class SessionLink:
     @property
     def is_full(self) -> bool:
         """Whether so much waits for a connection that slaves must wait, too."""
-        return self._has_ended and self.session is not None and self.session.kept_bytes > KEPT_BYTES
+        kept_bytes = self._brought_bytes if self.session is None else self.session.kept_bytes
+        return self._has_ended and kept_bytes > KEPT_BYTES

@@ -84,8 +84,6 @@ class TaskLogs:
     _number: int
     _tasks: RunningTasks
     _put: Callable[[Logged], None]
-    names: dict[int, str] = field(factory=dict)
-    """The names of the algorithms, by number."""
     algorithm: str = ""
     """The name of the algorithm that runs; empty if none does."""
     waiting: bool = False

@@ -7,11 +7,10 @@ the journal if this process dies, or if it is busy with one task for long.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import count as counted
 from itertools import repeat
@@ -21,13 +20,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mwpy._core.holding import count_of, take_named
 from mwpy._roles.checkpoints import RunningTasks
 from mwpy._roles.given_shares import GivenShares
-from mwpy._roles.loaded import NEVER_DEFINED, Unavailable, load_algorithm
+from mwpy._roles.loaded import NEVER_DEFINED, LoadedAlgorithms
 from mwpy._roles.stretches import Stretches
 from mwpy._roles.task_logs import TaskLogs
 from mwpy._roles.unsendable import check_size, not_sendable
 from mwpy._roles.waiting_tasks import WaitingTasks, divided
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
+from mwpy._system.modules import LoadedFiles
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
@@ -62,10 +62,6 @@ FOREVER_S = 86400.0
 MEASURE_S = 0.02
 """Seconds between two measurements of this process's memory. One takes about 10 µs."""
 
-GARBAGE_BYTES = 32 << 20
-"""After so many bytes of functions by value, what was forgotten is collected. Most functions of a notebook are in a
-cycle: a function that is found by its name refers to its algorithm, and a recursive function to itself."""
-
 CODEC = Codec()
 
 _NO_STATE: Sequence[Buffer] = ()
@@ -82,6 +78,7 @@ class TaskRunner:
         codec: encodes results.
         ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
         max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
+        loaded: the files that this process had loaded before.
     """
 
     def __init__(
@@ -93,6 +90,7 @@ class TaskRunner:
         codec: Codec = CODEC,
         ends_the_turn: tuple[type[BaseException], ...] = (),
         max_memory_bytes: int = 0,
+        loaded: LoadedFiles | None = None,
     ) -> None:
         self._end = end
         self._number = number
@@ -103,15 +101,7 @@ class TaskRunner:
         """When to measure the memory of this process again."""
         self._codec = codec
         self._ends_the_turn = ends_the_turn
-        self._functions: dict[int, Callable[..., Any]] = {}
-        """The algorithms that can run here, by number."""
-        self._packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = {}
-        """The algorithms by value that were not used yet. Each is unpickled before its first task, because most slaves
-        of an agent never run most of them."""
-        self._unpacked = 0
-        """Bytes of the algorithms that were unpickled since the last garbage collection."""
-        self._unavailable: dict[int, Unavailable] = {}
-        """Why the other algorithms cannot run here."""
+        self._algorithms = LoadedAlgorithms(loaded or LoadedFiles())
         self._shares = GivenShares()
         self._waiting: deque[WaitingTasks] = deque()
         """Tasks that arrived and were not started. The agent may have taken some of them back."""
@@ -179,7 +169,7 @@ class TaskRunner:
         while can_start(waiting) and most > 0 and not end.eof:
             span = waiting.popleft()
             checkpoints.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
-            self._logs.algorithm = self._logs.names.get(span.number, "")
+            self._logs.algorithm = self._algorithms.names.get(span.number, "")
             time_left.RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
             try:
                 ran = self._run(span, most)
@@ -202,11 +192,11 @@ class TaskRunner:
         """
         end = self._end
         start = end.start if span.seconds_max is None else end.start_timed
-        function = self._functions.get(span.number)
+        function = self._algorithms.functions.get(span.number)
         if function is None:
             if not start(span.position):  # if unpickling ends this process, the first task is charged
                 return 0
-            function = self._unpack(span.number)
+            function = self._algorithms.unpack(span.number)
             if function is None:
                 return self._refuse(span)
         if span.portion and end.run_each is not None:
@@ -270,19 +260,11 @@ class TaskRunner:
         self._tasks.began = monotonic()  # of the next task
         return not self._end.eof
 
-    def _unpack(self, number: int) -> Callable[..., Any] | None:
-        """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
-        if number in self._packed:
-            definition, pickled = self._packed.pop(number)
-            self._unpacked += len(pickled)
-            self._keep(number, load_algorithm(definition, pickled))
-        return self._functions.get(number)
-
     def _refuse(self, span: WaitingTasks) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
-        why = self._unavailable.get(span.number, NEVER_DEFINED)
+        why = self._algorithms.unavailable.get(span.number, NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
-        reason = shortened(why.explained(self._logs.names.get(span.number, "")))
+        reason = shortened(why.explained(self._algorithms.names.get(span.number, "")))
         self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
         return span.count
 
@@ -346,16 +328,27 @@ class TaskRunner:
                 self._end.recall_heard()
                 take_named(self._waiting, message)
             case messages.Algorithms():
-                self._define(message, payload)
+                self._algorithms.define(message, payload)
             case messages.ShareGiven() | messages.ShareForgotten():
                 self._shares.hear(message)
             case messages.SlaveNamed():
                 self.sid = message.sid
                 self._logs.begin(message.levels)
+            case messages.NextGeneration():
+                self._begin_again()
             case messages.Shutdown():
                 self.shut_down = True
             case _:
                 pass
+
+    def _begin_again(self) -> None:
+        """Another generation of the master begins. All tasks of the former one have ended."""
+        self.flush()
+        self._logs.send(everything=True)
+        edited = self._algorithms.forget_all()
+        self._shares.forget_all()
+        self.sid = None
+        self._send(messages.NextGeneration(self._number, shortened(edited)))
 
     def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
         calls, buffers = groups.entries(group, frames)
@@ -377,29 +370,6 @@ class TaskRunner:
                 self._waiting.append(span)
             self._arrived += count
             start += count
-
-    def _define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
-        tables: list[dict[int, Any]] = [self._functions, self._packed, self._unavailable, self._logs.names]
-        for number in message.forgotten:
-            for table in tables:
-                table.pop(number, None)
-        if message.forgotten and self._unpacked > GARBAGE_BYTES:
-            self._unpacked = 0
-            gc.collect()
-        pickles = iter(payload)
-        for definition in message.definitions:
-            self._logs.names[definition.number] = definition.name
-            if definition.reference:
-                self._keep(definition.number, load_algorithm(definition, None))
-            else:
-                self._packed[definition.number] = definition, next(pickles)
-
-    def _keep(self, number: int, loaded: Callable[..., Any] | Unavailable) -> None:
-        """Keep an algorithm, or the reason why it cannot run here."""
-        if isinstance(loaded, Unavailable):
-            self._unavailable[number] = loaded
-        else:
-            self._functions[number] = loaded
 
 
 def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNear) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-__all__ = ["UserModules", "is_interactive", "is_of_user"]
+__all__ = ["LoadedFiles", "UserModules", "is_interactive", "is_of_user"]
 
 OWN = ("__main__", "mwpy")
 
@@ -78,6 +78,44 @@ class UserModules:
         for name in names:
             if (module := sys.modules.get(name)) is not None:
                 yield name, module
+
+
+@define(eq=False)
+class LoadedFiles:
+    """Compares the files of the script and of the user's modules with what they were when they were loaded here."""
+
+    _stamps: dict[str, tuple[int, int]] = field(factory=dict)
+    """The file of each module that was looked at, as it was then."""
+    _num_modules: int = 0
+    """How many modules there were then."""
+
+    def look(self) -> None:
+        """Look at the files of the modules that were loaded since the last call."""
+        if len(sys.modules) == self._num_modules:
+            return
+        self._num_modules = len(sys.modules)
+        for file in _files():
+            if file not in self._stamps:
+                self._stamps[file] = _stamp(_existing(file))
+
+    def edited(self) -> str:
+        """Return a file that was edited since, or that was loaded without a look at it; empty if there is none."""
+        return next((file for file in _files() if self._stamps.get(file) != _stamp(_existing(file))), "")
+
+
+def _files() -> Iterator[str]:
+    """The files of the script and of the user's modules."""
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None) or ""
+        if file and (name == "__main__" or is_of_user(name, module)):
+            yield file
+
+
+def _existing(path: str) -> str:
+    """The file itself, or the archive in which it is."""
+    while not os.path.exists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
 
 
 def _is_autoreloaded(name: str, path: str, stamp: tuple[int, int]) -> bool:

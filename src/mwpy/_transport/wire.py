@@ -65,6 +65,9 @@ _KINDS: dict[int, type[messages.Message]] = {
     42: messages.AskTask,
     43: messages.Explanation,
     44: messages.Handover,
+    45: messages.StillRunning,
+    46: messages.NextGeneration,
+    47: messages.NotWanted,
     50: messages.Handled,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
@@ -96,7 +99,7 @@ FROM_AGENT = Route(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted, _M.SharePart, _M.ShareGone),
-            *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover, _M.Handled),
+            *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover, _M.StillRunning, _M.Handled),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -107,14 +110,19 @@ FROM_MASTER = Route(
         {
             *(_M.Welcome, _M.Refused, _M.Algorithms, _M.Tasks, _M.Revoke, _M.Cancel, _M.SlaveNamed, _M.Probe),
             *(_M.Shutdown, _M.Renew, _M.CheckpointRead, _M.ReportRead, _M.SharePart, _M.ShareGone, _M.ShareWanted),
-            _M.Handled,
+            *(_M.Handled, _M.NotWanted),
         }
     ),
     MAX_HEADER_BYTES,
 )
 FROM_SLAVE = Route(
     "an agent",
-    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint, _M.Logged, _M.Reported}),
+    frozenset(
+        {
+            *(_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint, _M.Logged, _M.Reported),
+            _M.NextGeneration,
+        }
+    ),
     MAX_MEMBER_HEADER_BYTES,
 )
 TO_INQUIRER = Route(

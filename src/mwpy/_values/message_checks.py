@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from mwpy._values.bounds import MAX_REPORT_BYTES
+from mwpy._values.bounds import MAX_REPORT_BYTES, MAX_TASKS
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import (
@@ -18,6 +18,7 @@ from mwpy._values.messages import (
     Reported,
     Results,
     Revoked,
+    StillRunning,
     Tasks,
 )
 from mwpy._values.share_messages import SharePart
@@ -54,8 +55,10 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
             _no_frames(message, len(frames))
-        case Cancel():
+        case Cancel() | StillRunning():
             _check_ranges(message)
+            if isinstance(message, StillRunning) and sum(message.counts) > MAX_TASKS:
+                raise ProtocolError("StillRunning: more tasks than a slave can have started")
             _no_frames(message, len(frames))
         case Checkpoint():
             if not frames:
@@ -107,11 +110,11 @@ def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
     return sum(group.counts)
 
 
-def _check_ranges(message: Cancel) -> None:
+def _check_ranges(message: Cancel | StillRunning) -> None:
     ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
     fits = len(message.tasks) == len(message.counts) and min(message.counts, default=1) >= 1
     if not fits or any(first < end for first, end in zip(message.tasks, ends, strict=False)):
-        raise ProtocolError("Cancel: its ranges are empty, without counts or not in ascending order")
+        raise ProtocolError(f"{type(message).__name__}: its ranges are empty, without counts or not in ascending order")
 
 
 def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, fits: bool) -> None:

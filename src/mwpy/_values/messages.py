@@ -48,6 +48,8 @@ __all__ = [
     "Logged",
     "Message",
     "ModuleCode",
+    "NextGeneration",
+    "NotWanted",
     "Probe",
     "Refused",
     "Renew",
@@ -68,11 +70,12 @@ __all__ = [
     "SlaveReady",
     "SlaveRetiring",
     "Status",
+    "StillRunning",
     "Tasks",
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -115,6 +118,8 @@ class Welcome(Struct, frozen=True):
     """After this silence of the network the master counts the agent as gone, and the agent the master."""
     handled: int | None = None
     """How many messages of the agent the master has handled, if a session goes on; None if the agent is new."""
+    generation: Name = ""
+    """The name of the master's generation."""
 
 
 class Handled(Struct, frozen=True):
@@ -232,6 +237,26 @@ class Handover(Struct, frozen=True):
     """The id that the slave had there."""
     results: Results
     """The results, with the ids that the tasks had there."""
+
+
+class StillRunning(Struct, frozen=True):
+    """Agent to master: a slave runs tasks that an earlier generation of the master has sent to it.
+
+    Without tasks: it runs none of these any more.
+    """
+
+    slave: Number
+    generation: Name
+    """The name of that generation."""
+    tasks: Spans
+    """The first id of each range of tasks, with the ids that the tasks had there."""
+    counts: Spans
+
+
+class NotWanted(Struct, frozen=True):
+    """Master to agent: nobody wants the results of the tasks that `StillRunning` named. The agent ends the slave."""
+
+    slave: int
 
 
 class Checkpoint(Struct, frozen=True):
@@ -371,6 +396,19 @@ class AlgorithmFailed(Struct, frozen=True):
     failure: LoadFailure = LoadFailure.SURE
 
 
+class NextGeneration(Struct, frozen=True):
+    """Agent to slave, which has no task: the tasks that follow are those of another generation of the master. Forget
+    everything that the former generation has defined.
+
+    Slave to agent: it has forgotten it. All its messages before this one belong to the former generation.
+    """
+
+    slave: Number
+    edited: Reason = ""
+    """A file that was edited after the slave had loaded it, so that the slave must be replaced; empty if there is none.
+    """
+
+
 class Renew(Struct, frozen=True):
     """Master to agent: replace all slaves, because files that they have imported may have changed.
 
@@ -421,6 +459,9 @@ Message = (
     | Tasks
     | Results
     | Handover
+    | StillRunning
+    | NotWanted
+    | NextGeneration
     | Revoke
     | Revoked
     | Cancel

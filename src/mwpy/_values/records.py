@@ -39,7 +39,7 @@ from mwpy._values.member_records import (
 )
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.record_parts import CallsOutlined, Charge, ReusedTasks, SubmittedTasks, TaskRange
-from mwpy._values.reuse_records import ResultsHandedOver, ResultsReused, TasksAnswered, TasksForbidden
+from mwpy._values.reuse_records import ResultsHandedOver, ResultsReused, TasksAnswered, TasksAwaited, TasksForbidden
 
 __all__ = [
     "AgentAway",
@@ -88,6 +88,7 @@ __all__ = [
     "TaskRange",
     "TasksAllocated",
     "TasksAnswered",
+    "TasksAwaited",
     "TasksBlocked",
     "TasksCancelled",
     "TasksCancelling",
@@ -460,6 +461,7 @@ Record = (
     | ResultsRecomputed
     | TasksFailed
     | TasksForbidden
+    | TasksAwaited
     | TasksReturned
     | TasksDue
     | TasksGivenUp

@@ -11,7 +11,7 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
 from mwpy._values.record_parts import ReusedTasks, TaskRange
 
-__all__ = ["ResultsHandedOver", "ResultsReused", "TasksAnswered", "TasksForbidden"]
+__all__ = ["ResultsHandedOver", "ResultsReused", "TasksAnswered", "TasksAwaited", "TasksForbidden"]
 
 
 class ResultsReused(Struct, frozen=True, tag=True):
@@ -45,6 +45,12 @@ class TasksAnswered(Struct, frozen=True, tag=True):
     results: Results
     """The results of these tasks, in their order."""
     frames: Sequence[Any]
+
+
+class TasksAwaited(Struct, frozen=True, tag=True):
+    """Pending tasks wait for agents that have outlived the former master, and may bring their results."""
+
+    tasks: Sequence[TaskRange]
 
 
 class TasksForbidden(Struct, frozen=True, tag=True):

@@ -24,7 +24,7 @@ from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.policy import Limits
 
-__all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState", "Doom", "HeldSpan"]
+__all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState", "Doom", "Former", "HeldSpan"]
 
 
 class ChildState(PlainEnum):
@@ -99,6 +99,15 @@ class Doom:
     """As in `SlaveDied`."""
 
 
+@frozen
+class Former:
+    """The generation of the master to which a slave belongs that has outlived it."""
+
+    generation: str
+    sid: SlaveId
+    """The id that the slave had there."""
+
+
 @define(eq=False)
 class Child:
     """A slave process, as its agent sees it."""
@@ -112,6 +121,10 @@ class Child:
     """While it waits for the template, it has no process."""
     held: deque[HeldSpan] = field(factory=deque)
     """The tasks that were passed on to it and are not finished, in order."""
+    former: Former | None = None
+    """The former generation to which it belongs; None if it belongs to the present one. See `former.py`."""
+    is_asked: bool = False
+    """Whether it was sent `NextGeneration`, and has not answered."""
     failed_before: int = 0
     """How many slaves in a row before it could not load an algorithm, and were replaced."""
     load_failed: bool = False

@@ -2,7 +2,7 @@
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
 `Shares`, `Keeping`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
-`Departure`, `Outage` and `Dues`. This module only distributes the events.
+`Departure`, `FormerTasks`, `Outage` and `Dues`. This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mwpy._core.agent.events import (
     Measured,
     MemoryBroken,
     MemoryRead,
+    NextMaster,
     NotForked,
-    Outgoing,
     PartRead,
     Recalled,
     Resumed,
@@ -47,6 +47,7 @@ from mwpy._core.agent.events import (
     StreamEnded,
     Terminated,
 )
+from mwpy._core.agent.former import FormerTasks
 from mwpy._core.agent.keeping import Keeping
 from mwpy._core.agent.late import LateResults
 from mwpy._core.agent.outage import Outage
@@ -74,7 +75,6 @@ class AgentCore:
     """The decisions of an agent, without I/O."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        self.settings = settings
         self.welcome: messages.Welcome | None = None
         """The settings of the master; None until the master has accepted this agent."""
         self._state = AgentState(settings)
@@ -91,11 +91,17 @@ class AgentCore:
         self._output = StartOutput(self._state)
         self.departure = Departure(self._state)
         """How it leaves."""
-        self.outage = Outage(self._state, self.departure)
+        self._former = FormerTasks(self._state, self._starts, self._traffic, self._shares)
+        self.outage = Outage(self._state, self.departure, self._former)
         """How it looks for its master."""
         self._dues = Dues(self._state, self._checkpoints, self._reports, self.departure)
         self.children = self._state.children
         """The slaves that have not ended, by number."""
+
+    @property
+    def settings(self) -> AgentSettings:
+        """What the agent is."""
+        return self._state.settings
 
     @property
     def leaving(self) -> bool:
@@ -129,6 +135,7 @@ class AgentCore:
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._trust.believes(child, started):
                     self._traffic.recalled(child, started, wanted, now)
+                    self._former.settle(child)
                     if child.retiring:
                         self._wear.settle(child)
             case ErrorOutput(number, data):
@@ -159,7 +166,7 @@ class AgentCore:
                 self.departure.resumed(stopped_s, now)
                 self._enforcement.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
-            case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
+            case Disconnected() | AddressesFound() | AttemptFailed() | NextMaster() | ComputationOver():
                 self.outage.handle(event, now)
         self._dues.all_changed()
 
@@ -175,18 +182,18 @@ class AgentCore:
                 self.children[number].note_read(message)
             case messages.SharePart() | messages.ShareGone() | messages.ShareWanted():
                 self._shares.heard(message, frames)
-            case messages.Welcome() if self.welcome is not None:  # the session goes on
-                self.outage.end(now)
-            case messages.Welcome():
+            case messages.Welcome(handled=None):
                 self._welcome(message, now)
+            case messages.Welcome():  # the session goes on
+                self.outage.end(now)
             case messages.Algorithms():
                 self._starts.define(message, frames)
-            case messages.Renew():
-                self._renew()
-            case messages.SlaveNamed(number):
-                child = self.children.get(number)
-                if child is not None:
-                    self._name(child, message, frames)
+            case messages.NotWanted(number):
+                self._former.not_wanted(number)
+            case messages.Renew() if not self.leaving:
+                self._starts.renew_slaves()
+            case messages.SlaveNamed(number) if number in self.children:
+                self._traffic.name(self.children[number], message, frames)
             case messages.Shutdown(finished, grace_s):
                 code = ExitCode.OK if finished else ExitCode.FAILED
                 self.departure.leave(code, "shut down by the master", Cause.CANCELLED, grace_s, now)
@@ -208,36 +215,29 @@ class AgentCore:
             if was_idle:
                 self._watch.active(child, now)
 
-    def _renew(self) -> None:
-        """Let each slave end after the tasks that it holds. When a slave has ended, a new one is started."""
-        if not self.leaving:
-            for child in self._state.living():
-                child.is_replaced = child.is_replaced or child.state is ChildState.STARTING
-                self._state.stop(child, finished=False)
-            self._starts.renew()
-
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.welcome = welcome
         self.outage.has_session = bool(self.settings.hello.session)
         self._watch.reads_journals = not welcome.result_group
+        self._former.joined(welcome)
+        if not self.outage.is_over:
+            self.outage.end(now)
         if not self.leaving:
             self._starts.fill(now)
 
-    def _name(self, child: Child, message: messages.SlaveNamed, frames: Sequence[Buffer]) -> None:
-        child.name = message.sid
-        self._state.record(records.SlaveNamed(child.number, message.sid))
-        self._state.actions.to_slaves.append((child.number, Outgoing(message, (), frames)))
-
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         self._dues.changed[child.number] = child
-        heard, others = (child, message, frames), type(message) is not messages.Results
+        heard, is_former = (child, message, frames), child.former is not None
+        others = type(message) is not messages.Results and not is_former
         if child.condemned or (others and (self._traffic.passes_logged(*heard) or self._reports.takes(*heard))):
             return
         match message:
-            case messages.Results(child.number) if not message.kept:
+            case messages.Results(child.number) if not (message.kept or is_former):
                 self._traffic.results(child, message, frames)
             case messages.SlaveReady(child.number) if not child.is_ready:
-                self._slave_ready(child, message, frames)
+                self._former.ready(child, message, frames)
+            case _ if is_former and self._former.hear(*heard):
+                pass
             case messages.Checkpoint(child.number):
                 self._checkpoints.left(child, message, frames)
             case messages.SlaveGrown(child.number, resident_bytes):
@@ -253,20 +253,15 @@ class AgentCore:
             self._wear.settle(child)
         self._watch.active(child, now)
 
-    def _slave_ready(self, child: Child, message: messages.SlaveReady, frames: Sequence[Buffer]) -> None:
-        child.change(ChildEvent.GET_READY)
-        child.ready_by = None
-        if child.is_ready:
-            self._starts.succeeded()
-            self._state.actions.to_master.append(Outgoing(message, (), frames))
-
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
         self._dues.changed[child.number] = child
         if event.results is None:
             self._watch.journal_emptied(child, now)
         elif not child.condemned:
             self._traffic.results(child, event.results, event.frames)
-            self._late.look(child, event.started, now)
+            if child.former is None:
+                self._late.look(child, event.started, now)
+            self._former.settle(child)
             if child.retiring:
                 self._wear.settle(child)
 
@@ -301,7 +296,9 @@ class AgentCore:
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
         self._checkpoints.slave_ended(child)
         self._shares.slave_ended(child)
-        if not child.is_replaced:
+        if child.former is not None:
+            self._former.ended(child)
+        elif not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost, child.allowed)
             self._state.to_master(died)
@@ -352,6 +349,7 @@ class AgentCore:
         self._state.check()
         self._shares.check()
         self._starts.check()
+        self._former.check()
         self._dues.check()
         self.departure.check()
         self.outage.check()

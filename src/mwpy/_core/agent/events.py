@@ -37,6 +37,7 @@ __all__ = [
     "Measured",
     "MemoryBroken",
     "MemoryRead",
+    "NextMaster",
     "NotForked",
     "OpenShare",
     "Outgoing",
@@ -284,8 +285,17 @@ class ComputationOver(Struct, frozen=True):
     reason: str
     finished: bool
     """Whether the computation is finished."""
-    again: bool = False
-    """Whether its next generation has begun, which the agent joins."""
+
+
+class NextMaster(Struct, frozen=True):
+    """The next generation of the master has begun."""
+
+    reason: str
+    """How this is known, in words."""
+    generation: str
+    """Its name; empty if the agent has no resource file."""
+    addresses: Sequence[str]
+    """Where it may be."""
 
 
 class AttemptFailed(Struct, frozen=True):
@@ -324,6 +334,7 @@ AgentEvent = (
     | Disconnected
     | AddressesFound
     | ComputationOver
+    | NextMaster
     | AttemptFailed
 )
 
@@ -412,9 +423,11 @@ class AgentActions(Struct):
     """Pairs (slave, bytes): report `Measured`. Up to this number of bytes, a rough number is enough."""
     collect: list[int] = []
     """Slaves that have ended: report their remaining output and results, then `SlaveExited`."""
+    succeeds: str | None = None
+    """The session with this generation of the master has ended: bring its results to the next generation."""
     to_master: list[Outgoing] = []
     ask_addresses: bool = False
-    """Find out where the master may be, and report `AddressesFound` or `ComputationOver`."""
+    """Find out where the master may be, and report `AddressesFound`, `NextMaster` or `ComputationOver`."""
     connect_to: str | None = None
     """An address: connect to it, and report `AttemptFailed`, or the answer of the master to `Hello`."""
     exit: ExitCode | None = None

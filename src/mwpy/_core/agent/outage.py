@@ -16,7 +16,8 @@ from math import inf
 from attrs import define, field
 
 from mwpy._core.agent.departure import FAREWELL_S, Departure
-from mwpy._core.agent.events import AddressesFound, AttemptFailed, ComputationOver, Disconnected
+from mwpy._core.agent.events import AddressesFound, AttemptFailed, ComputationOver, Disconnected, NextMaster
+from mwpy._core.agent.former import FormerTasks
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -44,7 +45,7 @@ SHORT_MAX = 5
 """After so many short connections in a row the agent leaves: something on them ends each of them."""
 
 
-OutageEvent = Disconnected | AddressesFound | AttemptFailed | ComputationOver
+OutageEvent = Disconnected | AddressesFound | AttemptFailed | NextMaster | ComputationOver
 
 
 class Phase(PlainEnum):
@@ -65,6 +66,7 @@ class Outage:
 
     _state: AgentState
     _departure: Departure
+    _former: FormerTasks
     phase: Phase = Phase.CONNECTED
     has_session: bool = False
     """Whether the master has accepted the agent, and the agent may come back."""
@@ -101,8 +103,14 @@ class Outage:
             case ComputationOver(reason, True) if self.phase is Phase.ASKING:
                 self.stop()
                 self._departure.leave(ExitCode.OK, reason, Cause.CANCELLED, FAREWELL_S, now)
-            case ComputationOver(reason, _, again) if self.phase is Phase.ASKING:
-                self.give_up(reason, now, again=again)
+            case ComputationOver(reason) if self.phase is Phase.ASKING:
+                self.give_up(reason, now)
+            case NextMaster() if self.phase is Phase.ASKING and self._departure.code is None:
+                self._former.begin(event)
+                self._addresses = [*event.addresses]
+                self._try_next(now)
+            case NextMaster(reason) if self.phase is Phase.ASKING:
+                self.give_up(reason, now)
             case _:
                 pass
 
@@ -125,6 +133,9 @@ class Outage:
 
     def refused(self, message: messages.Refused, now: float) -> None:
         """The master has refused this agent, or wants it to leave."""
+        if message.again and self._former.is_joining:
+            self._pause(now)
+            return
         if message.again:
             self.give_up(message.reason, now, again=True)
             return
@@ -179,6 +190,8 @@ class Outage:
         if not self._addresses:
             self._pause(now)
             return
+        if self._former.is_joining:
+            self._former.name_session()
         self.phase, self._due_at = Phase.TRYING, now + ATTEMPT_S
         self._state.actions.connect_to = self._addresses.pop(0)
 

@@ -125,6 +125,13 @@ class Shares:
             if child.number in kept.given:
                 self._state.to_slave(child, messages.ShareForgotten(digest))
 
+    def begin_again(self) -> None:
+        """Another generation of the master begins. Slaves keep what their running tasks use."""
+        for digest in self._kept:
+            self._state.actions.share_files.append(DropShare(digest))
+        self._kept.clear()
+        self._has_failed = False
+
     # ---- results that stay here ---------------------------------------------------------------------------------
 
     def keep(self, share: Share, parts: Sequence[Buffer]) -> bool:

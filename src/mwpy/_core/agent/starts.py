@@ -84,6 +84,10 @@ class Starts:
         child.change(ChildEvent.START)
         child.started_at, child.ready_by = now, now + self._state.settings.start_timeout_s
         way.append(child.number)
+        self.give_definitions(child)
+
+    def give_definitions(self, child: Child) -> None:
+        """Send a slave the definitions of all algorithms, before its first task."""
         if self._definitions:
             definitions, payloads = zip(*self._definitions.values(), strict=True)
             everything = Outgoing(messages.Algorithms([*definitions]), [*chain.from_iterable(payloads)])
@@ -113,12 +117,25 @@ class Starts:
         self._forks = False
         self._state.record(records.Notice(f"the slaves of this agent start as fresh interpreters, because {why}"))
 
+    def renew_slaves(self) -> None:
+        """Let each slave end after the tasks that it holds. When a slave has ended, a new one is started."""
+        for child in self._state.living():
+            child.is_replaced = child.is_replaced or child.state is ChildState.STARTING
+            self._state.stop(child, finished=False)
+        self.renew()
+
     def renew(self) -> None:
         """The script was edited: replace the template."""
         if self._forked:
             self._is_stale = True
         elif self._forks:
             self._state.actions.end_template = True
+
+    def begin_again(self) -> None:
+        """Another generation of the master begins. It defines its own algorithms."""
+        self._definitions.clear()
+        self._looked_up.clear()
+        self.renew()
 
     def ended(self, child: Child) -> None:
         """A slave ended. If the template was starting it, the template ended, too."""
@@ -138,7 +155,8 @@ class Starts:
             payload = () if definition.reference else (next(pickles),)
             self._definitions[definition.number] = definition, payload
         passed_on = Outgoing(message, (), received)
-        self._state.actions.to_slaves += [(child.number, passed_on) for child in self._state.living()]
+        receivers = [child.number for child in self._state.living() if child.former is None]
+        self._state.actions.to_slaves += [(number, passed_on) for number in receivers]
         wanted = dict.fromkeys(name for each in message.definitions for name in each.packages)
         unknown = {name: None for name in wanted if name not in self._looked_up}
         self._looked_up |= unknown

@@ -62,6 +62,12 @@ class Traffic:
         actions.records.append(records.TasksReceived(child.name, child.passed_on - before))
         actions.to_slaves.append((child.number, outgoing))
 
+    def name(self, child: Child, message: messages.SlaveNamed, received: Sequence[Buffer]) -> None:
+        """The master has given a slave its id."""
+        child.name = message.sid
+        self._state.record(records.SlaveNamed(child.number, message.sid))
+        self._state.actions.to_slaves.append((child.number, Outgoing(message, (), received)))
+
     def revoke(self, child: Child, count: int) -> None:
         """The master wants tasks back: recall them. If the slave holds none, answer at once."""
         if child.held:
@@ -73,7 +79,7 @@ class Traffic:
         """The master wants no result of some tasks: recall them from the slaves that hold them."""
         ids = _ids_in(message)
         for child in self._state.living():
-            if any(named for _, named in divided(child.held, ids)):
+            if child.former is None and any(named for _, named in divided(child.held, ids)):
                 self._state.actions.recall.append((child.number, message))
 
     def recalled(self, child: Child, started: int, wanted: int | messages.Cancel | None, now: float) -> None:
@@ -91,7 +97,8 @@ class Traffic:
         else:
             revoked = child.take_back(started, wanted)
         self._state.to_slave(child, revoked)
-        if isinstance(wanted, int) or (wanted is not None and not wanted.kill):
+        is_asked = isinstance(wanted, int) or (wanted is not None and not wanted.kill)
+        if is_asked and child.former is None:
             self._state.to_master(revoked)
         more = wanted - sum(revoked.counts) if isinstance(wanted, int) else wanted
         if more and len(revoked.tasks) == MAX_TASKS and child.has_unstarted(started):
@@ -126,6 +133,10 @@ class Traffic:
         if count != sum(group.counts):
             passed, frames = groups.select(group, frames, [*chain.from_iterable(kept)])
         passed, frames = self._keeping.take(child, passed, frames)
+        if child.former is not None:
+            former = child.former
+            actions.to_master.append(Outgoing(messages.Handover(former.generation, former.sid, passed), frames))
+            return
         is_whole = passed is group and not peaks
         actions.to_master.append(Outgoing(passed, (), received) if is_whole else Outgoing(passed, frames))
 

@@ -85,7 +85,8 @@ class Admission:
         self.state.record(records.AgentConnected(name, address, *what))
         agent = self.state.members.connect(name, peer, now)
         mine = self.state.settings
-        welcome = messages.Welcome(name, mine.result_group, mine.max_result_bytes, mine.client_timeout_s)
+        limits = mine.result_group, mine.max_result_bytes, mine.client_timeout_s
+        welcome = messages.Welcome(name, *limits, generation=mine.generation)
         self.state.send(agent, welcome)
         for number in list(self.state.jar.algorithms.defined):
             self._compare_python(agent, number)

@@ -188,7 +188,9 @@ class MasterCore:
             return
         if self.state.settings.in_this_process and any(span.policy.limits for span in good):
             self.state.notice(UNLIMITED, key=UNLIMITED)
-        self.state.record(records.TasksSubmitted([span.facts() for span in good]), [span.tags for span in good])
+        new = self.state.record(records.TasksSubmitted([span.facts() for span in good]), [span.tags for span in good])
+        if self.reuse is not None:
+            self.reuse.awaited.hold_new(new)
         for span in good:
             sid = span.policy.sid
             if sid is not None and sid not in self.state.members.slaves and not span.refers:
@@ -317,6 +319,8 @@ class MasterCore:
                 self.losses.slave_died(agent, message)
             case messages.Handover():
                 self.succession.receive(agent, message, event.frames, self.reuse)
+            case messages.StillRunning():
+                self.succession.still_running(agent, message, self.reuse)
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
             case messages.Leaving(reason, cause):
@@ -350,6 +354,8 @@ class MasterCore:
         if self.state.closing is None:
             if jar.delayed.tasks:
                 self.delays.decide(now)
+            if self.reuse is not None:
+                self.reuse.awaited.decide(now)
             if settings.max_failures is not None:
                 self.stop.decide()
             if self.hosts.ripe or self.hosts.deadline is not None:
@@ -370,7 +376,8 @@ class MasterCore:
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
                 self.references.decide()
             self.keeping.decide()
-            self.silence.decide(self.waiting, now)
+            awaited = "" if self.reuse is None or jar.pending.count else self.reuse.awaited.text(now)
+            self.silence.decide(self.waiting, awaited, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:
                 self.totals.decide(now)
@@ -385,13 +392,15 @@ class MasterCore:
         looks = self.dispatch.look_again, self.stragglers.deadline, self.hosts.deadline, self.long_tasks.deadline
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
         others = self.absences.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
-        return min(known((*looks, *others, paused_until)), default=None)
+        awaited_until = None if self.reuse is None else self.reuse.awaited.deadline
+        return min(known((*looks, *others, paused_until, awaited_until)), default=None)
 
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
         parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
         others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts, self.verification
-        for part in (*parts, *others, self.absences, self.inquiries, self.reports, self.relay):
+        reuse = () if self.reuse is None else (self.reuse.awaited,)
+        for part in (*parts, *others, *reuse, self.absences, self.inquiries, self.reports, self.relay):
             part.check()
         self.silence.watch.check()

@@ -2,13 +2,14 @@
 
 A task pauses if its policy has `after` and its attempt was lost by its own fault: what was wrong, such as a server that
 is overloaded, may be right later. The pause doubles with each such loss. A delayed task needs no slave, and does not
-count as pending.
+count as pending. Tasks that are delayed for another reason have no end here (see `awaited.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from attrs import define, field
 
@@ -100,5 +101,5 @@ class Delays:
         ends = [(number, attempt) for end in self._ends if self._is_valid(end) for _, number, attempt in [end]]
         delayed = self.state.jar.delayed.tasks
         ends += [(span.first, span.attempt) for span in self._new if delayed.get(span.first) is span]
-        expected = [(number, span.attempt) for number, span in delayed.items()]
+        expected = [(number, span.attempt) for number, span in delayed.items() if span.pause_s < inf]
         assert sorted(ends) == sorted(expected), "the pause of a task does not end, or ends twice"

@@ -27,6 +27,7 @@ class TaskEvent(PlainEnum):
     FINISH = "finish"
     RETURN = "return"
     DELAY = "return for later"
+    AWAIT = "wait for an agent of a former generation"
     BE_DUE = "be due"
     REPEAT = "start another attempt"
     END_ONE = "end one of several attempts"
@@ -65,6 +66,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     },
     TaskEvent.RETURN: {_ALLOCATED: _PENDING, _REPEATING: _ANSWERED},
     TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
+    TaskEvent.AWAIT: {_PENDING: _DELAYED},
     TaskEvent.BE_DUE: {_DELAYED: _PENDING},
     TaskEvent.REPEAT: {_ALLOCATED: _ALLOCATED},
     TaskEvent.END_ONE: {_ALLOCATED: _ALLOCATED, _CANCELLING: _CANCELLING},

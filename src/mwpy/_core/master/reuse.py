@@ -28,6 +28,7 @@ from typing import Any
 from attrs import Factory, define, field
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.awaited import Awaited, is_holdable
 from mwpy._core.master.first_calls import FirstCalls
 from mwpy._core.master.former import FormerGeneration
 from mwpy._core.master.handback import HandBack
@@ -51,7 +52,7 @@ from mwpy._values.record_parts import ReusedTasks
 from mwpy._values.stored import StoredAt
 from mwpy._values.task import Origin, stored_result
 
-__all__ = ["Answers", "Reuse"]
+__all__ = ["GENERATIONS_KEPT", "Answers", "Reuse"]
 
 MOST_ATTEMPTS = 0x3FFF
 """More attempts of a task count as this many."""
@@ -205,6 +206,9 @@ class Reuse:
     names: Mapping[str, int] = field(factory=dict)
     """The numbers of the former generations, by their names."""
     _hand_back: HandBack = field(init=False)
+    awaited: Awaited = field(
+        default=Factory(lambda self: Awaited(self.state, FORBIDDEN, self.rerun_failed), takes_self=True), init=False
+    )
     _calls: FirstCalls = field(
         default=Factory(lambda self: FirstCalls(self.state, self.changes), takes_self=True), init=False
     )
@@ -397,7 +401,8 @@ class Reuse:
         """For each task of a span: the number of its occurrence if that has an answer which counts; `_FORBIDDEN` if the
         task must not run again."""
         keys, take, of = span.keys, known.occurrences.take, self.answers.of
-        once, keep = not span.policy.retry, span.policy.keep
+        once, keep, awaited = not span.policy.retry, span.policy.keep, self.awaited
+        can_wait = is_holdable(span)
         numbers: list[int | None] = []
         for at in range(0, len(keys), KEY_BYTES):
             key = keys[at : at + KEY_BYTES]
@@ -414,6 +419,9 @@ class Reuse:
                 self._open_tasks.append(span.first + at // KEY_BYTES)
             if answer is None or (answer[2] and self.rerun_failed) or (answer[3] and not once):
                 forbidden = once and not self.rerun_failed and self.answers.may_have_run(number)
+                if can_wait and answer is None and (awaited.comes(number) or (forbidden and awaited.may_return)):
+                    awaited.new[span.first + at // KEY_BYTES] = number
+                    forbidden = False
                 numbers.append(_FORBIDDEN if forbidden else None)
             elif keep:  # its value should stay at an agent, so the answer does not count
                 numbers.append(_FORBIDDEN if once else None)

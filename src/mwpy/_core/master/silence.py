@@ -115,11 +115,12 @@ class Silence:
     waits_for_disk: bool = False
     """Whether results wait for the disk of the run database. The master says so if this takes long."""
 
-    def decide(self, waiting: Waiting, now: float) -> None:
+    def decide(self, waiting: Waiting, awaited: str, now: float) -> None:
         """Report why nothing progresses, if the report is due.
 
         Args:
             waiting: whether the master algorithm waits in `mw.loop()`.
+            awaited: which tasks wait for agents of former generations, if no others are pending; empty if none do.
             now: the time on the core's clock, in seconds.
         """
         waited_for = self.state.jar.runnable > 0 or self._is_waited_for_without_tasks(waiting)
@@ -134,6 +135,10 @@ class Silence:
         if (next_attempt_at := self.delays.deadline) is not None and not self.state.jar.pending.count:
             if self.watch.observe("pauses", now) is not None:
                 self.state.notice(self._about_pauses(next_attempt_at - now))
+            return
+        if awaited:
+            if (stuck_s := self.watch.observe("awaited", now)) is not None:
+                self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {awaited}")
             return
         reason, text = self._why_stuck(now)
         if (stuck_s := self.watch.observe(reason, now)) is not None:

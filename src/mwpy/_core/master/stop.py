@@ -53,8 +53,9 @@ class Stop:
                 self._cancel(jar.spans(), Running.FINISH if limit.finish else Running.KILL)
         if not self.stopped and not self._asked:
             return
-        if jar.pending.count or jar.blocked.tasks:
-            self._cancel([*jar.pending.spans(), *jar.blocked.tasks.values()], Running.FINISH)
+        if jar.pending.count or jar.blocked.tasks or jar.delayed.tasks:
+            waiting = [*jar.pending.spans(), *jar.blocked.tasks.values(), *jar.delayed.tasks.values()]
+            self._cancel(waiting, Running.FINISH)
         for record in self.state.actions.records:
             if isinstance(record, records.TasksCancelled):
                 self._not_run += [TaskId(each.first + at) for each in record.tasks for at in range(each.count)]

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from mwpy._core.holding import TaskIds
 from mwpy._core.master import lifecycle
 from mwpy._core.master.attempts import without_extra
-from mwpy._core.master.former import FormerGeneration
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import check_failures
@@ -67,19 +66,47 @@ class Succession:
             self.state.notice(_UNUSABLE.format(agent=agent.name, results=results, why=why), key=why)
             return
         generation, former = found
-        places = _counting(group, former, reuse)
+        numbers = [
+            number
+            for first, count in zip(group.tasks, group.counts, strict=True)
+            for number in former.numbers(first, count)
+        ]
+        places = _counting(group, numbers, reuse)
+        reuse.awaited.brought([number for number in numbers if number >= 0], [numbers[place] for place in places])
         if places:
             group, frames = groups.select(group, frames, places)
             slave = SlaveId(message.sid)
             self.state.record(ResultsHandedOver(agent.name, agent.host, generation, slave, group, frames))
 
+    def still_running(self, agent: ConnectedAgent, message: messages.StillRunning, reuse: Reuse | None) -> None:
+        """A slave runs tasks of a former generation: equal tasks wait for it. If nobody wants them, it ends."""
+        found = None if reuse is None else reuse.former(message.generation)
+        wanted: list[int] = []
+        if reuse is not None and found is not None:
+            for first, count in zip(message.tasks, message.counts, strict=True):
+                wanted += [number for number in found[1].numbers(first, count) if number >= 0]
+            wanted = [number for number in wanted if reuse.answers.of(number) is None]
+            reuse.awaited.runs(agent.name, message.slave, wanted, reuse.waiting({*wanted}))
+        if message.tasks and not wanted:
+            self.state.send(agent, messages.NotWanted(message.slave))
+
     def stored(self, record: ResultsHandedOver, row: int, reuse: Reuse, now: float) -> None:
         """Results are in the file: end the tasks that have waited for them."""
         sid, host, wall = record.sid, record.host, self.state.wall
         entry = EarlierAnswers(record.generation, row, sid, host, wall, record.results)
-        places = {number: place for place, number in enumerate(reuse.answer(entry)) if reuse.counts(number)}
+        known = {number: place for place, number in enumerate(reuse.answer(entry)) if number >= 0}
+        if self.state.closing is None:
+            self._end_waiting(record, {number: at for number, at in known.items() if reuse.counts(number)}, reuse, now)
+            reuse.awaited.stored(known)
+
+    def _end_waiting(self, record: ResultsHandedOver, places: Mapping[int, int], reuse: Reuse, now: float) -> None:
+        """End the tasks that have waited for results.
+
+        Args:
+            places: the place of each occurrence with a result that counts.
+        """
         numbers = reuse.waiting(places)
-        if not numbers or self.state.closing is not None:
+        if not numbers:
             return
         answers = _Answers(self.state, record, reuse, numbers, places)
         jar = self.state.jar
@@ -139,11 +166,8 @@ class _Answers:
             self.reuse.give_out(span, [self.numbers[task] for task in span.ids])
 
 
-def _counting(group: Results, former: FormerGeneration, reuse: Reuse) -> list[int]:
+def _counting(group: Results, numbers: Sequence[int], reuse: Reuse) -> list[int]:
     """The places of those results that count."""
-    numbers: list[int] = []
-    for first, count in zip(group.tasks, group.counts, strict=True):
-        numbers += former.numbers(first, count)
     without = {*group.again, *(place for place, _ in group.kept)}
     return [
         place

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from math import inf
 from typing import Any
 
 from attrs import Factory, define, field
@@ -44,7 +45,7 @@ from mwpy._values.task import TaskState
 
 __all__ = ["Taskjar"]
 
-_SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
+_SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
 _REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
 _NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRUNNABLE
 _REPEATING, _KEPT = TaskState.REPEATING, TaskState.KEPT
@@ -110,6 +111,7 @@ class Taskjar:
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: _only(partial(_reuse, self)),
             records.TasksForbidden: _only(partial(_forbid, self)),
+            records.TasksAwaited: partial(_awaited, self),
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
@@ -270,13 +272,12 @@ class Taskjar:
         return spans
 
     def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
-        sid, tasks = record.sid, record.tasks
         if record.held:
-            spans = self.allocated.take(sid, *_columns(tasks))
-        elif tasks[0].first in self.delayed.tasks:
-            spans = self.delayed.remove(tasks)
+            spans = self.allocated.take(record.sid, *_columns(record.tasks))
+        elif record.tasks[0].first in self.delayed.tasks:
+            spans = self.delayed.remove(record.tasks)
         else:
-            spans = self.pending.remove(sid, tasks)
+            spans = self.pending.remove(record.sid, record.tasks)
             for span in spans:
                 self._count_away(span, span.count)
         move(spans, _GIVE_UP)
@@ -402,6 +403,15 @@ def _taken_out(jar: Taskjar, sid: SlaveId | None, tasks: Sequence[TaskRange]) ->
             jar.answered.remove(span.first)
     check_found(spans, tasks)
     return spans
+
+
+def _awaited(jar: Taskjar, record: records.TasksAwaited, _: Tags) -> list[Span]:
+    spans = jar.pending.withdraw(record.tasks)
+    check_found(spans, record.tasks)
+    move(spans, _AWAIT)
+    for span in spans:
+        jar._count_away(span, span.count)
+    return jar.delayed.add(spans, inf)
 
 
 def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:

@@ -1,0 +1,186 @@
+"""Tasks that wait for agents which have outlived the former master.
+
+Such an agent says which tasks its slaves still run (`StillRunning`), and later brings their results. An equal task of
+this generation then waits, and is not sent to another slave. It is pending again when the agent is lost, or when its
+slave has ended without a result.
+
+A task that must not run twice also waits if a former generation sent it to a slave, as long as an agent may return that
+ran it: for the longest time for which agents of the last generations look for their master. Without a result it then is
+unrunnable.
+
+Tasks that wait are DELAYED, without an end of their pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from attrs import define, field
+
+from mwpy._core.holding import TaskIds
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.spans import Span, named
+from mwpy._core.master.state import MasterState
+from mwpy._values import records
+from mwpy._values.phrases import counted
+from mwpy._values.task import TaskState
+
+__all__ = ["Awaited"]
+
+LOST = (
+    "a slave ran it when the master was started again, and has ended without a result, and its policy says retry=False"
+)
+
+
+@define(eq=False)
+class Awaited:
+    """Knows which occurrences of tasks agents may answer.
+
+    Args:
+        state: what all parts share.
+        forbidden: why a task is unrunnable for which no agent came.
+        rerun_failed: as in `Reuse`.
+    """
+
+    state: MasterState
+    forbidden: str
+    rerun_failed: bool
+    returns_s: float = 0.0
+    """For how long agents of former generations look for their master, in seconds."""
+    new: dict[int, int] = field(factory=dict)
+    """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
+    _handback: HandBack = field(init=False)
+    _until: float | None = None
+    """When the last of them has given up, on the core's clock; None before the first iteration."""
+    _running: dict[int, tuple[str, int]] = field(factory=dict)
+    """The occurrences that still run: the name of the agent, and the number of the slave."""
+    _storing: dict[int, None] = field(factory=dict)
+    """The occurrences whose results were brought and are not in the file yet."""
+    _held: dict[int, int] = field(factory=dict)
+    """The task of each occurrence that waits. Some of them have ended."""
+
+    @_handback.default
+    def _of_state(self) -> HandBack:
+        return HandBack(self.state)
+
+    @property
+    def may_return(self) -> bool:
+        """Whether agents of former generations may come that have not come yet."""
+        return self.returns_s > 0 and (self._until is None or self.state.now < self._until)
+
+    def comes(self, number: int) -> bool:
+        """Whether an agent runs an occurrence, or has brought its result."""
+        return number in self._running or number in self._storing
+
+    # ---- what agents say ---------------------------------------------------------------------------------------
+
+    def runs(self, agent: str, slave: int, numbers: Sequence[int], waiting: Mapping[int, int]) -> None:
+        """A slave of an agent runs these occurrences, and no others.
+
+        Args:
+            waiting: the occurrences for which tasks of this generation wait, by task.
+        """
+        before = [number for number, place in self._running.items() if place == (agent, slave)]
+        self._running.update((number, (agent, slave)) for number in numbers)
+        self._has_ended(number for number in before if number not in numbers)
+        self.hold([*self.state.jar.pending.spans()], waiting)
+
+    def brought(self, numbers: Iterable[int], counting: Iterable[int]) -> None:
+        """An agent has brought results of these occurrences.
+
+        Args:
+            counting: those whose results count, and are stored now.
+        """
+        self._storing.update(dict.fromkeys(counting))
+        self._has_ended([number for number in numbers if number in self._running])
+
+    def stored(self, numbers: Iterable[int]) -> None:
+        """Results of these occurrences are in the file, and have ended tasks."""
+        for number in numbers:
+            self._storing.pop(number, None)
+            self._release(number, LOST)
+
+    # ---- tasks ---------------------------------------------------------------------------------------------
+
+    def hold_new(self, spans: Iterable[Span]) -> None:
+        """New tasks are in the jar: let those wait for which agents may come."""
+        if self.new:
+            self.hold(spans, self.new)
+            self.new = {}
+
+    def hold(self, spans: Iterable[Span], numbers: Mapping[int, int]) -> None:
+        """Let those of the tasks wait that are pending.
+
+        Args:
+            numbers: their occurrences, by task.
+        """
+        able = [span for span in spans if span.state is TaskState.PENDING and is_holdable(span)]
+        ids = TaskIds((task, 1) for task in numbers)
+        if numbers and (tasks := named(able, ids)):
+            self.state.record(records.TasksAwaited(tasks))
+            for each in tasks:
+                self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
+
+    def decide(self, now: float) -> None:
+        """Release the tasks for which nobody will come any more."""
+        if self._until is None:
+            self._until = now + self.returns_s
+        if self._running:
+            agents = self.state.members.agents
+            self._has_ended([number for number, (agent, _) in self._running.items() if agent not in agents])
+        if self._held and now >= self._until:
+            for number in [*self._held]:
+                if not self.comes(number):
+                    self._release(number, self.forbidden)
+
+    @property
+    def deadline(self) -> float | None:
+        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
+        waits = any(not self.comes(number) for number in self._held)
+        return self._until if waits else None
+
+    def _has_ended(self, numbers: Iterable[int]) -> None:
+        """These occurrences do not run any more."""
+        for number in [*numbers]:
+            self._running.pop(number, None)
+            if number not in self._storing:
+                self._release(number, LOST)
+
+    def _release(self, number: int, reason: str) -> None:
+        """Nobody will bring a result of an occurrence: its task is pending again, or unrunnable."""
+        task = self._held.pop(number, None)
+        span = None if task is None else self.state.jar.delayed.tasks.get(task)
+        if span is None or span.pause_s < inf:
+            return
+        if span.policy.retry or self.rerun_failed:
+            self.state.record(records.TasksDue([span.whole]))
+        else:
+            self._handback.give_up_awaited(span, reason)
+
+    def text(self, now: float) -> str:
+        """What is waited for; empty if nothing is."""
+        waiting = [number for number, task in self._held.items() if task in self.state.jar.delayed.tasks]
+        if not waiting:
+            return ""
+        running = sum(map(self.comes, waiting))
+        left_s = max(0.0, (self._until or now) - now)
+        parts = (
+            [f"{counted(running, 'task')} still run at slaves that have outlived the former master"] if running else []
+        )
+        if others := len(waiting) - running:
+            parts.append(
+                f"{counted(others, 'task')} with retry=False wait {left_s:.0f} s longer for agents that may have run "
+                f"them before the master was started again"
+            )
+        return ", and ".join(parts)
+
+    def check(self) -> None:
+        """Assert that each task that waits without an end is waited for."""
+        waiting = [task for task, span in self.state.jar.delayed.tasks.items() if span.pause_s == inf]
+        assert all(task in self._held.values() for task in waiting), "a task waits for nobody"
+
+
+def is_holdable(span: Span) -> bool:
+    """Whether the tasks of a span may wait for an agent."""
+    return span.policy.sid is None and not span.policy.keep and not span.refers and not span.runs_again

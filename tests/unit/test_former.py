@@ -1,0 +1,404 @@
+"""Slaves that outlive their master: they finish its tasks, and then serve its next generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.test_agent_core import DEFINITION, HELLO, WELCOME, decoded, heard, payload, results, tasks
+from tests.unit.test_outage import said, until_asked
+
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import (
+    AddressesFound,
+    AgentActions,
+    AgentSettings,
+    AttemptFailed,
+    Disconnected,
+    DropShare,
+    JournalRead,
+    NextMaster,
+    Recalled,
+    SlaveExited,
+    SlaveHeard,
+    Terminated,
+)
+from mwpy._core.agent.state import UNBOUNDED
+from mwpy._transport import wire
+from mwpy._values import messages, records
+from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.errors import ExitCode
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.log_messages import LogRow
+from mwpy._values.share_messages import Share
+
+NEXT = NextMaster("the master was started again", "g2", ["new"])
+SECOND = replace(WELCOME, agent="AGENT-7", generation="g2")
+SHARE = Share("digest", 10)
+
+
+def slave_heard(slave: int, message: messages.Message, *frames: Buffer) -> SlaveHeard:
+    return SlaveHeard(slave, message, wire.encode(message, frames))
+
+
+def made(slaves: int = 1) -> AgentCore:
+    """An agent of the generation `g1`, with slaves that are ready and named."""
+    core = AgentCore(AgentSettings(replace(HELLO, generation="g1", slaves=slaves, session="s", returns_s=100.0)))
+    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
+    core.handle(heard(messages.Algorithms([DEFINITION])), 0.0)
+    for number in range(1, slaves + 1):
+        core.handle(slave_heard(number, messages.SlaveReady(number)), 0.0)
+        core.handle(heard(messages.SlaveNamed(number, SlaveId(f"SLAVE-{number}"))), 0.0)
+    core.check()
+    core.take_actions()
+    return core
+
+
+@pytest.fixture
+def core() -> AgentCore:
+    """An agent with one slave, which runs task 5 and holds task 6."""
+    core = made()
+    core.handle(tasks(5, 6), 0.0)
+    core.take_actions()
+    return core
+
+
+def succeed(core: AgentCore, next_master: NextMaster = NEXT) -> AgentActions:
+    """The master dies, and the agent finds its next generation. Return what the agent does then."""
+    if core.outage.is_over:
+        core.handle(Disconnected("it broke"), 1.0)
+    now = until_asked(core)
+    core.handle(next_master, now)
+    core.check()
+    return core.take_actions()
+
+
+def join(core: AgentCore, welcome: messages.Welcome = SECOND) -> list[messages.Message]:
+    """The next generation accepts the agent. Return what the agent sends to it."""
+    core.handle(heard(welcome), 9.0)
+    core.check()
+    return to_master(core.take_actions())
+
+
+def recall(core: AgentCore, started: int = 1) -> list[messages.Message]:
+    """The slave has started this many tasks, and the others are taken back. Return what it is sent."""
+    core.handle(Recalled(1, started, UNBOUNDED), 1.0)
+    actions = core.take_actions()
+    assert actions.to_master == []
+    return to_slave(actions)
+
+
+def to_master(actions: AgentActions) -> list[messages.Message]:
+    return [decoded(outgoing)[0] for outgoing in actions.to_master]
+
+
+def to_slave(actions: AgentActions, slave: int = 1) -> list[messages.Message]:
+    return [decoded(outgoing)[0] for number, outgoing in actions.to_slaves if number == slave]
+
+
+def act(core: AgentCore, *events: SlaveHeard | JournalRead | SlaveExited) -> AgentActions:
+    for event in events:
+        core.handle(event, 10.0)
+        core.check()
+    return core.take_actions()
+
+
+def forgotten(edited: str = "", slave: int = 1) -> SlaveHeard:
+    """The answer of a slave that has forgotten the former generation."""
+    return slave_heard(slave, messages.NextGeneration(slave, edited))
+
+
+def test_tasks_that_have_not_started_are_taken_back_and_the_running_one_goes_on(core: AgentCore) -> None:
+    actions = succeed(core)
+    assert actions.recall == [(1, UNBOUNDED)]
+    assert (actions.succeeds, actions.connect_to, core.leaving) == ("g1", "new", False)
+    assert said(actions) == "the master was started again: this agent joins its next generation"
+    assert recall(core) == [messages.Revoked(1, [6], [1], [1])]
+    assert join(core) == [messages.StillRunning(1, "g1", [5], [1])]
+
+
+def test_each_attempt_to_join_has_a_session_of_its_own(core: AgentCore) -> None:
+    succeed(core)
+    hello = core.settings.hello
+    assert (hello.generation, hello.session) == ("g2", "s.1")
+    core.handle(AttemptFailed(), 3.0)
+    now = until_asked(core)
+    core.handle(AddressesFound(["new"]), now)
+    assert core.settings.hello.session == "s.2"
+
+
+def test_a_master_that_refuses_the_agent_for_a_while_is_asked_again(core: AgentCore) -> None:
+    succeed(core)
+    core.handle(heard(messages.Refused("not yet", again=True)), 3.0)
+    assert not core.leaving
+    assert until_asked(core)
+
+
+def test_a_result_of_the_former_generation_is_handed_over_and_the_slave_then_serves_the_next(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    join(core)
+    core.handle(heard(messages.Algorithms([DEFINITION])), 9.0)
+    assert to_slave(core.take_actions()) == [], (
+        "it may not know the new algorithms before it has forgotten the old ones"
+    )
+    actions = act(core, results(5))
+    handover, ended = to_master(actions)
+    assert isinstance(handover, messages.Handover)
+    assert (handover.generation, handover.sid, handover.results.tasks) == ("g1", "SLAVE-1", [5])
+    assert ended == messages.StillRunning(1, "g1", [], [])
+    assert to_slave(actions) == [messages.NextGeneration(1)]
+    actions = act(core, forgotten())
+    assert to_master(actions) == [messages.SlaveReady(1)]
+    assert to_slave(actions) == [messages.Algorithms([DEFINITION])]
+    core.handle(heard(messages.SlaveNamed(1, SlaveId("SLAVE-0"))), 11.0)
+    core.handle(tasks(5), 11.0)
+    core.take_actions()
+    assert isinstance(to_master(act(core, results(5)))[0], messages.Results)
+
+
+def test_an_old_result_that_comes_twice_is_no_result_of_a_new_task_with_the_same_id(core: AgentCore) -> None:
+    """The agent has read it in the journal, and the slave sends it, too."""
+    succeed(core)
+    recall(core)
+    join(core)
+    again = results(5)
+    assert isinstance(again.message, messages.Results)
+    journal = JournalRead(1, again.message, again.frames, 1)
+    assert [type(message) for message in to_master(act(core, journal))] == [messages.Handover, messages.StillRunning]
+    assert to_master(act(core, results(5))) == []
+    assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]
+
+
+def test_a_slave_that_finishes_before_the_agent_has_joined_is_announced_then(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    [handover] = to_master(act(core, results(5)))
+    assert isinstance(handover, messages.Handover)
+    assert to_master(act(core, forgotten())) == []
+    assert join(core) == [messages.SlaveReady(1)]
+
+
+def test_a_slave_without_tasks_forgets_the_former_generation_at_once() -> None:
+    core = made()
+    assert to_slave(succeed(core)) == [messages.NextGeneration(1)]
+    act(core, forgotten())
+    assert join(core) == [messages.SlaveReady(1)]
+
+
+def test_a_slave_that_starts_is_asked_when_it_is_ready() -> None:
+    core = made(2)
+    act(core, SlaveExited(2, "exit code 1", NO_WORDS, 0))
+    assert to_slave(succeed(core), 3) == []
+    actions = act(core, slave_heard(3, messages.SlaveReady(3)))
+    assert (to_master(actions), to_slave(actions, 3)) == ([], [messages.NextGeneration(3)])
+    act(core, forgotten(), forgotten(slave=3))
+    assert join(core) == [messages.SlaveReady(1), messages.SlaveReady(3)]
+
+
+def test_a_slave_that_waits_for_the_template_gets_nothing_of_the_former_generation() -> None:
+    core = AgentCore(AgentSettings(replace(HELLO, slaves=2, session="s", returns_s=100.0), forks=True))
+    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
+    core.handle(heard(messages.Algorithms([DEFINITION])), 0.0)
+    core.take_actions()
+    succeed(core)
+    assert [child.former is None for child in core.children.values()] == [False, True]
+
+
+def test_a_slave_is_replaced_if_a_file_was_edited_that_it_has_loaded(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    join(core)
+    act(core, results(5))
+    actions = act(core, forgotten("app.py"))
+    assert to_slave(actions) == [messages.Shutdown(finished=False, grace_s=0.0)]
+    assert said(actions) == "SLAVE-1 is replaced, because app.py was edited since it was loaded"
+    actions = act(core, SlaveExited(1, "exit code 0", NO_WORDS, 1))
+    assert (to_master(actions), actions.start) == ([], [2])
+
+
+def test_the_template_is_always_replaced() -> None:
+    core = AgentCore(AgentSettings(replace(HELLO, session="s", returns_s=100.0), forks=True))
+    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
+    core.handle(slave_heard(1, messages.SlaveReady(1)), 0.0)
+    core._starts._forked = 0
+    core.take_actions()
+    assert succeed(core).end_template
+
+
+def test_slaves_are_replaced_if_the_master_has_other_settings(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    assert join(core, replace(SECOND, result_group=9)) == [messages.StillRunning(1, "g1", [5], [1])]
+    act(core, results(5))
+    actions = act(core, SlaveExited(1, "exit code 0", NO_WORDS, 1))
+    assert (to_master(actions), actions.start) == ([], [2])
+
+
+def test_what_old_tasks_leave_report_and_log_is_dropped(core: AgentCore) -> None:
+    core.handle(slave_heard(1, messages.Checkpoint(1, 5, 1), b"state"), 0.0)
+    core.handle(slave_heard(1, messages.Checkpoint(1, 5, 1), b"state"), 0.1)
+    succeed(core)
+    recall(core)
+    join(core)
+    row = LogRow(5, "f", 0.0, 10, "logger", "text", "path", 1, "f", "")
+    said = messages.Checkpoint(1, 5, 1), messages.Reported(1, 5, 1, 0.5), messages.Logged(1, [row])
+    for message in said:
+        assert to_master(act(core, slave_heard(1, message, b"frame"))) == []
+    core.decide(100.0)
+    assert to_master(core.take_actions()) == []
+
+
+def test_the_new_master_cancels_none_of_the_old_tasks(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    join(core)
+    core.handle(heard(messages.Cancel([5], [1], kill=True)), 9.0)
+    assert core.take_actions().recall == []
+
+
+def test_a_slave_whose_task_nobody_wants_is_killed(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    join(core)
+    for _ in range(2):
+        core.handle(heard(messages.NotWanted(1)), 9.0)
+        core.check()
+    assert core.take_actions().kill == [1]
+    actions = act(core, SlaveExited(1, "signal 9", NO_WORDS, 1))
+    assert (to_master(actions), actions.start) == ([messages.StillRunning(1, "g1", [], [])], [2])
+    core.handle(heard(messages.NotWanted(1)), 9.0)
+    assert core.take_actions().kill == []
+
+
+def test_the_end_of_a_slave_with_an_old_task_is_no_death_for_the_new_master(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    join(core)
+    actions = act(core, SlaveExited(1, "signal 11", NO_WORDS, 1))
+    assert to_master(actions) == [messages.StillRunning(1, "g1", [], [])]
+    assert [type(each) for each in actions.records] == [records.SlaveEnded]
+    assert actions.start == [2]
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_slave_that_may_run_no_more_tasks_is_replaced_after_its_old_ones(grows: bool) -> None:
+    core = AgentCore(AgentSettings(replace(HELLO, session="s", returns_s=9.0), slave_max_tasks=None if grows else 1))
+    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
+    core.handle(slave_heard(1, messages.SlaveReady(1)), 0.0)
+    core.handle(tasks(5), 0.0)
+    core.take_actions()
+    succeed(core)
+    recall(core)
+    join(core)
+    if grows:
+        act(core, slave_heard(1, messages.SlaveGrown(1, 1 << 30)))
+    assert messages.NextGeneration(1) not in to_slave(act(core, results(5)))
+    actions = act(core, SlaveExited(1, "exit code 0", NO_WORDS, 1))
+    assert (to_master(actions), actions.start) == ([], [2])
+
+
+def test_a_slave_that_cannot_load_an_algorithm_of_the_former_generation_is_replaced(core: AgentCore) -> None:
+    succeed(core)
+    recall(core, started=2)
+    assert join(core) == [messages.StillRunning(1, "g1", [5], [2])]
+    failed = messages.AlgorithmFailed(1, 0, "no memory", [5, 6], [1, 1], [1, 1], messages.LoadFailure.PASSING)
+    actions = act(core, slave_heard(1, failed))
+    assert to_master(actions) == [messages.StillRunning(1, "g1", [], [])]
+    assert actions.to_slaves
+    assert to_master(act(core, SlaveExited(1, "exit code 0", NO_WORDS, 2))) == []
+
+
+@pytest.mark.parametrize("message", [messages.NextGeneration(1), messages.Results(2, [5], [1], [1], [0.1], [])])
+def test_a_slave_that_says_something_at_the_wrong_time_is_killed(core: AgentCore, message: messages.Message) -> None:
+    succeed(core)
+    recall(core)
+    assert act(core, slave_heard(1, message, payload("1"))).kill == [1]
+
+
+def test_late_results_of_a_portion_are_not_given_back(core: AgentCore) -> None:
+    """The new master could not run these tasks elsewhere: it knows them by other ids."""
+    core = made()
+    group = messages.Tasks(1, [5], [3], [1], [0], portions=[1])
+    core.handle(heard(group, payload("123")), 0.0)
+    core.take_actions()
+    succeed(core)
+    recall(core, started=3)
+    join(core)
+    empty = messages.Results(1, [], [], [], [], [])
+    for _ in range(3):
+        assert to_master(act(core, JournalRead(1, empty, wire.encode(empty, [payload("")]), 3))) == []
+
+
+def test_a_value_that_should_stay_at_the_agent_is_handed_over(core: AgentCore) -> None:
+    core = made()
+    core.handle(heard(messages.Tasks(1, [5], [1], [1], [0], keeps=[0]), payload("1")), 0.0)
+    core.take_actions()
+    succeed(core)
+    recall(core)
+    [handover] = to_master(act(core, results(5)))
+    assert isinstance(handover, messages.Handover)
+    assert handover.results.kept == []
+
+
+def test_shared_objects_of_the_former_generation_are_dropped() -> None:
+    core = made()
+    core.handle(heard(messages.Tasks(1, [5], [1], [1], [0], shares=[SHARE]), payload("1")), 0.0)
+    core.take_actions()
+    assert succeed(core).share_files == [DropShare("digest")]
+
+
+def _span(first: int, count: int) -> messages.Tasks:
+    return messages.Tasks(1, [first], [count], [1], [0])
+
+
+def test_at_most_as_many_tasks_are_named_as_one_message_may_name() -> None:
+    core = made()
+    for group in (_span(5, MAX_TASKS - 1), _span(10_000, 7), _span(20_000, 7)):
+        core.handle(heard(group, payload("1" * sum(group.counts))), 0.0)
+    succeed(core)
+    recall(core, started=MAX_TASKS + 13)
+    [message] = join(core)
+    assert isinstance(message, messages.StillRunning)
+    assert (message.tasks, message.counts) == ([5, 10_000], [MAX_TASKS - 1, 1])
+    wire.decode(wire.encode(message), wire.FROM_AGENT)
+
+
+def test_a_third_generation_gets_the_results_of_the_first(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    core.handle(AttemptFailed(), 3.0)
+    assert succeed(core, replace(NEXT, generation="g3")).succeeds == "g1"
+    assert join(core, replace(SECOND, generation="g3")) == [messages.StillRunning(1, "g1", [5], [1])]
+    assert succeed(core, replace(NEXT, generation="g4")).succeeds == "g3"
+    assert join(core, replace(SECOND, generation="g4")) == [messages.StillRunning(1, "g1", [5], [1])]
+    [handover, _] = to_master(act(core, results(5)))
+    assert isinstance(handover, messages.Handover)
+    assert handover.generation == "g1"
+
+
+def _leaves(core: AgentCore) -> Sequence[ExitCode | None]:
+    core.decide(1000.0)
+    core.decide(1010.0)
+    return [core.take_actions().exit]
+
+
+def test_an_agent_that_leaves_anyway_joins_no_other_generation(core: AgentCore) -> None:
+    core.handle(Disconnected("it broke"), 1.0)
+    now = until_asked(core)
+    core.handle(Terminated("evicted"), now)
+    core.handle(NEXT, now)
+    assert core.take_actions().connect_to is None
+    assert _leaves(core) == [ExitCode.EVICTED]
+
+
+def test_a_slave_that_forgets_while_its_agent_leaves_gets_nothing_more() -> None:
+    core = made()
+    succeed(core)
+    join(core)
+    core.handle(Terminated("evicted"), 10.0)
+    core.take_actions()
+    actions = act(core, forgotten())
+    assert (to_master(actions), to_slave(actions)) == ([], [])
