@@ -10,10 +10,14 @@ from collections.abc import Sequence
 import pytest
 from attrs import evolve
 
+from mwpy._core.agent.child import Child, Former
+from mwpy._core.agent.former import FormerTasks
+from mwpy._core.master.awaited import Awaited
 from mwpy._core.master.occurrences import Occurrences
 from mwpy._core.master.reuse import Reuse
 from mwpy._core.master.spans import Span
 from mwpy._simulation.run_store import SimulatedRunStore
+from mwpy._values import records
 from mwpy._values.given import Given
 from mwpy.testing import Cluster, SimulationFailure
 
@@ -61,14 +65,30 @@ def _take_the_first(self: Occurrences, key: bytes) -> int | None:
 _take = Occurrences.take
 
 
+def _release_all(self: Awaited, number: int, reason: str) -> None:
+    """Let tasks run that may have run and must not run twice."""
+    span = self.state.jar.delayed.tasks.get(self._held.pop(number, 0))
+    if span is not None:
+        self.state.record(records.TasksDue([span.whole]))
+
+
+def _mix_generations(self: FormerTasks, child: Child, former: Former) -> None:
+    """Let a slave serve the next generation at once."""
+
+
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
         (SimulatedRunStore, "write", _write_later, "the algorithm got its result in an earlier life|computed again"),
         (Reuse, "without_answered", _forget, "the algorithm got its result in an earlier life|computed again"),
         (Occurrences, "take", _take_the_first, "got its result in an earlier life|had the result|again in life"),
+        (Awaited, "_release", _release_all, "again in life"),
+        (FormerTasks, "_make_former", _mix_generations, "runs without the object|runs another function"),
     ],
-    ids=["handed over too early", "nothing is used again", "equal calls are confused"],
+    ids=[
+        *("handed over too early", "nothing is used again", "equal calls are confused", "a task runs twice"),
+        "generations are mixed",
+    ],
 )
 def test_the_simulation_finds_a_result_that_is_computed_again(
     monkeypatch: pytest.MonkeyPatch, part: type, name: str, mistake: object, found: str

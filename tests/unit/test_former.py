@@ -17,6 +17,7 @@ from mwpy._core.agent.events import (
     AttemptFailed,
     Disconnected,
     DropShare,
+    Forked,
     JournalRead,
     NextMaster,
     Recalled,
@@ -98,7 +99,7 @@ def to_slave(actions: AgentActions, slave: int = 1) -> list[messages.Message]:
     return [decoded(outgoing)[0] for number, outgoing in actions.to_slaves if number == slave]
 
 
-def act(core: AgentCore, *events: SlaveHeard | JournalRead | SlaveExited) -> AgentActions:
+def act(core: AgentCore, *events: SlaveHeard | JournalRead | SlaveExited | Forked) -> AgentActions:
     for event in events:
         core.handle(event, 10.0)
         core.check()
@@ -172,30 +173,32 @@ def test_an_old_result_that_comes_twice_is_no_result_of_a_new_task_with_the_same
     assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]
 
 
-def test_a_slave_that_finishes_before_the_agent_has_joined_is_announced_then(core: AgentCore) -> None:
+def joined(core: AgentCore) -> AgentActions:
+    core.handle(heard(SECOND), 9.0)
+    core.check()
+    return core.take_actions()
+
+
+def test_a_slave_that_finishes_before_the_agent_has_joined_forgets_then(core: AgentCore) -> None:
+    """Before that, nobody would tell the agent that files were edited after the slave has looked at them."""
     succeed(core)
     recall(core)
-    [handover] = to_master(act(core, results(5)))
-    assert isinstance(handover, messages.Handover)
-    assert to_master(act(core, forgotten())) == []
-    assert join(core) == [messages.SlaveReady(1)]
-
-
-def test_a_slave_without_tasks_forgets_the_former_generation_at_once() -> None:
-    core = made()
-    assert to_slave(succeed(core)) == [messages.NextGeneration(1)]
-    act(core, forgotten())
-    assert join(core) == [messages.SlaveReady(1)]
+    actions = act(core, results(5))
+    assert [type(message) for message in to_master(actions)] == [messages.Handover]
+    assert to_slave(actions) == []
+    actions = joined(core)
+    assert (to_master(actions), to_slave(actions)) == ([], [messages.NextGeneration(1)])
+    assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]
 
 
 def test_a_slave_that_starts_is_asked_when_it_is_ready() -> None:
     core = made(2)
     act(core, SlaveExited(2, "exit code 1", NO_WORDS, 0))
     assert to_slave(succeed(core), 3) == []
+    assert to_slave(joined(core), 3) == []
     actions = act(core, slave_heard(3, messages.SlaveReady(3)))
     assert (to_master(actions), to_slave(actions, 3)) == ([], [messages.NextGeneration(3)])
-    act(core, forgotten(), forgotten(slave=3))
-    assert join(core) == [messages.SlaveReady(1), messages.SlaveReady(3)]
+    assert to_master(act(core, forgotten(), forgotten(slave=3))) == [messages.SlaveReady(1), messages.SlaveReady(3)]
 
 
 def test_a_slave_that_waits_for_the_template_gets_nothing_of_the_former_generation() -> None:
@@ -205,6 +208,8 @@ def test_a_slave_that_waits_for_the_template_gets_nothing_of_the_former_generati
     core.take_actions()
     succeed(core)
     assert [child.former is None for child in core.children.values()] == [False, True]
+    act(core, Forked(1), slave_heard(2, messages.SlaveReady(2)))
+    assert messages.SlaveReady(2) in join(core)
 
 
 def test_a_slave_is_replaced_if_a_file_was_edited_that_it_has_loaded(core: AgentCore) -> None:
@@ -402,3 +407,13 @@ def test_a_slave_that_forgets_while_its_agent_leaves_gets_nothing_more() -> None
     core.take_actions()
     actions = act(core, forgotten())
     assert (to_master(actions), to_slave(actions)) == ([], [])
+
+
+def test_a_slave_that_forgets_while_another_generation_begins_is_asked_again() -> None:
+    core = made()
+    succeed(core)
+    assert to_slave(joined(core)) == [messages.NextGeneration(1)]
+    succeed(core, replace(NEXT, generation="g3"))
+    assert to_slave(act(core, forgotten())) == []
+    assert to_slave(joined(core)) == [messages.NextGeneration(1)]
+    assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]

@@ -232,12 +232,10 @@ class HistoryChecker:
             case records.TasksRecomputed(tasks):
                 self.states.restarted(tasks)
                 self.retries.restarted(tasks)
-            case records.TasksCancelled(sid, tasks):
-                if tasks[0].first in again:  # nobody needs its value any more
-                    self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
-                else:
-                    self._must_not_start(tasks)
-                    self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
+            case records.TasksCancelled(sid, tasks) | records.TasksAnswered(sid, tasks):
+                if isinstance(record, records.TasksCancelled) and tasks[0].first not in again:
+                    self._must_not_start(tasks)  # else nobody needs its value any more
+                self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
                 if sid is not None:
                     self._back(self._agent_of[sid], _each(tasks))
             case records.TasksCancelling(sid, tasks):
@@ -324,6 +322,8 @@ class HistoryChecker:
         self.stops.failures += not (result.ok or is_cancelled(result) or isinstance(result.error, DependencyFailed))
         self.lives.finished(result)
         computed = () if result.task_id in self.lives.reused else (self.retries, self.verify)
+        if not computed:
+            self.verify.reused(result)
         for part in () if is_cancelled(result) else (self.references, *computed):
             part.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)

@@ -32,6 +32,7 @@ from mwpy._simulation.local_agents import SimulatedLocalAgents
 from mwpy._simulation.machines import AgentHost, AgentProcess, Limits, Pace
 from mwpy._simulation.master import GRACE_S, SimulatedMaster
 from mwpy._simulation.replay import Replay
+from mwpy._simulation.search import Life
 from mwpy._simulation.world import World
 from mwpy._values.errors import ExitCode
 from mwpy._values.share_messages import PART_BYTES
@@ -238,9 +239,7 @@ class Cluster:
         if self.master.over:  # the resource file says that the computation is finished
             self.world.after(0.0, lambda: host.ended(ExitCode.OK))
             return
-        durations = self.master.algorithm.durations
-        arguments = self.world, self.master.network, self.checker, durations, self._start_s
-        process = host.process = AgentProcess(host, *arguments)
+        process = host.process = AgentProcess(host, self.world, partial(_newest_life, self), self._start_s)
         self.world.note(f"{host.name} starts an agent, {process.connection.peer.decode()}")
 
     def _start_again(self, number: int, code: ExitCode | None) -> None:
@@ -274,6 +273,11 @@ class Cluster:
         slaves = [] if host.process is None else host.process.slaves.values()
         kept = self.master.algorithm.kept
         return any(slave.code is None and (slave.running or slave.sid in kept) for slave in slaves)
+
+
+def _newest_life(cluster: Cluster) -> Life:
+    """The present life of the master, or the last one."""
+    return Life(cluster.master.network, cluster.checker, cluster.master.algorithm.durations)
 
 
 def _draw_limits(random: Random) -> Limits:

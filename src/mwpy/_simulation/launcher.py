@@ -34,7 +34,7 @@ class SimulatedLauncher:
     """Starts the simulated slaves of an agent."""
 
     _world: World
-    _workload: Workload
+    workload: Workload
     _link: SimulatedAgentLink
     _slaves: dict[int, SimulatedSlave]
     _unsafe: bool
@@ -44,19 +44,19 @@ class SimulatedLauncher:
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
-        slave = self.make_slave(number, self._workload.checker.code.edits)
+        slave = self.make_slave(number, self.workload.checker.code.edits)
         if self._world.chance(0.05):
             slave.hang(closes=False)
             self.check_start(slave)
-        self.begin(slave, self._workload.start_s)
+        self.begin(slave, self.workload.start_s)
         return SlaveParts(slave, slave.channel, slave.outputs)
 
     def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
         """Start a template and its first slave."""
         assert self._template is None or self._template.is_over, "there are two templates"
-        template = SimulatedTemplate(self._world, self, self._link, self._workload.checker.code.edits, self._unsafe)
+        template = SimulatedTemplate(self._world, self, self._link, self.workload.checker.code.edits, self._unsafe)
         parts = template.fork(number, welcome)
-        template.load(self._workload.start_s)
+        template.load(self.workload.start_s)
         self._template = template
         return template, parts
 
@@ -68,7 +68,7 @@ class SimulatedLauncher:
         if self._world.chance(0.02):
             raise OSError("no memory")
         outlets, ended = self._owner.outlets, self._owner.slave_ended
-        slave = self._slaves[number] = SimulatedSlave(number, self._workload, self._link, outlets, ended, edits)
+        slave = self._slaves[number] = SimulatedSlave(number, self.workload, self._link, outlets, ended, edits)
         return slave
 
     def begin(self, slave: SimulatedSlave, longest_s: float) -> None:

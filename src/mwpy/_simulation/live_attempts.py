@@ -73,7 +73,7 @@ class AttemptChecker:
                     self._live[task].clear()  # a slave may just repeat the task
             case records.TasksReturned(sid, tasks) | records.TasksGivenUp(sid, True, tasks):
                 self._end(sid, _each(tasks), others=False)
-            case records.TasksCancelled(sid, tasks) if sid is not None:
+            case records.TasksCancelled(sid, tasks) | records.TasksAnswered(sid, tasks) if sid is not None:
                 self._end(sid, _each(tasks), others=False)
 
     def _start(self, task: int, attempt: int, sid: SlaveId) -> None:

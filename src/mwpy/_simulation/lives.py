@@ -115,6 +115,8 @@ class LifeChecker:
             case records.ResultsReused(tasks):
                 for each in tasks:
                     self.reused.update(dict.fromkeys(range(each.first, each.first + each.count)))
+            case records.TasksAnswered(tasks=answered):
+                self.reused.update((each.first + at, None) for each in answered for at in range(each.count))
             case records.ResultsDoubted(tasks=ranges):
                 doubted = (first + at for first, count in ranges for at in range(count))
                 self._doubts += [self.occurrences[task] for task in doubted if task in self.occurrences]

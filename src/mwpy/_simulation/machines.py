@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from math import inf
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from msgspec.structs import replace
 
 from mwpy._core.agent.core import AgentCore
@@ -19,11 +19,10 @@ from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S
 from mwpy._roles.agent import Agent
 from mwpy._roles.edges import AgentEdges
-from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.launcher import SimulatedLauncher
-from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
+from mwpy._simulation.network import Connection, SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet
-from mwpy._simulation.search import SimulatedSearch
+from mwpy._simulation.search import Life, SimulatedSearch
 from mwpy._simulation.shares import SimulatedStore
 from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave
 from mwpy._simulation.workload import Workload
@@ -165,9 +164,7 @@ class AgentProcess:
 
     Args:
         host: the machine.
-        network: connects the agent to the master.
-        checker: checks what its slaves do.
-        durations: how long tasks take.
+        life: returns the newest life of the master.
         start_s: how long the start of a slave may take.
     """
 
@@ -175,15 +172,13 @@ class AgentProcess:
         self,
         host: AgentHost,
         world: World,
-        network: Network,
-        checker: HistoryChecker,
-        durations: Sequence[float],
+        life: Callable[[], Life],
         start_s: float,
     ) -> None:
         self._host = host
         self._world = world
+        network, checker, durations = life()
         self._network = network
-        self._checker = checker
         self._alarm = Alarm(world, self._iterate)
         limits = host.limits
         self.connection: Connection = network.connect(self.wake, repeats=not limits.returns_s)
@@ -201,7 +196,7 @@ class AgentProcess:
             host.limits.max_memory,
             host.name,
             peer,
-            self._is_attentive,
+            lambda: not self._over and world.now > self._frozen_until + PROMISED_S,
             lambda: max(self._frozen_until, self.connection.back_at),
             self._is_short,
             self._running,
@@ -230,7 +225,7 @@ class AgentProcess:
         self.launcher = SimulatedLauncher(world, self._workload, self.connection.link, self.slaves, limits.unsafe, self)
         clock = _SettlingClock(world, self.slaves)
         ends = self.connection.link, self.launcher, self.outlets, self._signals
-        search = SimulatedSearch(network, self._reconnect)
+        search = SimulatedSearch(life, lambda newest: newest.network is self._network, self._follow, self._reconnect)
         self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store, search))
         self._over = False
         self._frozen_until = 0.0
@@ -238,9 +233,6 @@ class AgentProcess:
         checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
         self._short_at = -inf
         self._agent.begin()
-
-    def _is_attentive(self) -> bool:
-        return not self._over and self._world.now > self._frozen_until + PROMISED_S
 
     def _is_short(self) -> bool:
         """Whether the slaves used nearly all memory of their job a moment ago."""
@@ -250,11 +242,12 @@ class AgentProcess:
             self._short_at = self._world.now
             for slave, used_now in used.items():
                 if used_now > has:
-                    self._workload.checker.overruns.too_large(self._workload.peer, slave.number, slave.running)
+                    slave.work.checker.overruns.too_large(slave.work.peer, slave.number, slave.running)
         return self._world.now <= self._short_at + MOMENT_S
 
     def _running(self) -> list[int]:
-        return [slave.running for slave in self.slaves.values() if slave.running and slave.code is None]
+        running = [slave for slave in self.slaves.values() if slave.running and slave.code is None]
+        return [slave.running for slave in running if slave.work is self._workload]
 
     def check_start(self, slave: SimulatedSlave) -> None:
         """Check that a slave is killed whose start hangs."""
@@ -277,8 +270,24 @@ class AgentProcess:
 
     def _reconnect(self) -> SimulatedAgentLink:
         self._world.note(f"the agent on {self._host.name} looks for its master")
-        self.connection = self._network.connect(self.wake, self.connection)
+        welcome = self.core.welcome
+        is_new = welcome is not None and welcome.generation != self._network.generation
+        self.connection = self._network.connect(self.wake, self.connection, is_new=is_new)
+        if is_new:
+            self._workload.peer = self.connection.peer
+            ends_at = self.core.settings.tasks_end_at
+            left_s = None if ends_at is None else ends_at - self._world.now
+            self._workload.checker.times.begins(self.connection.peer, left_s, connects=True)
         return self.connection.link
+
+    def _follow(self, life: Life) -> None:
+        """The agent knows the next life of the master."""
+        self._world.note(f"the agent on {self._host.name} knows {life.network.generation}")
+        self._network = life.network
+        after = evolve(self._workload, checker=life.checker, durations=life.durations)
+        self._workload.successor = self._workload = self.launcher.workload = after
+        if not self._host.able:
+            life.checker.unable[self._host.name] = None
 
     def wake(self) -> None:
         """Make the agent iterate as soon as it can."""
@@ -351,7 +360,7 @@ class AgentProcess:
 
     def kill_with(self, slave: SimulatedSlave) -> None:
         """The batch system kills a slave and then the agent: this death must not be charged."""
-        self._checker.blameless(self.connection.agent, slave.number)
+        self._workload.checker.blameless(self.connection.agent, slave.number)
         slave.end(SIGKILL)
         delay = self._world.random.random() * 0.9 * KILLED_TOO_S
         self._world.after(delay, lambda: self._host.end(self, None))

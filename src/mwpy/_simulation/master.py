@@ -96,6 +96,8 @@ class SimulatedMaster:
         if store is not None:
             store.read_into(core)
         self.io = MasterIo(core, self.network.master, trail, world, start, store)
+        if store is not None:
+            store.writer.on_brought = self.io.committed.stored
         self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake, lives)
         self.closing = False
         """Whether the algorithm has ended."""

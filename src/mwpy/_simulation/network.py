@@ -124,6 +124,7 @@ class Connection:
     """The first connection of the same agent: checkers know the agent by this name."""
     repeats: bool
     """Whether messages to the master may arrive twice."""
+    network: Network
     broken: bool = False
     to_master_at: float = 0.0
     """When the last message to the master arrives. Messages that are sent later arrive later."""
@@ -206,20 +207,26 @@ class Network:
         return SimulatedMasterLink(self._to_agent, self._disconnect, self._wake_master)
 
     def connect(
-        self, wake_agent: Callable[[], None], before: Connection | None = None, *, repeats: bool = False
+        self,
+        wake_agent: Callable[[], None],
+        before: Connection | None = None,
+        *,
+        repeats: bool = False,
+        is_new: bool = False,
     ) -> Connection:
         """A new connection.
 
         Args:
             before: the connection that the same agent had before.
             repeats: whether messages to the master may arrive twice. Without this, a session counts them.
+            is_new: whether this master does not know the agent, which had its connections to a former life.
         """
         self._peers += 1
         peer = f"peer {self._peers}".encode()
         earlier = None if before is None else before.link
         link = SimulatedAgentLink(lambda frames: self._to_master(connection, frames), wake_agent, earlier)
-        agent = peer if before is None else before.agent
-        connection = self._connections[peer] = Connection(peer, link, agent, repeats)
+        agent = peer if before is None or is_new else before.agent
+        connection = self._connections[peer] = Connection(peer, link, agent, repeats, self)
         if before is not None:
             self._world.after(self._delay(), lambda: self._begin(connection))
         return connection
@@ -281,6 +288,9 @@ class Network:
         Args:
             silent_s: for how long nothing was heard before, if this is why it breaks.
         """
+        if connection.network is not self:
+            connection.network.cut(connection, silent_s)
+            return
         if connection.broken:
             return
         connection.broken = True
@@ -295,7 +305,7 @@ class Network:
 
     def send_garbage(self, connection: Connection) -> None:
         """Bytes that are not a message arrive at the master, and the connection breaks."""
-        if not connection.broken:
+        if not connection.broken and connection.network is self:
             self.master.arrive(Frames(connection.peer, ADDRESS, [b"nonsense"]))
             self.cut(connection)
 

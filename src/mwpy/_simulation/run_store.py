@@ -44,6 +44,8 @@ class SimulatedRunStore:
     _world: World
     _random: Random
     path: Path
+    name: str
+    """The name of this life."""
     handed_over: Callable[[], None]
     """Called after outcomes were handed over to the algorithm."""
     writer: Writer = field(init=False)
@@ -57,7 +59,7 @@ class SimulatedRunStore:
 
     @writer.default
     def _open(self) -> Writer:
-        return Writer.opened(self.path, member_id="simulated", on_failure=_fail, name="")
+        return Writer.opened(self.path, member_id="simulated", on_failure=_fail, name=self.name)
 
     def read_into(self, core: MasterCore) -> None:
         """Let a core use what is in the file."""
@@ -144,7 +146,7 @@ class SimulatedDatabase:
 
     def open(self, handed_over: Callable[[], None]) -> SimulatedRunStore:
         """Begin the next life of the master."""
-        self.store = SimulatedRunStore(self._world, self._random, self._path, handed_over)
+        self.store = SimulatedRunStore(self._world, self._random, self._path, f"g{self.lives}", handed_over)
         assert self.store.writer.generation == self.lives, "a life is missing in the file"
         return self.store
 

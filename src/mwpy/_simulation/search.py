@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from attrs import define
 
-from mwpy._core.agent.events import AddressesFound, ComputationOver
+from mwpy._core.agent.events import AddressesFound, ComputationOver, NextMaster
+from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import ADDRESS, Network, SimulatedAgentLink
 
-__all__ = ["SimulatedSearch"]
+__all__ = ["Life", "SimulatedSearch"]
+
+
+class Life(NamedTuple):
+    """One life of the master, as its agents see it."""
+
+    network: Network
+    checker: HistoryChecker
+    durations: Sequence[float]
+    """How long tasks take."""
 
 
 @define(eq=False)
@@ -17,21 +28,29 @@ class SimulatedSearch:
     """The resource file, and connections to the master that it names.
 
     Args:
-        network: the connections to the master with which the agent has its session.
+        life: returns the newest life of the master. It may be over.
+        knows: whether the agent knows this life.
+        follow: lets the agent look for another life.
         reconnect: begins another connection of the agent.
     """
 
-    network: Network
+    life: Callable[[], Life]
+    knows: Callable[[Life], bool]
+    follow: Callable[[Life], None]
     reconnect: Callable[[], SimulatedAgentLink]
 
     def ask(self) -> None:
         """Read the resource file."""
 
-    def answer(self) -> AddressesFound | ComputationOver:
+    def answer(self) -> AddressesFound | NextMaster | ComputationOver:
         """Return what the file says."""
-        if self.network.is_down:
-            return ComputationOver("the master has ended", finished=self.network.is_finished)
-        return AddressesFound([ADDRESS])
+        life = self.life()
+        if life.network.is_finished:
+            return ComputationOver("the master has ended", finished=True)
+        if self.knows(life):
+            return AddressesFound([ADDRESS])
+        self.follow(life)
+        return NextMaster("the master was started again", life.network.generation, [ADDRESS])
 
     def connect(self, address: str) -> SimulatedAgentLink:
         """Connect to the master."""

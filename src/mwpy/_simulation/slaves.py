@@ -182,7 +182,7 @@ class SimulatedSlave:
         edits: int,
     ) -> None:
         self.number = self.pid = number
-        self._work = work
+        self.work = work
         self._world = work.world
         self._edits = edits
         self._ended = ended
@@ -195,11 +195,8 @@ class SimulatedSlave:
         self.is_up = False
         self.code: int | None = None
         """Its exit code, or the negative number of the signal that ended it."""
-        checkers = work.checker.states, work.checker.references
         self._shares = SharesOfSlave(work.store)
-        self._states = StatesOfSlave(
-            self._world, *checkers, work.peer, number, self._send, self.channel.reply, self._shares.value_of
-        )
+        self._states = _states_of(self)
         self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""
@@ -241,10 +238,10 @@ class SimulatedSlave:
 
     def kill(self) -> None:
         """Its agent ends it."""
-        if self.running and self.code is None:
+        if self.running and self.code is None and self.work.successor is None:
             is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
-            ends_at, faults = self.channel.tasks_end_at, (is_faulty, self._work.is_short())
-            self._work.checker.killed(self.running, self._work.peer, self.number, faults, moments, ends_at)
+            ends_at, faults = self.channel.tasks_end_at, (is_faulty, self.work.is_short())
+            self.work.checker.killed(self.running, self.work.peer, self.number, faults, moments, ends_at)
         self.end(SIGKILL)
 
     def abort(self) -> None:
@@ -273,7 +270,7 @@ class SimulatedSlave:
             self.code, self.ended_at = code, self._world.now
             self._states.stop()
             if self.channel.spoilt:
-                self._work.checker.states.forget(self._work.peer, self.number)
+                self.work.checker.states.forget(self.work.peer, self.number)
             self.channel.end()
             for pipe in self.outputs.values():
                 pipe.close()
@@ -337,7 +334,7 @@ class SimulatedSlave:
             failure = self.algorithms[algorithm][0]
             if failure is None:
                 self._position = position
-                self._shares.start(position, self._work.checker.shares.get(task, ()))
+                self._shares.start(position, self.work.checker.shares.get(task, ()))
                 self._run(task, attempt, algorithm)
                 return
             self.channel.reply(
@@ -346,7 +343,7 @@ class SimulatedSlave:
         self._send()
         if self._stopping:
             if not self.channel.spoilt:
-                self._work.checker.blameless(self._work.peer, self.number)
+                self.work.checker.blameless(self.work.peer, self.number)
             self.end(0)
 
     def _hear(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
@@ -357,9 +354,11 @@ class SimulatedSlave:
                 pickles = iter(payload)
                 for each in definitions:
                     packed = b"" if each.reference else bytes(next(pickles))
-                    self.define(each.number, (self._work.load(), each.reference, packed))
+                    self.define(each.number, (self.work.load(), each.reference, packed))
             case messages.SlaveNamed(_, sid):
-                self.sid = sid
+                self.sid, self._states = sid, _states_of(self)
+            case messages.NextGeneration():
+                _begin_again(self)
             case messages.Tasks():
                 self._states.hear(message, payload)
                 algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
@@ -390,12 +389,12 @@ class SimulatedSlave:
 
     def _run(self, task: int, attempt: int, algorithm: int) -> None:
         random = self._world.random
-        checker = self._work.checker
+        checker = self.work.checker
         checker.code.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
-        checker.started(task, self.sid, self._work.peer, self._work.running())
-        self.wear.start(self._work.frozen_until())
+        checker.started(task, self.sid, self.work.peer, self.work.running())
+        self.wear.start(self.work.frozen_until())
         self.running, self._attempt = task, attempt
-        self._seconds = random.expovariate(1.0) * self._work.durations[algorithm % 2]
+        self._seconds = random.expovariate(1.0) * self.work.durations[algorithm % 2]
         if random.random() < 0.01:
             self._seconds += LONG_S
         self._seconds += random.random() * self._slow_s
@@ -411,23 +410,23 @@ class SimulatedSlave:
         if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):
             return
         self._states.stop()
-        if task in self._work.checker.killers or self._work.bad == "slave":
+        if task in self.work.checker.killers or self.work.bad == "slave":
             self.end(SIGSEGV)
             return
-        if self._work.bad == "error":
-            self._work.checker.retries.spoilt[task, attempt] = None
-        moments = self._work.frozen_until(), self._began, self._grown_at, self._world.now
-        self._work.checker.runs_on(task, self._work.peer, *moments)
-        if task in self._work.checker.agent_killers:
+        if self.work.bad == "error":
+            self.work.checker.retries.spoilt[task, attempt] = None
+        moments = self.work.frozen_until(), self._began, self._grown_at, self._world.now
+        self.work.checker.runs_on(task, self.work.peer, *moments)
+        if task in self.work.checker.agent_killers:
             self._world.note(f"task {task} kills its agent")
-            self._work.kill_agent()
+            self.work.kill_agent()
             return
         self.running, self.channel.began = 0, 0.0
-        journal, killed_tasks = self.channel.journal, self._work.checker.killed_tasks
-        kind, digested = self._work.checker.retries.end_of(task, attempt), task in self._digested
+        journal, killed_tasks = self.channel.journal, self.work.checker.killed_tasks
+        kind, digested = self.work.checker.retries.end_of(task, attempt), task in self._digested
         entry = FAILURE
         if kind == VALUE:
-            entry = self._work.checker.verify.value(task, attempt, self._work.host, digested=digested)
+            entry = self.work.checker.verify.value(task, attempt, self.work.host, digested=digested)
         result = task, attempt, self._seconds, kind, entry
         in_stretch = self._position in self._stretch.positions and kind == VALUE
         if in_stretch:
@@ -437,7 +436,7 @@ class SimulatedSlave:
 
         def check_promptness() -> None:
             """Check that the result does not wait long for the next task: the agent must read it in the journal."""
-            if task not in killed_tasks and self.code is None and not self._hangs and self._work.attentive():
+            if task not in killed_tasks and self.code is None and not self._hangs and self.work.attentive():
                 unread = journal.results[journal.num_read :]
                 assert result not in unread, f"the result of task {task} waits in slave {self.number}"
 
@@ -465,6 +464,26 @@ class SimulatedSlave:
             self.channel.reply(*journal.group(self.number))
             journal.clear()
             self._send_by = self._world.now + GATHER_S
+
+
+def _states_of(slave: SimulatedSlave) -> StatesOfSlave:
+    """The states that the tasks of a slave leave."""
+    work, shares = slave.work, slave._shares
+    checkers = work.checker.states, work.checker.references
+    return StatesOfSlave(
+        work.world, *checkers, work.peer, slave.number, slave._send, slave.channel.reply, shares.value_of
+    )
+
+
+def _begin_again(slave: SimulatedSlave) -> None:
+    """The next life of the master begins for a slave, which has no task. Sometimes its script was edited."""
+    assert not slave._tasks, f"slave {slave.number} forgets tasks"
+    slave._send()
+    slave.work, slave.sid = slave.work.newest, None
+    slave.algorithms.clear()
+    slave._shares, slave._edits = SharesOfSlave(slave.work.store), slave.work.checker.code.edits
+    edited = "app.py" if slave.work.world.chance(0.2) else ""
+    slave.channel.reply(messages.NextGeneration(slave.number, edited))
 
 
 def fail_to_load(slave: SimulatedSlave, random: Random) -> None:

@@ -26,17 +26,28 @@ class TimeChecker:
     """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
     _left: dict[bytes, float | None] = field(factory=dict)
     """How long the tasks of each connection may run from its beginning on."""
+    _connects: dict[bytes, None] = field(factory=dict)
+    """The connections of agents that greeted the master later."""
     _ends: dict[str, float | None] = field(factory=dict)
     """Until when tasks may run at each agent, as the master knows it."""
 
-    def begins(self, peer: bytes, left_s: float | None) -> None:
-        """An agent greets the master. Its tasks are killed after this time."""
+    def begins(self, peer: bytes, left_s: float | None, *, connects: bool = False) -> None:
+        """An agent greets the master. Its tasks are killed after this time.
+
+        Args:
+            connects: whether it begins to connect, and greets the master a moment later.
+        """
         self._left[peer] = left_s
+        if connects:
+            self._connects[peer] = None
 
     def heard(self, peer: bytes, hello: Hello) -> None:
         """The master gets the first message of an agent."""
         left_s = self._left[peer]
-        same = hello.seconds_left == left_s or abs((hello.seconds_left or 0.0) - (left_s or 0.0)) < ROUNDING_S
+        earlier = peer in self._connects and (hello.seconds_left or 0.0) < (left_s or 0.0)
+        same = (
+            earlier or hello.seconds_left == left_s or abs((hello.seconds_left or 0.0) - (left_s or 0.0)) < ROUNDING_S
+        )
         assert same, f"{peer!r} says that it has {hello.seconds_left} s left, but it has {left_s} s"
 
     def connected(self, record: AgentConnected, now: float) -> None:

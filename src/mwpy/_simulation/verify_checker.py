@@ -186,6 +186,11 @@ class VerifyChecker:
         assert not (is_wrong and task in self._sure), f"the result of task {task} is wrong, and was confirmed"
         assert not is_wrong or result.host in self.wrong, f"{result.host} computed task {task} wrongly"
 
+    def reused(self, result: Result[Any]) -> None:
+        """The algorithm gets a result of a former life of the master."""
+        is_wrong = result.ok and result.value != self.numbers.get(result.task_id, result.task_id)
+        assert not is_wrong or result.host in self.wrong, f"{result.task_id} has the result {result.value}"
+
     def recomputes(self, call: DoubtedCall) -> None:
         """A result that the algorithm has got is computed again."""
         self._latest.pop(call.task_id, None)

@@ -47,6 +47,13 @@ class Workload:
     kill_agent: Callable[[], None]
     store: SimulatedStore
     """The shared objects at their agent."""
+    successor: Workload | None = None
+    """What slaves have to do in the next life of the master; None if their agent has not followed it."""
+
+    @property
+    def newest(self) -> Workload:
+        """What slaves have to do in the newest life."""
+        return self if self.successor is None else self.successor.newest
 
     def load(self) -> LoadFailure | None:
         """Why a slave cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""

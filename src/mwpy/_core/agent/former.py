@@ -10,6 +10,7 @@ the new one. When it has no task left, the agent sends it `NextGeneration`. It f
 defined, and answers. All its messages before the answer belong to the former generation, for example results that the
 agent had already read in its journal. After the answer it is like a slave that has just become ready.
 
+The agent asks only when the new master has accepted it: from then on, the master tells it about edited files (`Renew`).
 The slave also says whether files were edited that it had loaded. Then it is replaced. The template is always replaced,
 because nothing of it runs that could find this out.
 """
@@ -58,7 +59,7 @@ class FormerTasks:
     def begin(self, event: NextMaster) -> None:
         """The next generation of the master has begun: prepare to join it."""
         state, hello = self._state, self._state.settings.hello
-        state.actions.succeeds = self._generation
+        state.actions.succeeds, self.is_joining = self._generation, True
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
@@ -66,7 +67,6 @@ class FormerTasks:
         self._reported.clear()
         self._starts.begin_again()
         self._shares.begin_again()
-        self.is_joining = True
         state.record(records.Notice(f"{event.reason}: this agent joins its next generation"))
 
     def name_session(self) -> None:
@@ -96,6 +96,7 @@ class FormerTasks:
                 self._replace(child)
             elif child.former is None and child.is_ready:
                 self._state.to_master(messages.SlaveReady(child.number))
+            self.settle(child)
             if child.former is not None and child.held:
                 self._state.to_master(_still_running(child, child.former))
                 self._reported[child.number] = None
@@ -156,21 +157,23 @@ class FormerTasks:
             self._state.to_master(messages.StillRunning(child.number, former.generation, [], []))
         if child.retiring:
             self._replace(child)
-        if child.is_ready and not child.is_asked:
+        if child.is_ready and not (child.is_asked or self.is_joining):
             child.is_asked = True
             self._state.to_slave(child, messages.NextGeneration(child.number))
 
     def _has_forgotten(self, child: Child, edited: str) -> None:
         """A slave has forgotten the former generation: it serves the new one, unless it has old code."""
-        child.former, child.is_asked = None, False
+        child.is_asked = False
+        if self.is_joining:  # the master was started again since then, so the slave is asked again
+            return
+        child.former = None
         if edited:
             text = f"{child.name} is replaced, because {edited} was edited since it was loaded"
             self._state.record(records.Notice(text))
             self._replace(child)
         elif child.is_ready:
             self._starts.give_definitions(child)
-            if not self.is_joining:
-                self._state.to_master(messages.SlaveReady(child.number))
+            self._state.to_master(messages.SlaveReady(child.number))
 
     def ended(self, child: Child) -> None:
         """The process of a slave has ended."""
