@@ -6,15 +6,20 @@ import json
 import signal
 import sqlite3
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
+from attrs import evolve
 from tests.integration.apps.stage import Running, Stage, until
 from tests.integration.test_bad_member import member, received
 from tests.loopback import Agent, Loopback
 
+from mwpy import resource_file
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
+from mwpy._transport.happened import Frames
+from mwpy._transport.link import MasterLink, member_keys, new_key, server_keys
 from mwpy._values import groups, messages
 from mwpy._values.messagepack import encode
 
@@ -151,6 +156,29 @@ def master(mw, argv):
     return 0
 sys.exit(mwpy.main())
 """
+
+
+def test_an_agent_goes_on_looking_if_the_next_master_dies_before_it_accepts_the_agent(stage: Stage) -> None:
+    """The results that it brings are not lost."""
+    first = _start(stage, LONG)
+    agent = _run(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
+    until(lambda: len(_lines(stage, "seen")) > 50, "results")
+    first.send(signal.SIGKILL)
+    first.end()
+    key = new_key()
+    second = MasterLink("127.0.0.1", 0, key, 30.0, 1 << 20, [b"probe"])
+    address, member_pair = f"tcp://127.0.0.1:{second.port}", member_keys(key)
+    keys = resource_file.MemberKeys(server_keys(key).public, member_pair.public, member_pair.secret)
+    left = resource_file.read(stage.resource)
+    resource_file.write(
+        stage.resource, evolve(left, generation="short", master_addresses=(address,), keys=keys, timestamp=time.time())
+    )
+    until(lambda: any(isinstance(each, Frames) for each in second.poll(0.1, time.monotonic())), "a Hello")
+    second.close(0.0)
+    third = _start(stage, LONG)
+    assert third.end() == 0, third.err
+    assert agent.end() == 0, agent.err
+    assert third.report == sum(range(400))
 
 
 def test_agents_of_a_killed_master_join_its_next_generation_and_bring_what_they_finished(stage: Stage) -> None:
