@@ -10,6 +10,7 @@ from mwpy._core.master.core import MasterCore
 from mwpy._core.master.reuse import GENERATIONS_KEPT, Reuse
 from mwpy._database.connection import Damaged
 from mwpy._database.place import real_path
+from mwpy._database.salvage import mark_damaged
 from mwpy._database.writer import Writer
 from mwpy._roles.stored_values import StoredValues
 from mwpy._values import records
@@ -77,7 +78,8 @@ class RunStore:
         """
         try:
             self._read_into(core, options)
-        except Damaged:  # the writer has marked the file, so it is saved when it is opened again
+        except Damaged:  # a file with a mark is saved when it is opened again
+            mark_damaged(self.path)
             self.writer.close()
             self._reason = ""
             self._open()
