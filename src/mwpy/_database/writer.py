@@ -212,7 +212,11 @@ class Writer:
     def returns_s(self, generations: int) -> float:
         """For how long agents of the last generations before this one may look for their master, in seconds."""
         query = "SELECT max(returns_s) FROM agents WHERE generation >= ? AND generation < ? AND ended IS NULL"
-        [(longest,)] = self._reading.rows(query, (self.generation - generations, self.generation))
+        try:
+            [(longest,)] = self._reading.rows(query, (self.generation - generations, self.generation))
+        except Damaged:
+            mark_damaged(self._connection.path)
+            raise
         return longest or 0.0
 
     def write(self, given: Given) -> None:

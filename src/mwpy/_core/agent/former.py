@@ -89,12 +89,13 @@ class FormerTasks:
     def joined(self, welcome: messages.Welcome) -> None:
         """A master has accepted this agent: report the slaves that were started before."""
         settings = welcome.result_group, welcome.max_result_bytes
-        is_other, self._settings = self.is_joining and self._settings != settings, settings
+        was_joining, is_other = self.is_joining, self.is_joining and self._settings != settings
+        self._settings = settings
         self.is_joining, self._generation = False, welcome.generation
         for child in self._state.living():
             if is_other:
                 self._replace(child)
-            elif child.former is None and child.is_ready:
+            elif was_joining and child.former is None and child.is_ready:
                 self._state.to_master(messages.SlaveReady(child.number))
             self.settle(child)
             if child.former is not None and child.held:
