@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,7 +48,7 @@ def contact_of(options: Options, resumed: str = "") -> Contact | None:
     if found is None:
         return None
     link = connect(found)
-    session = secrets.token_hex(16) if options.reconnect_seconds else ""
+    session = os.urandom(16).hex() if options.reconnect_seconds else ""
     hello = replace(found.hello(options.slave_processes), resumed=resumed)
     hello = replace(hello, session=session, returns_s=options.reconnect_seconds)
     return Contact(link, hello, Search(options, found, link.address))
