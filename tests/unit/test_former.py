@@ -209,7 +209,8 @@ def test_a_slave_that_waits_for_the_template_gets_nothing_of_the_former_generati
     succeed(core)
     assert [child.former is None for child in core.children.values()] == [False, True]
     act(core, Forked(1), slave_heard(2, messages.SlaveReady(2)))
-    assert messages.SlaveReady(2) in join(core)
+    assert to_slave(joined(core), 2) == [messages.NextGeneration(2)]
+    assert to_master(act(core, forgotten(slave=2))) == [messages.SlaveReady(2)]
 
 
 def test_a_slave_is_replaced_if_a_file_was_edited_that_it_has_loaded(core: AgentCore) -> None:

@@ -90,13 +90,13 @@ class FormerTasks:
         """A master has accepted this agent: report the slaves that were started before."""
         settings = welcome.result_group, welcome.max_result_bytes
         was_joining, is_other = self.is_joining, self.is_joining and self._settings != settings
-        self._settings = settings
+        former, self._settings = self._generation, settings
         self.is_joining, self._generation = False, welcome.generation
         for child in self._state.living():
             if is_other:
                 self._replace(child)
-            elif was_joining and child.former is None and child.is_ready:
-                self._state.to_master(messages.SlaveReady(child.number))
+            elif was_joining and child.former is None:  # it was started meanwhile, and files may have been edited since
+                child.former = Former(former, child.name)
             self.settle(child)
             if child.former is not None and child.held:
                 self._state.to_master(_still_running(child, child.former))
