@@ -96,7 +96,9 @@ def open_connections(options: Options, key: str | None) -> Connections:
     if only_here(options) and options.master_port is None:
         return Connections(_with_streams(NoNetwork(), options), limit, limit)
     from mwpy._roles import network  # only here, because it loads ZeroMQ
+    from mwpy._system.own_code import OWN_CODE
 
+    OWN_CODE.remember()  # before a slave can join that loads files which were edited meanwhile
     key = key or network.new_key()
     link = network.listen(options, key, only_here(options))
     reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
