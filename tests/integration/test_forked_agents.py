@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 
@@ -43,11 +44,11 @@ def test_an_agent_is_forked_from_a_script_that_may_be_forked(stage: Stage) -> No
     run = stage.start("", "--mw-local", 1, program=[sys.executable, "app.py"])
     assert run.end() == 0, run.err
     assert run.out.count("loaded") == 2
-    lines = run.out.splitlines()
-    master, number = next(line.partition("master ")[2] for line in lines if "master" in line).split()
-    [slave] = {line.split(",")[0][1:] for line in lines if line.startswith("(")}
-    assert sorted(line for line in lines if "exit" in line) == sorted(f"exit of {pid}" for pid in (master, slave))
-    assert len({number, *(line.split()[1][:-1] for line in lines if line.startswith("("))}) == 3
+    [(master, number)] = re.findall(r"master (\d+) (\S+)", run.out)
+    drawn = re.findall(r"\((\d+), ([^)]+)\)", run.out)  # other processes may write into the same line
+    [slave] = {pid for pid, _ in drawn}
+    assert sorted(re.findall(r"exit of (\d+)", run.out)) == sorted([master, slave])
+    assert len({number, *(each for _, each in drawn)}) == 3
     assert run.err == ""
     stage.no_process_left()
 
