@@ -137,6 +137,16 @@ def test_results_that_an_agent_brings_are_stored_as_those_of_their_generation(pa
     assert answers[1].row == row
 
 
+def test_the_host_of_results_that_an_agent_brings_is_known_although_the_file_lacks_their_slave(path: Path) -> None:
+    """The former master was killed before it stored that the slave had connected."""
+    run(path, algorithm(), submitted(1, 3))
+    run(path, brought({3: 9}))
+    writer = opened(path)
+    [answers] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    writer.close()
+    assert (answers.generation, answers.host, answers.results.tasks) == (1, "node1", [3])
+
+
 def test_generations_are_found_by_their_names(path: Path) -> None:
     for name in ("one", "two"):
         Writer.open(path, member_id="m", on_failure=print, name=name).close()
@@ -378,7 +388,8 @@ def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
 
 
 FIRST_VERSION = (
-    *("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls", "ALTER TABLE agents DROP COLUMN returns_s"),
+    *("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls"),
+    *("ALTER TABLE agents DROP COLUMN returns_s", "ALTER TABLE results DROP COLUMN host"),
     "PRAGMA user_version = 1",
 )
 """What makes a file of the first version of the schema."""

@@ -34,7 +34,7 @@ _TASKS = "SELECT seq, generation, first, count, algorithm, keys FROM {}"
 _ONCE = "SELECT seq, generation, first, count, may_have_run FROM once"
 _CALLS = "SELECT seq, generation, algorithm, outline FROM calls"
 _DOUBTS = "SELECT seq, generation, host, first, count FROM doubts"
-_ANSWERS = "SELECT seq, generation, at, sid, head, file FROM results"
+_ANSWERS = "SELECT seq, generation, at, sid, head, file, host FROM results"
 
 
 def read_earlier(
@@ -55,11 +55,11 @@ def read_earlier(
     usable = files.usable()
 
     def answers(row: tuple[Any, ...]) -> Earlier | None:
-        seq, generation, at, sid, head, file = row
+        seq, generation, at, sid, head, file, host = row
         if file is not None and file not in usable:
             on_lost(files.folder / file)
             return None
-        host = hosts.get((generation, sid), "")
+        host = host or hosts.get((generation, sid), "")
         return EarlierAnswers(generation, seq, SlaveId(sid), host, at, unpack_head(head))
 
     streams = [

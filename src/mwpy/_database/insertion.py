@@ -53,7 +53,7 @@ def insert_groups(connection: Connection, groups: Sequence[StoredGroup], files: 
 
 _RESULTS = (
     *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed", "kept"),
-    "checksum",
+    *("checksum", "host"),
 )
 """The columns of a group of results before its bytes."""
 
@@ -62,7 +62,8 @@ def _row_of(group: StoredGroup) -> list[object]:
     columns = group.columns
     tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
     ends = group.failed, int(group.kept), group.packed.checksum
-    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends]
+    host = None if group.brought is None else group.brought.host  # the file may not know the slave
+    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends, host]
 
 
 def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:

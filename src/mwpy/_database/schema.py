@@ -286,7 +286,10 @@ CREATE TABLE calls (
 );
 """
 
-_FIFTH = "ALTER TABLE agents ADD COLUMN returns_s REAL NOT NULL DEFAULT 0;"
+_FIFTH = """
+ALTER TABLE agents ADD COLUMN returns_s REAL NOT NULL DEFAULT 0;
+ALTER TABLE results ADD COLUMN host TEXT;
+"""
 
 UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND, _THIRD, _FOURTH, _FIFTH)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""
