@@ -846,10 +846,10 @@ class _MasterMachine(RuleBasedStateMachine):
         self.come_back(slave, [task])
         if failure is LoadFailure.SURE:
             slave.agent.refused[task.algorithm] = None
-        elif failure is LoadFailure.REPEATED:
-            slave.refused[task.algorithm] = None
-        else:
+        elif failure is LoadFailure.PASSING:
             slave.stopping = True
+        else:
+            slave.refused[task.algorithm] = None
         named = [task.number], [1], [slave.attempts[task.number]]
         reply = messages.AlgorithmFailed(slave.number, task.algorithm, "no module", *named, failure)
         self.receive(slave.agent.name, reply)
