@@ -149,7 +149,8 @@ class Span(Struct, eq=False, gc=False):
         sizes = [*map(len, islice(self.payloads, most))]
         if not self.buffers:
             return sizes
-        return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=False)]
+        own = islice(self.buffers, most)
+        return [size + sum(map(len, each)) for size, each in zip(sizes, own, strict=True)]
 
     def resumed(self, left: LeftState) -> tuple[bytes, Sequence[Buffer]]:
         """Return the call of its only task together with a state of the task: the encoded call, and the buffers."""
