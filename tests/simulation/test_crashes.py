@@ -80,10 +80,10 @@ def _mix_generations(self: FormerTasks, child: Child, former: Former) -> None:
     ("part", "name", "mistake", "found"),
     [
         (SimulatedRunStore, "write", _write_later, "the algorithm got its result in an earlier life|computed again"),
-        (Reuse, "without_answered", _forget, "the algorithm got its result in an earlier life|computed again"),
+        (Reuse, "without_answered", _forget, "got its result in an earlier life|computed again|again in life"),
         (Occurrences, "take", _take_the_first, "got its result in an earlier life|had the result|again in life"),
         (Awaited, "_release", _release_all, "again in life"),
-        (FormerTasks, "_make_former", _mix_generations, "runs without the object|runs another function"),
+        (FormerTasks, "_make_former", _mix_generations, "runs without the object|runs another function|never sent"),
     ],
     ids=[
         *("handed over too early", "nothing is used again", "equal calls are confused", "a task runs twice"),

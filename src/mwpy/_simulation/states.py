@@ -66,6 +66,7 @@ class StateChecker:
         state = _read(frames)
         task, attempt, number = state
         assert (task, attempt) == (message.task, message.attempt), f"the state {state} is said to be of another task"
+        assert (task, attempt) in self._expected, f"{state} is of an attempt that this master never sent"
         before = self._newest.get((task, attempt)) or self._expected[task, attempt] or (task, 0, 0)
         assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
         self._newest[task, attempt] = state
