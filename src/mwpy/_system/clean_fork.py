@@ -71,9 +71,8 @@ def start(
         OSError: it cannot be forked.
     """
     forks.flush()
-    mask = signal.pthread_sigmask(
-        signal.SIG_BLOCK, signal.valid_signals()
-    )  # a handler of the script may raise anything
+    # A handler of the script may raise anything, so none may run in the child.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
         if not pid:
