@@ -20,7 +20,6 @@ from mwpy._roles.task_runner import FOREVER_S, TaskRunner
 from mwpy._roles.unsendable import ResultNotPicklable, ResultTooLarge
 from mwpy._system import script
 from mwpy._system.forks import die_with_parent
-from mwpy._system.modules import LoadedFiles
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import reseed
 from mwpy._transport.channel import SlaveEnd, SlaveFds
@@ -147,10 +146,8 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         print(json.dumps(packages.imported()))
         return ExitCode.OK
     REGISTRY.is_slave = True
-    OWN_CODE.remember()
+    OWN_CODE.remember()  # in the template, for all its slaves
     settings = slave_or_template(described)
-    loaded = LoadedFiles()
-    loaded.look()  # in the template, for all its slaves
     if isinstance(settings, TemplateSettings):
         from mwpy._roles import template
 
@@ -159,7 +156,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     _prepare_process(settings.agent_pid, end.fault)
     reseed()  # the script was loaded, and may have seeded the generators; and a fork has a copy of them
     limits = settings.result_group, settings.max_result_bytes
-    runner = TaskRunner(end, settings.slave, *limits, max_memory_bytes=settings.max_memory_bytes, loaded=loaded)
+    runner = TaskRunner(end, settings.slave, *limits, max_memory_bytes=settings.max_memory_bytes)
     slave = Slave(runner)
     try:
         if slave_algorithm is None:

@@ -162,6 +162,26 @@ def test_the_file_of_a_loaded_module_counts_as_it_was_when_it_was_loaded(load: L
     assert OwnCode().differences(module.f, theirs, by_value=False) == ["variable RATE in own_app.py"]
 
 
+@pytest.mark.parametrize("name", ["own_app", "own_other"])  # the second file is empty at first
+def test_a_file_that_was_edited_since_it_was_loaded_is_named(load: Load, tmp_path: Path, name: str) -> None:
+    load(FILES)
+    own = OwnCode()
+    own.remember()
+    assert own.edited() == ""
+    file = tmp_path / f"{name}.py"
+    file.write_text(FILES[name] + "# edited")
+    assert own.edited() == str(file)
+
+
+def test_a_file_that_was_loaded_without_notice_counts_as_edited(load: Load, tmp_path: Path) -> None:
+    """Nobody knows whether it was edited between the loading of the module and the question."""
+    load(FILES)
+    own = OwnCode()
+    own.remember()
+    importlib.import_module("own_lazy")
+    assert own.edited() == str(tmp_path / "own_lazy.py")
+
+
 def test_a_value_that_differs_between_processes_is_no_other_code(load: Load) -> None:
     module = load(FILES)
     theirs = OwnCode().used_by(module.f, by_value=False)

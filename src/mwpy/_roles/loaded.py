@@ -11,7 +11,6 @@ from typing import Any
 from attrs import define, field
 from msgspec import Struct
 
-from mwpy._system.modules import LoadedFiles
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import undisturbed
 from mwpy._transport.codec import loads_function
@@ -88,13 +87,8 @@ def _compared(
 
 @define(eq=False)
 class LoadedAlgorithms:
-    """The algorithms that the master has defined, by number.
+    """The algorithms that the master has defined, by number."""
 
-    Args:
-        files: the files that this process has loaded.
-    """
-
-    _files: LoadedFiles
     functions: dict[int, Callable[..., Any]] = field(factory=dict)
     """Those that can run here."""
     unavailable: dict[int, Unavailable] = field(factory=dict)
@@ -136,11 +130,10 @@ class LoadedAlgorithms:
         is one."""
         for table in self.functions, self._packed, self.unavailable, self.names:
             table.clear()
-        return self._files.edited()
+        return OWN_CODE.edited()
 
     def _keep(self, number: int, loaded: Callable[..., Any] | Unavailable) -> None:
         """Keep an algorithm, or the reason why it cannot run here."""
-        self._files.look()
         if isinstance(loaded, Unavailable):
             self.unavailable[number] = loaded
         else:

@@ -27,7 +27,6 @@ from mwpy._roles.unsendable import check_size, not_sendable
 from mwpy._roles.waiting_tasks import WaitingTasks, divided
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
-from mwpy._system.modules import LoadedFiles
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
@@ -78,7 +77,6 @@ class TaskRunner:
         codec: encodes results.
         ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
         max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
-        loaded: the files that this process had loaded before.
     """
 
     def __init__(
@@ -90,7 +88,6 @@ class TaskRunner:
         codec: Codec = CODEC,
         ends_the_turn: tuple[type[BaseException], ...] = (),
         max_memory_bytes: int = 0,
-        loaded: LoadedFiles | None = None,
     ) -> None:
         self._end = end
         self._number = number
@@ -101,7 +98,7 @@ class TaskRunner:
         """When to measure the memory of this process again."""
         self._codec = codec
         self._ends_the_turn = ends_the_turn
-        self._algorithms = LoadedAlgorithms(loaded or LoadedFiles())
+        self._algorithms = LoadedAlgorithms()
         self._shares = GivenShares()
         self._waiting: deque[WaitingTasks] = deque()
         """Tasks that arrived and were not started. The agent may have taken some of them back."""

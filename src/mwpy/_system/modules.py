@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-__all__ = ["LoadedFiles", "UserModules", "is_interactive", "is_of_user"]
+__all__ = ["UserModules", "is_interactive", "is_of_user", "stamp_of"]
 
 OWN = ("__main__", "mwpy")
 
@@ -59,7 +59,7 @@ class UserModules:
         reloaded = False
         self.edited.clear()
         for name, module in self._modules():
-            now = _Seen(getattr(module, "__spec__", None), _stamp(str(module.__file__)))
+            now = _Seen(getattr(module, "__spec__", None), stamp_of(str(module.__file__)))
             before = self._seen.setdefault(name, now)
             if before.stamp != now.stamp:
                 if before.spec is now.spec and not _is_autoreloaded(name, str(module.__file__), now.stamp):
@@ -80,44 +80,6 @@ class UserModules:
                 yield name, module
 
 
-@define(eq=False)
-class LoadedFiles:
-    """Compares the files of the script and of the user's modules with what they were when they were loaded here."""
-
-    _stamps: dict[str, tuple[int, int]] = field(factory=dict)
-    """The file of each module that was looked at, as it was then."""
-    _num_modules: int = 0
-    """How many modules there were then."""
-
-    def look(self) -> None:
-        """Look at the files of the modules that were loaded since the last call."""
-        if len(sys.modules) == self._num_modules:
-            return
-        self._num_modules = len(sys.modules)
-        for file in _files():
-            if file not in self._stamps:
-                self._stamps[file] = _stamp(_existing(file))
-
-    def edited(self) -> str:
-        """Return a file that was edited since, or that was loaded without a look at it; empty if there is none."""
-        return next((file for file in _files() if self._stamps.get(file) != _stamp(_existing(file))), "")
-
-
-def _files() -> Iterator[str]:
-    """The files of the script and of the user's modules."""
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None) or ""
-        if file and (name == "__main__" or is_of_user(name, module)):
-            yield file
-
-
-def _existing(path: str) -> str:
-    """The file itself, or the archive in which it is."""
-    while not os.path.exists(path) and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return path
-
-
 def _is_autoreloaded(name: str, path: str, stamp: tuple[int, int]) -> bool:
     """Whether `%autoreload` of IPython has loaded the current file of a module. It may keep the module's `__spec__`."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -128,7 +90,8 @@ def _is_autoreloaded(name: str, path: str, stamp: tuple[int, int]) -> bool:
     return bool(abs(reloader.modules_mtimes.get(name, 0.0) - stamp[0] / 1e9) < ROUNDING_S)
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def stamp_of(path: str) -> tuple[int, int]:
+    """Return time of modification and size of a file; zeros if there is none."""
     try:
         status = os.stat(path)
     except OSError:

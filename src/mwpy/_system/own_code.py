@@ -32,7 +32,7 @@ from typing import Any
 
 from attrs import define, field
 
-from mwpy._system.modules import is_interactive, is_of_user
+from mwpy._system.modules import is_interactive, is_of_user, stamp_of
 from mwpy._system.packages import imported_inside
 from mwpy._values.messages import ModuleCode
 
@@ -69,18 +69,26 @@ class OwnCode:
 
     _sources: dict[str, _Source] = field(factory=dict)
     """By the names of the modules."""
+    _stamps: dict[str, tuple[int, int]] = field(factory=dict)
+    """Time of modification and size of the file of each module that was loaded, as it was then."""
     _num_modules: int = 0
     """How many modules there were when new ones were looked for."""
     _by_value: dict[tuple[CodeType, str], dict[str, ModuleCode]] = field(factory=dict)
     """What functions use that travel by value."""
 
     def remember(self) -> None:
-        """Keep the text of all modules of the user that are loaded by now."""
+        """Keep the text of all modules of the user that are loaded by now, and when their files were edited last."""
         if is_interactive() or len(sys.modules) == self._num_modules:
             return
         self._num_modules = len(sys.modules)
-        for name in [name for name, module in list(sys.modules.items()) if _is_own(name, module)]:
+        for name, file in _loaded_files():
             self.source(name)
+            if file not in self._stamps:
+                self._stamps[file] = _stamp_of(file)
+
+    def edited(self) -> str:
+        """Return a file that was edited since it was remembered, or that was loaded later; empty if there is none."""
+        return next((file for _, file in _loaded_files() if self._stamps.get(file) != _stamp_of(file)), "")
 
     def used_by(self, function: Callable[..., Any], by_value: bool) -> dict[str, ModuleCode]:
         """Return the code that a function uses, by the names of the modules.
@@ -149,6 +157,21 @@ OWN_CODE = OwnCode()
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
+
+
+def _loaded_files() -> Iterator[tuple[str, str]]:
+    """The script and the user's modules: their names and files."""
+    for name, module in [*sys.modules.items()]:
+        file = str(getattr(module, "__file__", None) or "")
+        if file and _is_own(name, module):
+            yield name, file
+
+
+def _stamp_of(path: str) -> tuple[int, int]:
+    """Return the stamp of a file, or of the archive in which it is."""
+    while not os.path.exists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return stamp_of(path)
 
 
 def _is_own(name: str, module: object) -> bool:
