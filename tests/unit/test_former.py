@@ -225,13 +225,15 @@ def test_a_slave_is_replaced_if_a_file_was_edited_that_it_has_loaded(core: Agent
     assert (to_master(actions), actions.start) == ([], [2])
 
 
-def test_the_template_is_always_replaced() -> None:
+def test_the_template_is_always_replaced_when_the_next_generation_has_accepted_the_agent() -> None:
+    """Before that, nobody would tell the agent that files were edited after the next template has loaded them."""
     core = AgentCore(AgentSettings(replace(HELLO, session="s", returns_s=100.0), forks=True))
     core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
     core.handle(slave_heard(1, messages.SlaveReady(1)), 0.0)
     core._starts._forked = 0
     core.take_actions()
-    assert succeed(core).end_template
+    assert not succeed(core).end_template
+    assert joined(core).end_template
 
 
 def test_slaves_are_replaced_if_the_master_has_other_settings(core: AgentCore) -> None:

@@ -11,8 +11,8 @@ defined, and answers. All its messages before the answer belong to the former ge
 agent had already read in its journal. After the answer it is like a slave that has just become ready.
 
 The agent asks only when the new master has accepted it: from then on, the master tells it about edited files (`Renew`).
-The slave also says whether files were edited that it had loaded. Then it is replaced. The template is always replaced,
-because nothing of it runs that could find this out.
+The slave also says whether files were edited that it had loaded. Then it is replaced. The template is always replaced
+then, because nothing of it runs that could find this out.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class FormerTasks:
         was_joining, is_other = self.is_joining, self.is_joining and self._settings != settings
         former, self._settings = self._generation, settings
         self.is_joining, self._generation = False, welcome.generation
+        if was_joining:
+            self._starts.renew()
         for child in self._state.living():
             if is_other:
                 self._replace(child)

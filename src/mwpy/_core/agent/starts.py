@@ -135,7 +135,6 @@ class Starts:
         """Another generation of the master begins. It defines its own algorithms."""
         self._definitions.clear()
         self._looked_up.clear()
-        self.renew()
 
     def ended(self, child: Child) -> None:
         """A slave ended. If the template was starting it, the template ended, too."""
