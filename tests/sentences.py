@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
 import random
 import re
-import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +32,10 @@ ITEM = re.compile(r"\s*(- |\||#|\d+\. )")
 DIRECTIVE = re.compile(r"# ?(type:|noqa|-{4})")
 """Comments that are for tools, and lines that separate sections."""
 ARGUMENT = re.compile(r"\s*\w+: ")
+STRING_OR_COMMENT = re.compile(
+    r"""("{3}|'{3})(?s:\\.|.)*?\1|"(?:\\(?s:.)|[^"\\\n])*"|'(?:\\(?s:.)|[^'\\\n])*'|(?P<comment>#.*)"""
+)
+"""Matches a string as a whole, because a `#` in it begins no comment."""
 
 
 @frozen
@@ -70,10 +72,10 @@ def paragraphs(kind: str, line: int, text: str) -> Iterator[Text]:
 
 def of_python(source: str) -> Iterator[Text]:
     """The docstrings, messages and comments of a Python source."""
-    tree = ast.parse(source)
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    parts_of_others = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(ast.parse(source))]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    parts_of_others = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         match node:
             case ast.Constant(value=str(text)) if id(node) in docstrings:
                 yield from paragraphs("docstring", node.lineno, text)
@@ -82,12 +84,16 @@ def of_python(source: str) -> Iterator[Text]:
             case ast.JoinedStr(values=values):
                 parts = [str(value.value) if isinstance(value, ast.Constant) else "{...}" for value in values]
                 yield Text("message", node.lineno, "".join(parts))
-    found = [(token.start[0], token.string) for token in tokens(source) if token.type == tokenize.COMMENT]
-    yield from comments([(line, text) for line, text in found if not DIRECTIVE.match(text)])
+    yield from comments([(line, text) for line, text in comment_lines(source) if not DIRECTIVE.match(text)])
 
 
-def tokens(source: str) -> Iterator[tokenize.TokenInfo]:
-    return tokenize.generate_tokens(io.StringIO(source).readline)
+def comment_lines(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each comment of a Python source. The module `tokenize` takes twenty times as long."""
+    line, counted = 1, 0
+    for found in STRING_OR_COMMENT.finditer(source):
+        if found["comment"]:
+            line, counted = line + source.count("\n", counted, found.start()), found.start()
+            yield line, found["comment"]
 
 
 def comments(lines: Sequence[tuple[int, str]]) -> Iterator[Text]:

@@ -8,6 +8,7 @@ CHANGELOG.md and run this file as a program. It writes the list again:
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -57,6 +58,7 @@ FOR_THE_SIMULATOR = (
 COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "runs", "slave", "status")
 
 
+@functools.cache
 def described() -> str:
     """Return the whole interface as text, with one section for each part."""
     sections = {

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -146,9 +147,14 @@ class Module:
     def shown(self) -> str:
         return str(self.path.relative_to(ROOT))
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree."""
+        return [*ast.walk(self.tree)]
+
     def imports(self) -> Iterator[tuple[int, str]]:
         """Yield each import as (line, dotted name). `from mwpy import audit` gives `mwpy.audit`."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from ((node.lineno, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -309,7 +315,7 @@ def test_the_core_neither_prints_nor_opens() -> None:
             f"{module.shown}:{node.lineno} calls {node.func.id}, which has an effect or an unpredictable "
             f"value: add a record instead, or call it in a role"
             for module in CORE
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in ("print", "open", "input", "id", "hash")
@@ -330,7 +336,7 @@ def is_set_type(annotation: ast.expr | None) -> bool:
 def names_of_sets(module: Module) -> set[str]:
     """Return the names and attributes that are annotated as sets or get a set assigned."""
     names = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.AnnAssign(target=target, annotation=annotation) if is_set_type(annotation):
                 names.add(last_name(target))
@@ -424,7 +430,7 @@ def test_uses_of_a_set_without_its_order_are_allowed() -> None:
 
 def functions(module: Module) -> Iterator[tuple[str, int, int]]:
     """Yield each function as (name, line, number of lines)."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield node.name, node.lineno, node.end_lineno - node.lineno + 1
@@ -494,7 +500,7 @@ EXEMPT_CLASSES: dict[str, str] = {
 
 
 def classes(module: Module) -> Iterator[ast.ClassDef]:
-    yield from (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+    yield from (node for node in module.nodes if isinstance(node, ast.ClassDef))
 
 
 def methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
@@ -561,7 +567,7 @@ def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
     for node in classes(module):
         own_of |= dict.fromkeys(map(id, ast.walk(node)), private_names_of(node))
     in_module = {name for node in classes(module) for name in private_names_of(node)}
-    for each in ast.walk(module.tree):
+    for each in module.nodes:
         if isinstance(each, ast.Attribute) and is_private(each.attr):
             own = own_of.get(id(each), in_module)
             of_module = isinstance(each.value, ast.Name) and each.value.id in modules
