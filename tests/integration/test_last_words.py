@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import SOURCES, Stage, kill, slaves_of, until
 
+from mwpy import cli
 from mwpy._values.last_words import LAST_WORDS_BYTES
 from mwpy.audit import read_ends
 
@@ -21,13 +24,9 @@ MIB = 1 << 20
 
 def logs(*arguments: object) -> str:
     """Return the output of `mwpy logs`."""
-    return subprocess.run(
-        [sys.executable, "-m", "mwpy", "logs", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    with redirect_stdout(StringIO()) as output:
+        assert cli.main(["logs", *map(str, arguments)]) == 0
+    return output.getvalue()
 
 
 PARTS = """
