@@ -38,6 +38,12 @@ PATIENCE_S = 180.0
 POLL_S = 0.2
 """Seconds between two polls; each poll runs a command."""
 
+POLL_MAX_S = 1.0
+"""On a busy machine, where a command takes long, the pause between two polls grows to this."""
+
+SHARE = 3.0
+"""A pause is this many times as long as the poll before it."""
+
 
 def skip(reason: str) -> None:
     """Skip the test and show the reason. Fail if batch systems are required."""
@@ -104,9 +110,10 @@ def environment(folder: Path) -> Path:
 
 def until(condition: Callable[[], object], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
     """Wait until a condition is true. If it stays false, fail with a description of what is missing."""
-    deadline = time.monotonic() + patience_s
+    begun = time.monotonic()
+    deadline = begun + patience_s
     while not condition():
-        assert time.monotonic() < deadline, (
-            f"after {patience_s:.0f} s there should be {what() if callable(what) else what}"
-        )
-        time.sleep(POLL_S)
+        now = time.monotonic()
+        assert now < deadline, f"after {patience_s:.0f} s there should be {what() if callable(what) else what}"
+        time.sleep(max(POLL_S, min(POLL_MAX_S, SHARE * (now - begun))))
+        begun = time.monotonic()
