@@ -25,6 +25,9 @@ TICK_S = 0.01
 AFTERWARDS_S = 180.0
 """How long the computation may take after the last fault."""
 
+RECONNECT_S = 60
+"""How long agents look for their master. So long, tasks with retry=False may wait for an agent that is dead."""
+
 LEAVING_S = 60.0
 """How long agents may take to end after the master."""
 
@@ -103,8 +106,9 @@ class Chaos:
         master = self._watched("master", machines[0], disk, *self._masters_options())
         agents = []
         for machine in machines:
-            words = ("--mw-slave", "--mw-resource-file", disk / "rounds.rsc", "--mw-slave-processes", 2)
-            agents.append(self._watched(f"agent{machine.number}", machine, self.folder, *words))
+            words = ("--mw-slave", "--mw-resource-file", disk / "rounds.rsc", "--mw-reconnect-seconds", RECONNECT_S)
+            name = f"agent{machine.number}"
+            agents.append(self._watched(name, machine, self.folder, *words, "--mw-slave-processes", 2))
         ground = Ground(master, agents, machines, None if self.apart else disk)
         for watched in (*agents, master):
             stack.callback(watched.destroy)
