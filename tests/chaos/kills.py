@@ -119,7 +119,7 @@ class Kills:
         report = json.loads(master.out.splitlines()[-1])
         self.came = report["came"]
         self.is_exact = report["total"] == sum(number * number for number in range(self.tasks))
-        self.agents_started = sum(agent.starts - 1 for agent in agents)
+        self.agents_started = sum(end.code != 0 for agent in agents for end in agent.ends)  # 0: the master ended it
         self.costs, self.again = costs(self.folder, self.moments)
 
     def _watched(self, name: str, words: list[object], variables: dict[str, str], stack: ExitStack) -> Watched:
