@@ -38,16 +38,17 @@ sys.exit(mwpy.main())
 """
 
 
-def _start(stage: Stage, *options: str) -> Running:
+def _script(stage: Stage, *options: object) -> Running:
     path = stage.folder / "script.py"
-    path.write_text(SCRIPT)
+    if not path.exists():
+        path.write_text(SCRIPT)
     root = Path(__file__).parents[2]
-    return stage.start(
-        "",
-        *("--mw-local", "2", "--mw-slave-task-group", "1", "--mw-run-database", "run.db", *options),
-        program=[sys.executable, str(path)],
-        variables={"PYTHONPATH": f"{root / 'src'}:{root}"},
-    )
+    program, variables = [sys.executable, str(path)], {"PYTHONPATH": f"{root / 'src'}:{root}"}
+    return stage.start("", *options, program=program, variables=variables)
+
+
+def _start(stage: Stage, *options: str) -> Running:
+    return _script(stage, "--mw-local", "2", "--mw-slave-task-group", "1", "--mw-run-database", "run.db", *options)
 
 
 def _lines(stage: Stage, name: str) -> list[str]:
@@ -85,4 +86,35 @@ def test_a_task_that_must_not_run_twice_does_not_run_again_after_a_crash(stage: 
         assert {report[tag] for tag in report.keys() - refused} == {int(tag) for tag in report.keys() - refused}
     last = _start(stage, "--mw-rerun", "failed")
     assert last.end() == 0, last.err
+    assert last.report == {str(number): number for number in range(6)}
+
+
+def _published(stage: Stage, *options: str) -> Running:
+    """Start a master for agents that are not its children."""
+    stage.resource.unlink(missing_ok=True)
+    where = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
+    started = _script(stage, *where, "--mw-slave-task-group", "1", "--mw-run-database", "run.db", *options)
+    until(lambda: stage.resource.exists() or started.process.poll() is not None, "a resource file")
+    return started
+
+
+def test_a_master_whose_agents_died_with_it_says_soon_which_tasks_wait_and_how_they_run(stage: Stage) -> None:
+    first = _published(stage)
+    agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", "2")
+    until(lambda: sum(int(tag) % 2 for tag in _lines(stage, "ran")) == 2, "two tasks that wait")
+    for process in (first, agent):
+        process.send(signal.SIGKILL)
+        process.end()
+    ran = {int(tag) + 1 for tag in _lines(stage, "ran") if int(tag) % 2}
+    (stage.folder / "go").touch()
+    second = _published(stage)
+    until(lambda: "with retry=False may have run before" in second.err, "a message")
+    assert all(f"task {task} (pay)" in second.err for task in ran)
+    assert f"agent (process {agent.process.pid} on " in second.err
+    assert "--mw-rerun failed: then they run at once" in second.err
+    second.send(signal.SIGKILL)
+    second.end()
+    last = _published(stage, "--mw-rerun", "failed")
+    agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource)
+    assert (last.end(), agent.end()) == (0, 0), last.err
     assert last.report == {str(number): number for number in range(6)}

@@ -14,11 +14,12 @@ from tests.spans import MAX, ids_of, span
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received, Stored
+from mwpy._core.master.former_agents import FormerAgents
 from mwpy._core.master.reuse import Reuse
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks
+from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
@@ -282,6 +283,7 @@ def _core_with_former_tasks() -> MasterCore:
     core.reuse.apply(EarlierAlgorithm(1, 0, "max", "code", {}))
     core.reuse.apply(EarlierTasks(1, 1, 8, 0, keys))
     core.reuse.names = {"first": 1}
+    core.reuse.awaited.former = FormerAgents([FormerAgent(1, "h", 1, 60.0, False)])
     core.reuse.begin()
     new = span(1, coded, 8)
     new.keys = keys

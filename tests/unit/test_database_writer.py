@@ -36,7 +36,15 @@ from mwpy._database.value_files import LARGE_BYTES
 from mwpy._database.writer import Writer
 from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierCall, EarlierDoubts, EarlierSent, EarlierTasks
+from mwpy._values.earlier import (
+    EarlierAlgorithm,
+    EarlierAnswers,
+    EarlierCall,
+    EarlierDoubts,
+    EarlierSent,
+    EarlierTasks,
+    FormerAgent,
+)
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.given import Given
 from mwpy._values.groups import entries
@@ -385,6 +393,19 @@ def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
     asked(path, "PRAGMA user_version = 1000")
     with pytest.raises(RunDatabaseError, match=r"of version 1000.*install a newer mwpy"):
         opened(path)
+
+
+def test_the_agents_of_the_last_generations_are_known(path: Path) -> None:
+    """Those whose end the master has seen, too."""
+    connected, _ = slave()
+    assert isinstance(connected, records.AgentConnected)
+    patient = replace(connected, agent="AGENT-1", host="node2", returns_s=20.0)
+    run(path, connected, records.AgentLeft("AGENT-0", "its time is over"))
+    run(path, patient)
+    writer = opened(path)
+    agents = [FormerAgent(1, "node1", 4711, 0.0, has_ended=True), FormerAgent(2, "node2", 4711, 20.0, has_ended=False)]
+    assert (writer.agents(2), writer.agents(1)) == (agents, agents[1:])
+    writer.close()
 
 
 FIRST_VERSION = (

@@ -14,6 +14,7 @@ from tests.unit.test_reuse import CODE, File
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import CancelTasks, HoldResults, Running, ShutDown, Waiting
 from mwpy._core.master.events import Received, Stored, Stranger, Vanished
+from mwpy._core.master.former_agents import FormerAgents
 from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.reuse import GENERATIONS_KEPT
 from mwpy._core.master.spans import Span
@@ -21,7 +22,7 @@ from mwpy._core.master.state import Actions
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks, FormerAgent
 from mwpy._values.errors import DependencyFailed, ProtocolError, TaskCancelled
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import plain_keys
@@ -63,7 +64,8 @@ class Successor(File):
         if self.once:
             self.sent(1, 1, self.once)
         self.reuse.names = {"first": 1, "lost": 9}
-        self.reuse.awaited.returns_s = self.returns_s
+        agents = [(generation, f"host of {name}") for generation in (1, 2) for name in "ab"]
+        self.reuse.awaited.former = FormerAgents([FormerAgent(*each, 1, self.returns_s, False) for each in agents])
         self.reuse.begin()
         self.core.definitions.add(Defined(SQUARE))
 
@@ -534,7 +536,8 @@ def test_a_task_that_may_have_run_waits_for_the_agents_of_the_former_generation(
     actions = doubtful.bring_and_store([1])
     assert [each.task_id for each in actions.results] == [1]
     runs(doubtful, 2)
-    assert doubtful.core.next_deadline() == 105.0
+    _later(doubtful, 6.0)
+    assert doubtful.reuse.awaited.deadline == 105.0
     actions = _later(doubtful, 105.0)
     assert [(each.task_id, "before the master was started again" in each.reason) for each in actions.unrunnable] == [
         (3, True)
@@ -566,11 +569,78 @@ def test_the_master_says_what_it_waits_for(doubtful: Successor) -> None:
         notices += [each.text for each in _later(doubtful, float(now)).records if isinstance(each, records.Notice)]
     assert (
         "nothing has progressed for 5 s: 1 task still run at slaves that have outlived the former master, and 1 task "
-        "with retry=False wait 95 s longer for agents that may have run them before the master was started again"
+        "with retry=False wait 95 s longer for agents that may have run them before the master was started again; with "
+        "--mw-rerun failed they run at once"
     ) in notices
     runs(doubtful)
     _later(doubtful, 100.0)
     assert doubtful.reuse.awaited.text(100.0) == ""
+
+
+def notices_of(actions: Actions) -> list[str]:
+    return [each.text for each in actions.records if isinstance(each, records.Notice)]
+
+
+def test_the_master_says_soon_which_tasks_wait_for_which_agents_and_what_to_do(doubtful: Successor) -> None:
+    """Also while other tasks run. Tasks that are submitted one by one are named together."""
+    doubtful.connect(b"b", slaves=1)
+    _later(doubtful, 5.0)
+    doubtful.submit([1], policy=ONCE)
+    doubtful.submit([9])
+    assert notices_of(_later(doubtful, 5.1)) == []
+    doubtful.submit([2], policy=ONCE)
+    assert doubtful.core.next_deadline() == 6.0
+    [notice] = notices_of(_later(doubtful, 6.0))
+    assert notice.startswith("2 tasks with retry=False may have run before the master was started again")
+    assert "task 1 (square), task 3 (square). They wait up to 99 s for 2 agents" in notice
+    assert "(process 1 on host of a, process 1 on host of b) of the former master" in notice
+    assert "--mw-rerun failed" in notice
+    assert notices_of(_later(doubtful, 60.0)) == []
+    doubtful.submit([3], policy=ONCE)
+    assert notices_of(_later(doubtful, 62.0)) == []
+    [notice] = notices_of(_later(doubtful, 64.1))
+    assert notice.startswith("3 tasks")
+
+
+def test_nothing_is_said_of_tasks_whose_agent_has_come_by_then(doubtful: Successor) -> None:
+    _later(doubtful, 5.0)
+    doubtful.submit([1], policy=ONCE)
+    runs(doubtful, 1)
+    assert notices_of(_later(doubtful, 6.0)) == []
+
+
+def test_only_agents_count_that_may_still_look_for_their_master() -> None:
+    agents = FormerAgents(
+        [
+            FormerAgent(1, "a", 1, 300.0, has_ended=True),
+            FormerAgent(1, "b", 2, 0.0, has_ended=False),
+            FormerAgent(1, "c", 3, 20.0, has_ended=False),
+            FormerAgent(2, "c", 3, 20.0, has_ended=False),
+        ]
+    )
+    assert (agents.returns_s, agents.names()) == (20.0, "1 agent (process 3 on c)")
+    assert FormerAgents().returns_s == 0.0
+
+
+def test_a_process_that_was_no_agent_of_a_generation_brings_none_of_its_results(doubtful: Successor) -> None:
+    doubtful.connect(b"stranger")
+    _later(doubtful, 0.0)
+    doubtful.submit([1, 2, 3], policy=ONCE)
+    assert doubtful.bring([1], peer=b"stranger") == []
+    assert runs(doubtful, 2, peer=b"stranger") == [messages.NotWanted(1)]
+    assert waiting(doubtful) == [1, 2, 3]
+    message, frames = handover([1])
+    doubtful.receive(message, b"stranger", frames)
+    assert [each.task_id for each in _later(doubtful, 100.0).unrunnable] == [1, 2, 3]
+
+
+def test_the_master_says_which_agent_it_does_not_believe(doubtful: Successor) -> None:
+    doubtful.connect(b"stranger")
+    message, frames = handover([1])
+    doubtful.receive(message, b"stranger", frames)
+    [notice] = notices_of(doubtful.core.take_actions())
+    assert notice.startswith("AGENT-1 has brought 1 result")
+    assert notice.endswith("because the run database does not know this agent there")
 
 
 def test_a_task_that_would_wait_is_cancelled_if_the_run_is_stopped(doubtful: Successor) -> None:

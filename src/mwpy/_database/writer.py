@@ -47,7 +47,7 @@ from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._database.value_files import LARGE_BYTES, ValueDamaged, ValueFiles, sync_folder
 from mwpy._system import clock
 from mwpy._values import records
-from mwpy._values.earlier import Earlier
+from mwpy._values.earlier import Earlier, FormerAgent
 from mwpy._values.errors import MwpyError, RunDatabaseError
 from mwpy._values.given import Given
 from mwpy._values.ids import Buffer
@@ -209,15 +209,21 @@ class Writer:
         """The numbers of all generations, by their names."""
         return dict(self._reading.rows("SELECT name, generation FROM generations ORDER BY generation"))
 
-    def returns_s(self, generations: int) -> float:
-        """For how long agents of the last generations before this one may look for their master, in seconds."""
-        query = "SELECT max(returns_s) FROM agents WHERE generation >= ? AND generation < ? AND ended IS NULL"
+    def agents(self, generations: int) -> list[FormerAgent]:
+        """The agents of the last generations before this one."""
+        query = (
+            "SELECT generation, host, pid, returns_s, ended IS NOT NULL FROM agents "
+            "WHERE generation >= ? AND generation < ? ORDER BY seq"
+        )
         try:
-            [(longest,)] = self._reading.rows(query, (self.generation - generations, self.generation))
+            found = self._reading.rows(query, (self.generation - generations, self.generation))
         except Damaged:
             mark_damaged(self._connection.path)
             raise
-        return longest or 0.0
+        return [
+            FormerAgent(generation, host, pid, returns_s, bool(ended))
+            for generation, host, pid, returns_s, ended in found
+        ]
 
     def write(self, given: Given) -> None:
         """Write records. If too much waits to be written, wait. One thread calls this at a time."""

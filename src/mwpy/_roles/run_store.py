@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from mwpy._core.master.core import MasterCore
+from mwpy._core.master.former_agents import FormerAgents
 from mwpy._core.master.reuse import GENERATIONS_KEPT, Reuse
 from mwpy._database.connection import Damaged
 from mwpy._database.place import real_path
@@ -92,7 +93,7 @@ class RunStore:
         for entry in self.writer.earlier():
             reuse.apply(entry)
         reuse.begin()
-        reuse.awaited.returns_s = self.writer.returns_s(GENERATIONS_KEPT)
+        reuse.awaited.former = FormerAgents(self.writer.agents(GENERATIONS_KEPT))
         if self.writer.remark:
             core.state.notice(self.writer.remark)
         if lost := [str(path) for path in dict.fromkeys(self.writer.lost_values)]:

@@ -23,6 +23,7 @@ __all__ = [
     "EarlierDoubts",
     "EarlierSent",
     "EarlierTasks",
+    "FormerAgent",
 ]
 
 KEY_BYTES = 16
@@ -96,6 +97,18 @@ class EarlierCall(Struct, frozen=True):
     """The number of the algorithm in that generation."""
     outline: dict[str, str]
     """The parts of the arguments, each with a short text."""
+
+
+class FormerAgent(Struct, frozen=True):
+    """An agent of a former generation."""
+
+    generation: int
+    host: str
+    pid: int
+    returns_s: float
+    """For how long it looks for the next generation, in seconds."""
+    has_ended: bool
+    """Whether the master of that generation has seen its end."""
 
 
 Earlier = EarlierCall | EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierDoubts

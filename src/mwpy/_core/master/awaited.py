@@ -8,7 +8,8 @@ A task that must not run twice also waits if a former generation sent it to a sl
 ran it: for the longest time for which agents of the last generations look for their master. Without a result it then is
 unrunnable.
 
-Tasks that wait are DELAYED, without an end of their pause.
+Tasks that wait are DELAYED, without an end of their pause. The user may not expect that, so the master says soon which
+tasks wait, how long, for which agents, and how they run at once.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from math import inf
 from attrs import define, field
 
 from mwpy._core.holding import TaskIds
+from mwpy._core.master.former_agents import FormerAgents
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import MasterState
+from mwpy._core.moments import known
 from mwpy._values import records
-from mwpy._values.phrases import counted
+from mwpy._values.phrases import counted, first_of
 from mwpy._values.task import TaskState
 
 __all__ = ["Awaited"]
@@ -31,6 +34,12 @@ __all__ = ["Awaited"]
 LOST = (
     "a slave ran it when the master was started again, and has ended without a result, and its policy says retry=False"
 )
+
+SAY_S = 1.0
+"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too."""
+
+GROWTH = 4.0
+"""How much longer this takes for each later message about further tasks."""
 
 
 @define(eq=False)
@@ -46,8 +55,8 @@ class Awaited:
     state: MasterState
     forbidden: str
     rerun_failed: bool
-    returns_s: float = 0.0
-    """For how long agents of former generations look for their master, in seconds."""
+    former: FormerAgents = field(factory=FormerAgents)
+    """The agents of the last generations."""
     new: dict[int, int] = field(factory=dict)
     """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
     _handback: HandBack = field(init=False)
@@ -59,6 +68,10 @@ class Awaited:
     """The occurrences whose results were brought and are not in the file yet."""
     _held: dict[int, int] = field(factory=dict)
     """The task of each occurrence that waits. Some of them have ended."""
+    _say_at: float | None = None
+    """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
+    _say_s: float = SAY_S
+    """How long after a task that waits this is."""
 
     @_handback.default
     def _of_state(self) -> HandBack:
@@ -67,7 +80,7 @@ class Awaited:
     @property
     def may_return(self) -> bool:
         """Whether agents of former generations may come that have not come yet."""
-        return self.returns_s > 0 and (self._until is None or self.state.now < self._until)
+        return self.former.returns_s > 0 and (self._until is None or self.state.now < self._until)
 
     def comes(self, number: int) -> bool:
         """Whether an agent runs an occurrence, or has brought its result."""
@@ -121,11 +134,13 @@ class Awaited:
             self.state.record(records.TasksAwaited(tasks))
             for each in tasks:
                 self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
+            if self._say_at is None and not all(map(self.comes, self._held)):
+                self._say_at = self.state.now + self._say_s
 
     def decide(self, now: float) -> None:
         """Release the tasks for which nobody will come any more."""
         if self._until is None:
-            self._until = now + self.returns_s
+            self._until = now + self.former.returns_s
         if self._running:
             agents = self.state.members.agents
             self._has_ended([number for number, (agent, _) in self._running.items() if agent not in agents])
@@ -133,12 +148,39 @@ class Awaited:
             for number in [*self._held]:
                 if not self.comes(number):
                     self._release(number, self.forbidden)
+        if self._say_at is not None and now >= self._say_at:
+            self._say_at, self._say_s = None, self._say_s * GROWTH
+            self._say(now)
+
+    def _say(self, now: float) -> None:
+        """Say which tasks may have run, and what the user can do."""
+        tasks = self._doubtful()
+        if not tasks:
+            return
+        spans = (self.state.jar.delayed.tasks[task] for task in tasks)
+        names = first_of((f"task {span.first} ({span.algorithm.name})" for span in spans), len(tasks))
+        self.state.notice(
+            f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
+            f"run database has no results of them: {names}. They wait up to {self._left_s(now):.0f} s for "
+            f"{self.former.names()} of the former master, which may bring results. After that, those without a result "
+            f"are unrunnable. If they may run again, stop this master, and start it with --mw-rerun failed: then they "
+            f"run at once"
+        )
+
+    def _doubtful(self) -> list[int]:
+        """The tasks that wait, and of which no agent has said that it has them."""
+        delayed = self.state.jar.delayed.tasks
+        return [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
+
+    def _left_s(self, now: float) -> float:
+        """How long the master waits for agents that have not come, in seconds."""
+        return max(0.0, (self._until or now) - now)
 
     @property
     def deadline(self) -> float | None:
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
         waits = any(not self.comes(number) for number in self._held)
-        return self._until if waits else None
+        return min(known((self._until if waits else None, self._say_at)), default=None)
 
     def _has_ended(self, numbers: Iterable[int]) -> None:
         """These occurrences do not run any more."""
@@ -160,18 +202,15 @@ class Awaited:
 
     def text(self, now: float) -> str:
         """What is waited for; empty if nothing is."""
-        waiting = [number for number, task in self._held.items() if task in self.state.jar.delayed.tasks]
-        if not waiting:
-            return ""
-        running = sum(map(self.comes, waiting))
-        left_s = max(0.0, (self._until or now) - now)
-        parts = (
-            [f"{counted(running, 'task')} still run at slaves that have outlived the former master"] if running else []
-        )
-        if others := len(waiting) - running:
+        waiting = sum(task in self.state.jar.delayed.tasks for task in self._held.values())
+        others = len(self._doubtful())
+        parts: list[str] = []
+        if running := waiting - others:
+            parts.append(f"{counted(running, 'task')} still run at slaves that have outlived the former master")
+        if others:
             parts.append(
-                f"{counted(others, 'task')} with retry=False wait {left_s:.0f} s longer for agents that may have run "
-                f"them before the master was started again"
+                f"{counted(others, 'task')} with retry=False wait {self._left_s(now):.0f} s longer for agents that may "
+                f"have run them before the master was started again; with --mw-rerun failed they run at once"
             )
         return ", and ".join(parts)
 

@@ -7,7 +7,8 @@ once, and tasks that were submitted before end now, wherever they are. An attemp
 another attempt had answered.
 
 Results that do not count are left out: of tasks that the file does not know or that have an answer, values that stayed
-at their agent, and failures after which the task was to be tried again.
+at their agent, and failures after which the task was to be tried again. Nothing counts if the process of the agent was
+no agent of that generation.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ class Succession:
         values, _ = groups.entries(group, frames)
         check_failures(group, values)
         found = None if reuse is None else reuse.former(message.generation)
-        if reuse is None or found is None:
-            why = "there is no run database" if reuse is None else "the run database does not know that life any more"
+        if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
+            why = "there is no run database"
+            if reuse is not None:
+                why = f"the run database does not know {'that life any more' if found is None else 'this agent there'}"
             results = counted(sum(group.counts), "result")
             self.state.notice(_UNUSABLE.format(agent=agent.name, results=results, why=why), key=why)
             return
@@ -82,7 +85,7 @@ class Succession:
         """A slave runs tasks of a former generation: equal tasks wait for it. If nobody wants them, it ends."""
         found = None if reuse is None else reuse.former(message.generation)
         wanted: list[int] = []
-        if reuse is not None and found is not None:
+        if reuse is not None and found is not None and reuse.awaited.former.had(found[0], agent):
             for first, count in zip(message.tasks, message.counts, strict=True):
                 wanted += [number for number in found[1].numbers(first, count) if number >= 0]
             wanted = [number for number in wanted if reuse.answers.of(number) is None]

@@ -1,0 +1,54 @@
+"""The agents of the last generations, as the run database knows them.
+
+An agent that outlives its master is the same process in the next generation. So only a process that was an agent of a
+former generation can have tasks of that generation, or their results. A member could lie about its process, but members are
+trusted: their results are unpickled in the master. This protects from mistakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from mwpy._core.master.members import ConnectedAgent
+from mwpy._values.earlier import FormerAgent
+from mwpy._values.phrases import counted, first_of
+
+__all__ = ["FormerAgents"]
+
+
+@define(eq=False)
+class FormerAgents:
+    """Knows who may bring results of former generations.
+
+    Args:
+        agents: all agents of the last generations.
+    """
+
+    agents: Sequence[FormerAgent] = ()
+    _processes: dict[tuple[int, str, int], None] = field(init=False)
+    """The generation, the machine and the process of each."""
+
+    @_processes.default
+    def _of_agents(self) -> dict[tuple[int, str, int], None]:
+        return {(each.generation, each.host, each.pid): None for each in self.agents}
+
+    def had(self, generation: int, agent: ConnectedAgent) -> bool:
+        """Whether an agent was one of this generation, too."""
+        return (generation, agent.host, agent.pid) in self._processes
+
+    @property
+    def outliving(self) -> list[FormerAgent]:
+        """Those that look for their master, as far as the file knows."""
+        return [each for each in self.agents if each.returns_s and not each.has_ended]
+
+    @property
+    def returns_s(self) -> float:
+        """For how long one of these looks for its master at most, in seconds; 0 if there are none."""
+        return max((each.returns_s for each in self.outliving), default=0.0)
+
+    def names(self) -> str:
+        """The processes that may return."""
+        processes = [*dict.fromkeys(f"process {each.pid} on {each.host}" for each in self.outliving)]
+        return f"{counted(len(processes), 'agent')} ({first_of(processes, len(processes))})"
