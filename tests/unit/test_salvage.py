@@ -16,13 +16,16 @@ from tests.stored import Failures, algorithm, opened, received, submitted, write
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings
+from mwpy._database import value_files
 from mwpy._database.connection import PAGE_BYTES
+from mwpy._database.prune import prune
 from mwpy._database.writer import Writer
 from mwpy._roles.run_store import RunStore
 from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
 from mwpy._values.options import Options
+from mwpy.run_database import RunDatabase
 
 STEPS = "os.rename", "os.remove", "os.link", "os.truncate", "shutil.copyfile"
 """What Python reports before it changes a file."""
@@ -106,7 +109,26 @@ def killed_at(step: int, path: Path) -> bool:
     return os.WIFSIGNALED(status)
 
 
-@pytest.mark.parametrize("damage", [with_a_damaged_page, new_without_its_first_page, without_its_first_pages])
+def with_nonsense_in_its_first_page(folder: Path) -> list[int]:
+    """Without a log, nothing in the file says where the tables begin."""
+    left_by_a_killed_master(folder, range(1, 21))
+    path = folder / "run.db"
+    shutil.copy(folder / "whole.db", path)
+    Path(f"{path}-wal").unlink()
+    overwrite(path, b"nonsense" * 512)
+    return [*range(1, 21)]
+
+
+def overwrite(path: Path, first: bytes) -> None:
+    """Overwrite the beginning of a file."""
+    with path.open("r+b") as file:
+        file.write(first)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [with_a_damaged_page, new_without_its_first_page, without_its_first_pages, with_nonsense_in_its_first_page],
+)
 def test_a_kill_at_any_step_of_saving_a_damaged_file_loses_nothing_more(
     in_memory: Path, damage: Callable[[Path], list[int]]
 ) -> None:
@@ -129,12 +151,33 @@ def test_a_kill_at_any_step_of_saving_a_damaged_file_loses_nothing_more(
     assert step > 7
 
 
-def test_damage_that_is_found_while_answers_are_read_is_saved_at_the_next_start(path: Path) -> None:
-    """A changed value is no damage for SQLite, but its checksum is wrong."""
+def with_a_changed_value(path: Path) -> None:
+    """A run database with two results, of which one is not what was written. This is no damage for SQLite, but the
+    checksum is wrong."""
     writer = opened(path)
     write(writer, algorithm(), submitted(1, 2), received({1: value(1)}), received({2: value(2)}))
     writer.close()
     path.write_bytes(path.read_bytes().replace(b"x" * 100, b"y" * 100, 1))
+
+
+def test_a_damaged_value_is_found_before_a_restart_uses_it(path: Path) -> None:
+    """Its task runs again in the same start, and the user gets no error."""
+    with_a_changed_value(path)
+    store = RunStore.open(Options(run_database=str(path)), str(path), "")
+    core = MasterCore(MasterSettings("m", "g"))
+    store.read_into(core, Options(run_database=str(path)))
+    assert core.reuse is not None
+    assert core.reuse.answered == 1
+    assert "was damaged. What could be read of it is used" in store.writer.remark
+    store.close()
+
+
+def test_damage_that_is_found_while_values_are_read_is_saved_at_the_next_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest values are read at a start."""
+    with_a_changed_value(path)
+    monkeypatch.setattr(value_files, "CHECKED_BYTES", 1000)
     writer = opened(path)
     rows = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
     with pytest.raises(RunDatabaseError, match="its checksum is wrong"):
@@ -170,6 +213,56 @@ def test_damage_that_a_restart_meets_while_it_reads_is_saved_at_once(in_memory: 
             each.unlink()
     assert any(0 < each < 12 for each in answered)
     assert all(remark or count == 12 for remark, count in zip(remarks, answered, strict=True))
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+@pytest.mark.parametrize("has_log", [False, True])
+def test_results_of_a_file_whose_first_page_was_overwritten_are_used(
+    in_memory: Path, is_pruned: bool, has_log: bool
+) -> None:
+    """The page is nonsense from its beginning, from the end of its header on, or zeros. A file that was pruned has its
+    tables elsewhere."""
+    whole, path = in_memory / "whole.db", in_memory / "run.db"
+    writer = opened(whole)
+    for number in range(1, 25):
+        write(writer, algorithm(number), submitted(number, 1, number), received({number: value(number)}))
+    writer.close()
+    if is_pruned:
+        prune(whole)
+    log = b""
+    if has_log:
+        writer = opened(whole)
+        write(writer, algorithm(25), submitted(25, 1, 25), received({25: value(25)}))
+        log = Path(f"{whole}-wal").read_bytes()
+        content = whole.read_bytes()
+        writer.close()
+    else:
+        content = whole.read_bytes()
+    for first in (b"nonsense" * 512, content[:100] + b"\xff" * 3996, content[:16] + b"\xff" * 4080, bytes(4096)):
+        path.write_bytes(first + content[4096:])
+        if has_log:
+            Path(f"{path}-wal").write_bytes(log)
+        assert salvaged(path) == [*range(1, 26 if has_log else 25)]
+        for each in in_memory.glob("*run.db*"):
+            each.unlink()
+
+
+def test_a_file_whose_first_pages_were_overwritten_is_refused_with_what_to_do(path: Path) -> None:
+    writer = opened(path)
+    write(writer, algorithm(), submitted(1, 1), received({1: value(1)}))
+    writer.close()
+    overwrite(path, b"nonsense" * 2048)
+    content = path.read_bytes()
+    with pytest.raises(RunDatabaseError, match="take a copy of it that you have, or move it away"):
+        opened(path)
+    assert path.read_bytes() == content
+
+
+def test_a_reader_says_that_the_first_page_was_overwritten(path: Path) -> None:
+    opened(path).close()
+    overwrite(path, b"nonsense")
+    with pytest.raises(RunDatabaseError, match=r"its first page was overwritten\. A master that opens it saves"):
+        RunDatabase(path)
 
 
 def test_a_file_that_is_cut_off_within_its_first_page_is_replaced_with_a_notice(path: Path) -> None:

@@ -73,6 +73,19 @@ def test_an_answer_without_its_large_value_is_no_answer(path: Path, damage: obje
     writer.close()
 
 
+def test_a_value_of_another_size_is_noticed_although_only_the_newest_files_are_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = file_of(path)
+    cut_off(file)
+    monkeypatch.setattr(value_files, "CHECKED_BYTES", -1)
+    writer = opened(path)
+    assert [each.results.tasks for each in answers(writer)] == [[2]]
+    assert writer.lost_values == [file]
+    assert not file.exists()
+    writer.close()
+
+
 def test_a_value_that_is_found_damaged_later_does_not_count_at_the_next_start(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,9 @@
-"""Connections to the SQLite file: the only module that imports sqlite3."""
+"""Connections to the SQLite file: the only module that imports sqlite3.
+
+The first page of the file says where each table begins. Without it, SQLite reads nothing. But the statements of
+`schema.py` always give the same pages to the tables of a new file, and so does `VACUUM`. So a file is recognised by
+what is on these pages, and a damaged first page is replaced by one that names them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from mwpy._database.schema import APPLICATION_ID, UPGRADES
@@ -38,6 +44,12 @@ LOG_BYTES = 64 << 20
 
 MAGIC = b"SQLite format 3\0"
 """How each SQLite file begins."""
+
+HEADER_BYTES = 100
+"""The size of what precedes the content of the first page."""
+
+BEGINS = {"table": (b"\x05", b"\x0d"), "index": (b"\x02", b"\x0a")}
+"""With which byte the first page of a table or of an index begins."""
 
 
 class Damaged(RunDatabaseError):
@@ -134,14 +146,15 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
 def is_run_database(path: Path) -> bool:
     """Whether a damaged file is a run database, and no file of another program. No connection may be open.
 
-    The name of mwpy comes into the first page with the first copy of the log. Before, the file has one page, and this
-    names no table; after a power loss, parts of it may be zeros or missing.
+    Its tables show that, even if the first page is lost. The name of mwpy comes into the first page with the first copy
+    of the log. Before, the file has one page, and this names no table; after a power loss, parts of it may be zeros or
+    missing.
     """
     with path.open("rb") as file:
         begins = file.read(PAGE_BYTES)
     name, tables = begins[68:72], begins[103:105]
     ours = APPLICATION_ID.to_bytes(4, "big")
-    if name == ours:
+    if name == ours or _layout_of(path) is not None:
         return True
     is_new = not any(tables) and (not any(name) or ours.startswith(name))
     return is_new and not _is_foreign(path) and path.stat().st_size <= PAGE_BYTES
@@ -150,10 +163,105 @@ def is_run_database(path: Path) -> bool:
 def open_damaged(path: Path) -> Connection:
     """Open a copy of a damaged run database, to read what is left. The copy may change."""
     with path.open("rb") as file:
-        pages = int.from_bytes(file.read(32)[28:32], "big")
-    size = max(path.stat().st_size, pages * PAGE_BYTES, PAGE_BYTES)  # SQLite refuses a file that is too short
-    os.truncate(path, size)
+        begins = file.read(HEADER_BYTES)
+    is_known = begins.startswith(MAGIC) and begins[68:72] == APPLICATION_ID.to_bytes(4, "big")
+    pages = int.from_bytes(begins[28:32], "big") if is_known else 1
+    os.truncate(path, max(path.stat().st_size, pages * PAGE_BYTES))  # SQLite refuses a file that is too short
+    layout = None if _names_tables(path) else _layout_of(path)
+    if layout is not None:
+        _replace_first_page(path, layout)
     return _connected(path, "rw")
+
+
+def _names_tables(path: Path) -> bool:
+    """Whether the first page, or a newer one in the log, says where the tables begin."""
+    connection = _connected(path, "rw")
+    try:
+        for name in _tables():
+            connection.rows(f"SELECT * FROM {name} LIMIT 0")
+    except RunDatabaseError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+class _Beginning(NamedTuple):
+    """Where a table or an index begins."""
+
+    kind: str
+    name: str
+    page: int
+
+
+@cache
+def _layouts() -> list[list[_Beginning]]:
+    """Where the tables and indexes begin: those of a new run database, and those of one that was pruned."""
+    made = _in_memory()
+    _upgrade(made)
+    found = []
+    for _ in range(2):
+        rows = made.rows("SELECT type, name, rootpage FROM sqlite_master WHERE rootpage > 0")
+        found.append([_Beginning(*row) for row in rows])
+        made.run("VACUUM")
+    made.close()
+    return found
+
+
+@cache
+def _tables() -> dict[str, str]:
+    """How each table is made, without indexes and constraints."""
+    made, tables = _in_memory(), dict[str, str]()
+    _upgrade(made)
+    for kind, name, _ in _layouts()[0]:
+        if kind == "table":
+            columns = made.rows("SELECT name, pk FROM pragma_table_info(?)", (name,))
+            named = ", ".join(f"{column} INTEGER PRIMARY KEY" if key else column for column, key in columns)
+            tables[name] = f"CREATE TABLE {name} ({named})"
+    made.close()
+    return tables
+
+
+def _in_memory() -> Connection:
+    connection = Connection(Path(":memory:"), sqlite3.connect(":memory:", isolation_level=None))
+    connection.run(f"PRAGMA page_size = {PAGE_BYTES}")
+    return connection
+
+
+def _layout_of(path: Path) -> list[_Beginning] | None:
+    """Where the tables of a file begin, if it has tables and indexes exactly where a run database has them."""
+    with path.open("rb") as file:
+        for layout in _layouts():
+            if all(_begins(file, beginning) for beginning in layout):
+                return layout
+    return None
+
+
+def _begins(file: BinaryIO, beginning: _Beginning) -> bool:
+    file.seek((beginning.page - 1) * PAGE_BYTES)
+    return file.read(1) in BEGINS[beginning.kind]
+
+
+def _replace_first_page(path: Path, layout: Sequence[_Beginning]) -> None:
+    """Let the first page of a file name the tables of a run database, so that their rows can be read."""
+    empty = sqlite3.connect(":memory:", isolation_level=None)
+    empty.executescript(f"PRAGMA page_size = {PAGE_BYTES}; CREATE TABLE t (c); DROP TABLE t")
+    first = bytearray(empty.serialize()[:PAGE_BYTES])
+    empty.close()
+    first[28:32] = (path.stat().st_size // PAGE_BYTES).to_bytes(4, "big")
+    first[32:40] = bytes(8)  # no pages are free
+    with path.open("r+b") as file:
+        file.write(first)
+    connection = _connected(path, "rw")
+    try:
+        connection.run("PRAGMA writable_schema = ON")
+        tables = _tables()
+        for kind, name, page in layout:
+            if kind == "table":
+                made = "INSERT INTO sqlite_master (type, name, tbl_name, rootpage, sql) VALUES (?, ?, ?, ?, ?)"
+                connection.run(made, (kind, name, name, page, tables[name]))
+    finally:
+        connection.close()
 
 
 def open_for_reading(path: Path) -> Connection:
@@ -187,7 +295,16 @@ def _connected(path: Path, mode: str) -> Connection:
 def _check_kind(connection: Connection) -> None:
     path = connection.path
     if _is_foreign(path):
-        raise RunDatabaseError(f"{path} is no run database of mwpy, nor any SQLite file: give another file")
+        if _layout_of(path) is not None:
+            raise Damaged(
+                f"the run database {path} is damaged: its first page was overwritten. A master that opens it saves "
+                f"what can be read"
+            )
+        raise RunDatabaseError(
+            f"{path} is no run database of mwpy, nor any SQLite file: give another file. If it was a run database, its "
+            f"beginning was overwritten, and nothing of it can be read: take a copy of it that you have, or move it "
+            f"away to start from the beginning"
+        )
     size, log = path.stat().st_size if path.exists() else 0, Path(f"{path}-wal")
     if 0 < size < PAGE_BYTES or (not size and log.exists() and log.stat().st_size):
         raise Damaged(

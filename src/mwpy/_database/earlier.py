@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mwpy._database import value_files
 from mwpy._database.connection import Connection
-from mwpy._database.packing import unpack, unpack_head
+from mwpy._database.packing import size_of_frames, unpack, unpack_head
 from mwpy._database.value_files import ValueFiles
 from mwpy._values.earlier import (
     Earlier,
@@ -29,12 +30,17 @@ __all__ = ["read_earlier", "read_frames"]
 PAGE_ROWS = 2000
 """How many rows of a table are read at a time. Between two pages, the write-ahead log can shrink."""
 
+PAGE_ANSWERS = 64
+"""The same for results, whose values are read, too. They are smaller than `LARGE_BYTES`."""
+
 _ALGORITHMS = "SELECT seq, generation, number, name, code, parts FROM algorithms"
 _TASKS = "SELECT seq, generation, first, count, algorithm, keys FROM {}"
 _ONCE = "SELECT seq, generation, first, count, may_have_run FROM once"
 _CALLS = "SELECT seq, generation, algorithm, outline FROM calls"
 _DOUBTS = "SELECT seq, generation, host, first, count FROM doubts"
-_ANSWERS = "SELECT seq, generation, at, sid, head, file, host FROM results"
+_ANSWERS = (
+    "SELECT seq, generation, at, sid, head, file, host, checksum, CASE WHEN seq >= {} THEN frames END FROM results"
+)
 
 
 def read_earlier(
@@ -43,7 +49,8 @@ def read_earlier(
     """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
     which results are in doubt, and the outlines of calls, in the order of their records.
 
-    Answers whose large values are missing or damaged are left out.
+    Answers whose large values are missing or damaged are left out. Values in the file itself are compared with their
+    checksums, so that damage is found before an answer is used: as with large values, the newest `CHECKED_BYTES`.
 
     Args:
         on_lost: called with the file of each large value that is missing or damaged.
@@ -55,13 +62,18 @@ def read_earlier(
     usable = files.usable()
 
     def answers(row: tuple[Any, ...]) -> Earlier | None:
-        seq, generation, at, sid, head, file, host = row
-        if file is not None and file not in usable:
+        seq, generation, at, sid, head, file, host, checksum, frames = row
+        if file is not None and usable.get(file) != size_of_frames(head):
+            if file in usable:
+                files.set_aside(file)
+                del usable[file]
             on_lost(files.folder / file)
             return None
         host = host or hosts.get((generation, sid), "")
-        return EarlierAnswers(generation, seq, SlaveId(sid), host, at, unpack_head(head))
+        results = unpack_head(head) if frames is None else unpack(head, frames, checksum)[0]
+        return EarlierAnswers(generation, seq, SlaveId(sid), host, at, results)
 
+    query = _ANSWERS.format(_first_checked(connection))
     streams = [
         _entries(connection, _ALGORITHMS, "", generation, _algorithm),
         _entries(connection, _TASKS.format("submissions"), "", generation, _tasks),
@@ -69,7 +81,7 @@ def read_earlier(
         _entries(connection, _ONCE, "", generation, _sent),
         _entries(connection, _DOUBTS, "", generation, _doubts),
         _entries(connection, _CALLS, "", generation, _call),
-        _entries(connection, _ANSWERS, " AND NOT kept", generation, answers),
+        _entries(connection, query, " AND NOT kept", generation, answers, PAGE_ANSWERS),
     ]
     for _, entry in heapq.merge(*streams, key=_seq):
         yield entry
@@ -85,15 +97,27 @@ def _entries(
     condition: str,
     generation: int,
     entry_of: Callable[[tuple[Any, ...]], Earlier | None],
+    page_rows: int = PAGE_ROWS,
 ) -> Iterator[tuple[int, Earlier]]:
     last = 0
-    page = f"{query} WHERE seq > ? AND generation < ?{condition} ORDER BY seq LIMIT {PAGE_ROWS}"
+    page = f"{query} WHERE seq > ? AND generation < ?{condition} ORDER BY seq LIMIT {page_rows}"
     while rows := connection.rows(page, (last, generation)):
         for row in rows:
             entry = entry_of(row)
             if entry is not None:
                 yield row[0], entry
         last = rows[-1][0]
+
+
+def _first_checked(connection: Connection) -> int:
+    """The first row with results whose values are compared with their checksums."""
+    left = value_files.CHECKED_BYTES
+    if connection.path.stat().st_size > left:
+        for row, size in connection.each_row("SELECT seq, length(frames) FROM results ORDER BY seq DESC"):
+            left -= size or 0
+            if left < 0:
+                return int(row) + 1
+    return 0
 
 
 def _algorithm(row: tuple[Any, ...]) -> Earlier:

@@ -13,7 +13,16 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import MALFORMED, decoder, encode, encode_json
 from mwpy._values.messages import Results
 
-__all__ = ["PackedResults", "ResultColumns", "columns_of", "each_attempt", "pack", "unpack", "unpack_head"]
+__all__ = [
+    "PackedResults",
+    "ResultColumns",
+    "columns_of",
+    "each_attempt",
+    "pack",
+    "size_of_frames",
+    "unpack",
+    "unpack_head",
+]
 
 
 REMEDY = "Start again: what can be read is saved, and the other tasks run again"
@@ -69,6 +78,15 @@ def unpack_head(head: bytes) -> Results:
         Damaged: it is damaged.
     """
     return _results(_decoded(head))
+
+
+def size_of_frames(head: bytes) -> int:
+    """How large all frames of a group are together, in bytes.
+
+    Raises:
+        Damaged: the head is damaged.
+    """
+    return sum(_decoded(head).sizes)
 
 
 def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Buffer]]:

@@ -3,10 +3,10 @@
 A file has the frames of one group of results. Its name is the digest of its content, so equal values are stored once
 and damage is noticed. It is complete on the disk before a row names it.
 
-At a restart, each result whose file is missing or damaged does not count, and its task runs again. To find damage, the
-files are read. This takes a second or two for each gigabyte, so only the newest `CHECKED_BYTES` are read: a crash of
-the machine damages what was written last. If an older file is found damaged later, when its value is asked for, it gets
-the suffix `.damaged` like the others. So the next restart computes its tasks again.
+At a restart, each result whose file is missing, damaged or of another size does not count, and its task runs again. To
+find other damage, the files are read. This takes a second or two for each gigabyte, so only the newest `CHECKED_BYTES`
+are read: a crash of the machine damages what was written last. If an older file is found damaged later, when its value
+is asked for, it gets the suffix `.damaged` like the others. So the next restart computes its tasks again.
 """
 
 from __future__ import annotations
@@ -94,20 +94,20 @@ class ValueFiles:
             raise ValueDamaged(_damage(path), name)
         return content
 
-    def usable(self) -> set[str]:
-        """Return the names of the files that can be used. Damaged files among the newest are set aside.
+    def usable(self) -> dict[str, int]:
+        """Return the sizes of the files that can be used, by name. Damaged files among the newest are set aside.
 
         The caller has made sure that nobody else writes the run database.
         """
         found = {name: (self.folder / name).stat() for name in self.names() if "." not in name}
-        usable = set(found)
+        usable = {name: each.st_size for name, each in found.items()}
         size = 0
         for name in sorted(found, key=lambda name: found[name].st_mtime_ns, reverse=True):
             if size > CHECKED_BYTES:
                 break
             size += found[name].st_size
             if not _is_right(self.folder / name):
-                usable.discard(name)
+                del usable[name]
                 self.set_aside(name)
         return usable
 

@@ -1,8 +1,8 @@
 """The agents of the last generations, as the run database knows them.
 
 An agent that outlives its master is the same process in the next generation. So only a process that was an agent of a
-former generation can have tasks of that generation, or their results. A member could lie about its process, but members are
-trusted: their results are unpickled in the master. This protects from mistakes.
+former generation can have tasks of that generation, or their results. A member could lie about its process, but members
+are trusted: their results are unpickled in the master. This protects from mistakes.
 """
 
 from __future__ import annotations
