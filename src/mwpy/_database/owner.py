@@ -58,6 +58,11 @@ class Owner:
         try:
             self._lock = FileLock(database.with_name(f".{database.name}.lock"), clock.date(clock.wall()))
         except LockHeld as error:
+            if error.is_here:
+                raise RunDatabaseError(
+                    f"the run database {database} is used by another master of this process: close that one first "
+                    f"(mw.close()), or give another file. A notebook may have it in a variable, in _ or in Out"
+                ) from None
             raise self._refusal(str(error)) from None
         except LocksUnsupported as error:
             raise RunDatabaseError(
@@ -65,9 +70,10 @@ class Owner:
                 f"no locks ({error.strerror}): put it on a local disk, or mount the file system with locks"
             ) from error
         except OSError as error:
+            has_folder = database.parent.exists()
+            what_to_do = f"make its folder{' writable and free some space' if has_folder else ''}, or give another file"
             raise RunDatabaseError(
-                f"cannot open the run database {database}: {error.strerror or error}; make its folder writable and "
-                f"free some space, or give another file"
+                f"cannot open the run database {database}: {error.strerror or error}; {what_to_do}"
             ) from error
         try:
             if shared:

@@ -20,7 +20,15 @@ refuse the process that holds a lock, and would even release the lock when this 
 
 
 class LockHeld(Exception):
-    """Another holder has the lock. The text names it."""
+    """Another holder has the lock. The text names it.
+
+    Args:
+        is_here: whether it is in this process.
+    """
+
+    def __init__(self, holder: str, *, is_here: bool = False) -> None:
+        super().__init__(holder)
+        self.is_here = is_here
 
 
 class LocksUnsupported(OSError):
@@ -79,7 +87,7 @@ class FileLock:
 def _lock(path: Path) -> int:
     """Open and lock a file, and return its file descriptor."""
     if path.exists() and (holder := _held_here.get(_identity(path.stat()))) is not None:
-        raise LockHeld(holder)
+        raise LockHeld(holder, is_here=True)
     if path.is_symlink():
         raise OSError(errno.ELOOP, f"{path} is a symbolic link, so delete it")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
