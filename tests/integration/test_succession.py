@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import socket
 import sqlite3
 import sys
 import time
@@ -53,15 +55,21 @@ def _run(stage: Stage, *arguments: object) -> Running:
     return stage.start("", *arguments, program=program, variables={"PYTHONPATH": f"{root / 'src'}:{root}"})
 
 
-def _start(stage: Stage, script: str = SCRIPT) -> Running:
+def _write(stage: Stage, script: str) -> None:
+    """Write the script, unless it is there: slaves are replaced if their script was edited."""
     path = stage.folder / "script.py"
     if not path.exists() or path.read_text() != script:
         path.write_text(script)
+
+
+def _start(stage: Stage, script: str = SCRIPT, *arguments: object) -> Running:
+    _write(stage, script)
     stage.resource.unlink(missing_ok=True)
     started = _run(
         stage,
         *("--mw-master", "--mw-resource-file", stage.resource, "--mw-audit-file", stage.audit),
         *("--mw-master-host", "127.0.0.1", "--mw-slave-task-group", "6", "--mw-run-database", "run.db"),
+        *arguments,
     )
     until(lambda: stage.resource.exists() or started.process.poll() is not None, "a resource file")
     assert stage.resource.exists(), started.err
@@ -246,3 +254,121 @@ def test_a_task_that_runs_when_its_master_dies_finishes_in_its_slave_which_then_
     assert _lines(stage, "ran") == [running, *(f"{number}:{pid}" for number in range(1000, 1003))]
     later = [[1000 + each, 2 + each, pid, "SLAVE-0"] for each in range(3)]
     assert sorted(second.report) == [[0, 1, pid, "SLAVE-0"], *later]
+
+
+def test_an_old_resource_file_does_not_lead_an_agent_back_to_a_former_generation(stage: Stage) -> None:
+    """As a network file system may show it. The agent stays with its task, and goes on where it was."""
+    seen, old = stage.folder / "seen.rsc", stage.folder / "old.rsc"
+    short = "--mw-client-timeout", "2"
+    first = _start(stage, PATIENT, *short)
+    shutil.copy(stage.resource, old)
+    shutil.copy(stage.resource, seen)
+    agent = _run(stage, "--mw-slave", "--mw-resource-file", seen, "--mw-slave-processes", "1", *short)
+    until(lambda: bool(_lines(stage, "ran")), "a running task")
+    first.send(signal.SIGKILL)
+    first.end()
+    (stage.folder / "life").touch()
+    second = _start(stage, PATIENT, *short)
+    shutil.copy(stage.resource, seen)
+    until(lambda: agent.err.count("back at the master") == 1, "the agent at the second master")
+    shutil.copy(old, seen)
+    second.send(signal.SIGSTOP)
+    until(lambda: agent.err.count("looking for it") == 2, "an agent that looks for its master")
+    second.send(signal.SIGCONT)
+    until(lambda: agent.err.count("back at the master") == 2, "the agent at the second master again")
+    shutil.copy(stage.resource, seen)
+    (stage.folder / "finish").touch()
+    assert second.end() == 0, second.err + agent.err
+    assert agent.end() == 0, agent.err
+    assert len(_lines(stage, "ran")) == len(second.report) == 4
+    assert agent.err.count("the master was started again") == 1
+
+
+STEADY = """
+import json, os, sys, time
+from pathlib import Path
+import mwpy
+from tests.integration.apps.restarted import append
+def work(number):
+    append("ran", f"{number}:{os.getpid()}")
+    while number in (0, 20) and not Path("finish").exists():
+        time.sleep(0.01)
+    return number
+@mwpy.master_algorithm
+def master(mw, argv):
+    for number in range(40):
+        mw.submit(mwpy.task(work, number), tag=number)
+    found = []
+    while len(found) < 40:
+        mw.loop()
+        for result in mw.results():
+            append("seen", result.value)
+            found.append(result.value)
+    print(json.dumps(sum(found)))
+    return 0
+sys.exit(mwpy.main())
+"""
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _start_at(stage: Stage, port: int, *arguments: object) -> Running:
+    """Start the script at a port, without a resource file."""
+    _write(stage, STEADY)
+    started = _run(
+        stage,
+        *("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-master-port", port, "--mw-key-file", "key"),
+        *("--mw-audit-file", stage.audit, "--mw-slave-task-group", "1", *arguments),
+    )
+    until(lambda: _listens(port) or started.process.poll() is not None, "a master that listens")
+    assert started.process.poll() is None, started.err
+    return started
+
+
+def _agent_of(stage: Stage, port: int) -> Running:
+    """Start an agent with two slaves that only knows the address of its master."""
+    where = ("--mw-master-host", "127.0.0.1", "--mw-master-port", port, "--mw-key-file", "key")
+    return _run(stage, "--mw-slave", *where, "--mw-slave-processes", "2")
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def test_slaves_that_only_know_the_address_of_their_master_serve_its_next_generation(stage: Stage) -> None:
+    """Each slave finishes the task that it ran. They are the same processes, and no task runs twice."""
+    port = _free_port()
+    first = _start_at(stage, port, "--mw-run-database", "run.db")
+    agent = _agent_of(stage, port)
+    until(lambda: len(_lines(stage, "seen")) == 19 and len(_lines(stage, "ran")) == 21, "two tasks that do not end")
+    slaves = {line.split(":")[1] for line in _lines(stage, "ran")}
+    first.send(signal.SIGKILL)
+    first.end()
+    second = _start_at(stage, port, "--mw-run-database", "run.db")
+    until(lambda: "back at the master" in agent.err, "the agent at the second master")
+    (stage.folder / "finish").touch()
+    assert second.end() == 0, second.err + agent.err
+    assert agent.end() == 0, agent.err
+    ran = [line.split(":") for line in _lines(stage, "ran")]
+    assert sorted(int(number) for number, _ in ran) == [*range(40)]
+    assert {pid for _, pid in ran} == slaves
+    assert len(slaves) == 2
+    assert second.report == sum(range(40))
+
+
+def test_an_agent_leaves_if_another_computation_has_the_address_of_its_master(stage: Stage) -> None:
+    """The master refuses it in one line: it could run nothing there."""
+    port = _free_port()
+    first = _start_at(stage, port)
+    agent = _agent_of(stage, port)
+    until(lambda: len(_lines(stage, "seen")) == 19, "results")
+    first.send(signal.SIGKILL)
+    first.end()
+    _start_at(stage, port, "--mw-member-id", "another")
+    assert agent.end() == 3, agent.err
+    assert "member id 'default-member-id' is not this master's 'another'" in agent.err

@@ -212,6 +212,26 @@ def test_an_agent_that_comes_back_to_a_session_that_is_over_may_join_again(core:
     assert send.message.again
 
 
+def test_an_agent_of_a_former_generation_learns_that_it_may_join_this_one(core: MasterCore) -> None:
+    [send] = hear(core, "a", replace(HELLO, generation="former", handled=7), 1.0).sends
+    assert isinstance(send.message, messages.Refused)
+    assert (send.message.again, send.message.generation) == (True, core.state.settings.generation)
+    assert core.admission.refusals == 0
+
+
+def test_a_new_agent_with_the_file_of_a_former_generation_is_refused(core: MasterCore) -> None:
+    [send] = hear(core, "a", replace(HELLO, generation="former"), 1.0).sends
+    assert isinstance(send.message, messages.Refused)
+    assert (send.message.again, send.message.generation) == (False, core.state.settings.generation)
+    assert core.admission.refusals == 1
+
+
+def test_an_agent_of_a_former_generation_that_may_not_join_is_refused_for_good(core: MasterCore) -> None:
+    [send] = hear(core, "a", replace(HELLO, member_id="other", generation="former", handled=7), 1.0).sends
+    assert isinstance(send.message, messages.Refused)
+    assert (send.message.again, send.message.generation) == (False, "")
+
+
 def test_a_slave_that_ends_anyway_does_not_come_back_for_tasks(core: MasterCore) -> None:
     join(core, "a")
     core.admission.renew(core.state.members.agents["AGENT-0"])

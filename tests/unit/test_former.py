@@ -19,7 +19,6 @@ from mwpy._core.agent.events import (
     DropShare,
     Forked,
     JournalRead,
-    NextMaster,
     Recalled,
     SlaveExited,
     SlaveHeard,
@@ -35,7 +34,6 @@ from mwpy._values.last_words import NO_WORDS
 from mwpy._values.log_messages import LogRow
 from mwpy._values.share_messages import Share
 
-NEXT = NextMaster("the master was started again", "g2", ["new"])
 SECOND = replace(WELCOME, agent="AGENT-7", generation="g2")
 SHARE = Share("digest", 10)
 
@@ -66,14 +64,21 @@ def core() -> AgentCore:
     return core
 
 
-def succeed(core: AgentCore, next_master: NextMaster = NEXT) -> AgentActions:
+def refuse(core: AgentCore, generation: str, now: float = 3.0) -> AgentActions:
+    """A master of some generation refuses the agent. Return what the agent does then."""
+    core.handle(heard(messages.Refused("another generation", again=True, generation=generation)), now)
+    core.check()
+    return core.take_actions()
+
+
+def succeed(core: AgentCore, generation: str = "g2") -> AgentActions:
     """The master dies, and the agent finds its next generation. Return what the agent does then."""
     if core.outage.is_over:
         core.handle(Disconnected("it broke"), 1.0)
     now = until_asked(core)
-    core.handle(next_master, now)
-    core.check()
-    return core.take_actions()
+    core.handle(AddressesFound(["new"]), now)
+    assert core.take_actions().connect_to == "new"
+    return refuse(core, generation, now)
 
 
 def join(core: AgentCore, welcome: messages.Welcome = SECOND) -> list[messages.Message]:
@@ -128,6 +133,41 @@ def test_each_attempt_to_join_has_a_session_of_its_own(core: AgentCore) -> None:
     now = until_asked(core)
     core.handle(AddressesFound(["new"]), now)
     assert core.settings.hello.session == "s.2"
+
+
+def test_an_agent_that_gave_no_generation_belongs_to_the_one_that_has_accepted_it() -> None:
+    core = AgentCore(AgentSettings(replace(HELLO, generation="", session="s", returns_s=100.0)))
+    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
+    assert core.settings.hello.generation == "g1"
+    assert succeed(core).succeeds == "g1"
+
+
+def test_a_master_of_a_former_generation_is_passed_over(core: AgentCore) -> None:
+    """A resource file that is out of date names its address, and it still runs."""
+    succeed(core)
+    recall(core)
+    join(core)
+    core.handle(Disconnected("it broke"), 20.0)
+    now = until_asked(core)
+    core.handle(AddressesFound(["old", "new"]), now)
+    assert core.take_actions().connect_to == "old"
+    actions = refuse(core, "g1", now)
+    assert (actions.connect_to, actions.succeeds, core.leaving) == ("new", None, False)
+    core.handle(heard(replace(SECOND, handled=0)), now)
+    assert core.outage.is_over
+    assert core.settings.hello.generation == "g2"
+
+
+def test_a_master_that_always_has_another_generation_is_asked_only_now_and_then(core: AgentCore) -> None:
+    succeed(core)
+    assert [refuse(core, f"g{number}").connect_to for number in range(3, 6)] == [None, None, None]
+    core.decide(1000.0)
+    assert core.leaving
+
+
+def test_a_refusal_of_an_agent_that_is_connected_begins_no_other_generation(core: AgentCore) -> None:
+    assert refuse(core, "g2").succeeds is None
+    assert core.departure.comes_back
 
 
 def test_a_master_that_refuses_the_agent_for_a_while_is_asked_again(core: AgentCore) -> None:
@@ -378,9 +418,9 @@ def test_a_third_generation_gets_the_results_of_the_first(core: AgentCore) -> No
     succeed(core)
     recall(core)
     core.handle(AttemptFailed(), 3.0)
-    assert succeed(core, replace(NEXT, generation="g3")).succeeds == "g1"
+    assert succeed(core, "g3").succeeds == "g1"
     assert join(core, replace(SECOND, generation="g3")) == [messages.StillRunning(1, "g1", [5], [1])]
-    assert succeed(core, replace(NEXT, generation="g4")).succeeds == "g3"
+    assert succeed(core, "g4").succeeds == "g3"
     assert join(core, replace(SECOND, generation="g4")) == [messages.StillRunning(1, "g1", [5], [1])]
     [handover, _] = to_master(act(core, results(5)))
     assert isinstance(handover, messages.Handover)
@@ -396,9 +436,10 @@ def _leaves(core: AgentCore) -> Sequence[ExitCode | None]:
 def test_an_agent_that_leaves_anyway_joins_no_other_generation(core: AgentCore) -> None:
     core.handle(Disconnected("it broke"), 1.0)
     now = until_asked(core)
+    core.handle(AddressesFound(["new"]), now)
+    core.take_actions()
     core.handle(Terminated("evicted"), now)
-    core.handle(NEXT, now)
-    assert core.take_actions().connect_to is None
+    assert refuse(core, "g2", now).connect_to is None
     assert _leaves(core) == [ExitCode.EVICTED]
 
 
@@ -416,7 +457,7 @@ def test_a_slave_that_forgets_while_another_generation_begins_is_asked_again() -
     core = made()
     succeed(core)
     assert to_slave(joined(core)) == [messages.NextGeneration(1)]
-    succeed(core, replace(NEXT, generation="g3"))
+    succeed(core, "g3")
     assert to_slave(act(core, forgotten())) == []
     assert to_slave(joined(core)) == [messages.NextGeneration(1)]
     assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attrs import define, field
+from msgspec.structs import replace
 
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import AgentSettings, Heard
+from mwpy._roles.agent import again_of
 from mwpy._roles.session_link import SessionLink
 from mwpy._transport import wire
 from mwpy._transport.happened import Broken, Connected
@@ -45,6 +49,31 @@ def _joined(brought: Sequence[Sequence[Buffer]] = ()) -> tuple[SessionLink, Wire
     for message in (WELCOME, messages.SlaveNamed(1, SlaveId("SLAVE-3"))):
         link.takes(message, wire.encode(message), 1.0)
     return link, connection
+
+
+def test_a_refusal_by_another_master_does_not_count_in_the_session() -> None:
+    """The agent may pass this master over, and go on with its session at its own one."""
+    link, connection = _joined()
+    link.end()
+    refused = messages.Refused("another generation", again=True, generation="g0")
+    assert not link.takes(refused, wire.encode(refused), 2.0)
+    link.greet(HELLO)
+    greeting = connection.sent[-1]
+    assert isinstance(greeting, messages.Hello)
+    assert greeting.handled == 1
+
+
+def test_an_agent_that_joins_again_brings_results_of_the_generation_that_it_had_joined_last() -> None:
+    """Under the name of its first generation, they would be results of other tasks with the same ids."""
+    link, _ = _joined()
+    link.send(wire.encode(RESULTS, [VALUE]))
+    core = AgentCore(AgentSettings(HELLO))
+    assert again_of(core, link, [[b"brought"]]) == ("", [[b"brought"]])
+    core.handle(Heard(replace(WELCOME, generation="g2")), 0.0)
+    [frames] = again_of(core, link, ()).brought
+    message, _ = wire.decode(frames, wire.FROM_AGENT)
+    assert isinstance(message, messages.Handover)
+    assert message.generation == "g2"
 
 
 def test_results_that_the_master_has_not_handled_are_handed_over() -> None:

@@ -153,10 +153,21 @@ def _serve(
         code = agent.begin()
         while code is None:
             code = agent.iterate()
-        name = core.welcome.agent if core.departure.was_stopped and core.welcome is not None else ""
-        return int(code), Again(name, agent.link.handovers(hello.generation)) if core.departure.comes_back else None
+        return int(code), again_of(core, agent.link, brought) if core.departure.comes_back else None
     finally:
         agent.close()
+
+
+def again_of(core: AgentCore, link: SessionLink, brought: Sequence[Sequence[Buffer]]) -> Again:
+    """How an agent that has ended joins again.
+
+    Args:
+        brought: as in `Again`, for the agent that has ended.
+    """
+    welcome = core.welcome
+    if welcome is None:  # the master has never accepted it
+        return Again("", brought)
+    return Again(welcome.agent if core.departure.was_stopped else "", link.handovers(welcome.generation))
 
 
 class Agent:

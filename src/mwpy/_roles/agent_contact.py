@@ -47,7 +47,7 @@ def contact_of(options: Options, resumed: str = "") -> Contact | None:
     found = find_master(options)
     if found is None:
         return None
-    link = connect(found)
+    link, found = connect(found)
     session = os.urandom(16).hex() if options.reconnect_seconds else ""
     hello = replace(found.hello(options.slave_processes), resumed=resumed)
     hello = replace(hello, session=session, returns_s=options.reconnect_seconds)

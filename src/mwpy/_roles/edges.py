@@ -84,7 +84,7 @@ class MasterSearch(Protocol):
     def ask(self) -> None:
         """Find out where the master may be now."""
 
-    def answer(self) -> events.AddressesFound | events.NextMaster | events.ComputationOver | None:
+    def answer(self) -> events.AddressesFound | events.ComputationOver | None:
         """Return what was found out; None if this needs more time."""
 
     def connect(self, address: str) -> AgentConnection:

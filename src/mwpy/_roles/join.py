@@ -158,8 +158,11 @@ def read_key(options: Options) -> str | None:
     return key
 
 
-def connect(contact: MasterContact) -> AgentLink:
+def connect(contact: MasterContact) -> tuple[AgentLink, MasterContact]:
     """Connect to the master. ZeroMQ needs the client timeout before it connects, so an unknown one is asked for first.
+
+    Returns:
+        The connection, and the contact with the client timeout.
 
     Raises:
         Refused: the program at one of the addresses did not accept this agent.
@@ -173,7 +176,7 @@ def connect(contact: MasterContact) -> AgentLink:
             raise Refused(f"the master refused this agent: {answer.reason}")
         if isinstance(answer, messages.Welcome):
             contact = evolve(contact, client_timeout=answer.client_timeout_s, masters_timeout=answer.client_timeout_s)
-    return try_all(contact)
+    return try_all(contact), contact
 
 
 def visit(link: AgentLink, contact: MasterContact, why: str) -> messages.Message | str:

@@ -1,6 +1,10 @@
 """How an agent finds its master again: it reads the resource file and looks up addresses in a thread of its own.
 
 While the network fails, a file system may hang, and a name server may not answer. But the agent must serve its slaves.
+
+The resource file may be of another generation of the master than the agent: a later one, or a former one if a network
+file system shows an old file. So the agent tries the addresses in the file, and the address at which its master was. A
+master that answers says which generation it is of.
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from mwpy import resource_file
-from mwpy._core.agent.events import AddressesFound, ComputationOver, NextMaster
+from mwpy._core.agent.events import AddressesFound, ComputationOver
 from mwpy._roles.join import MasterContact, contact_in, link_to
 from mwpy._system.background import Question
 from mwpy._transport.addresses import ipv4_of
@@ -17,6 +21,10 @@ from mwpy._values.errors import MwpyError
 from mwpy._values.options import Options
 
 __all__ = ["Search"]
+
+Places = dict[str, tuple[MasterContact, str]]
+"""Where the master may be, by name: an address, and how to connect to it. Two generations may have the same address and
+other keys."""
 
 
 @define(eq=False)
@@ -31,50 +39,70 @@ class Search:
 
     _options: Options
     _contact: MasterContact
+    """How the last connection was made."""
     _address: str
-    _question: Question[AddressesFound | NextMaster | ComputationOver] = field(init=False)
+    _places: Places = field(factory=dict)
+    """What was found out last."""
+    _question: Question[Places | ComputationOver] = field(init=False)
 
     @_question.default
-    def _new_question(self) -> Question[AddressesFound | NextMaster | ComputationOver]:
+    def _new_question(self) -> Question[Places | ComputationOver]:
         return Question(self._look, "mwpy-search")
 
     def ask(self) -> None:
         """Find out where the master may be now."""
         self.answer()
 
-    def answer(self) -> AddressesFound | NextMaster | ComputationOver | None:
+    def answer(self) -> AddressesFound | ComputationOver | None:
         """Return what was found out; None if this needs more time."""
         try:
-            return self._question.ask(0.0)
+            found = self._question.ask(0.0)
         except TimeoutError:
             return None
+        if isinstance(found, ComputationOver):
+            return found
+        self._places = found
+        return AddressesFound([*found])
 
-    def _look(self) -> AddressesFound | NextMaster | ComputationOver:
-        before, addresses = self._contact.generation, self._contact.addresses
-        if self._options.resource_file is not None:
-            try:
-                content = resource_file.read(self._options.resource_file)
-            except MwpyError:  # it may be torn, or its file system may be away
-                content = None
-            if content is not None:
-                if content.computation_status == resource_file.FINISHED:
-                    return ComputationOver("the resource file says that the computation is finished", finished=True)
-                contact = contact_in(content, self._options)
-                if content.generation != before and contact.member_id != self._contact.member_id:
-                    return ComputationOver("the resource file is of another computation", finished=False)
-                if content.generation != before:
-                    self._contact = contact
-                addresses = contact.addresses
-        found = [self._address]
-        for address in addresses:
-            host, _, port = address.removeprefix("tcp://").rpartition(":")
-            number = ipv4_of(host)
-            if number is not None:
-                found.append(f"tcp://{number}:{port}")
-        if self._contact.generation != before:
-            return NextMaster("the master was started again", self._contact.generation, found[1:])
-        return AddressesFound([*dict.fromkeys(found)])
+    def _look(self) -> Places | ComputationOver:
+        before, published = self._contact, self._published()
+        if published is None:
+            return _places(before, self._address)
+        if published.computation_status == resource_file.FINISHED:
+            return ComputationOver("the resource file says that the computation is finished", finished=True)
+        contact = contact_in(published, self._options)
+        if contact.generation == before.generation:
+            return _places(contact, self._address)
+        if contact.member_id != before.member_id:
+            return ComputationOver("the resource file is of another computation", finished=False)
+        here = _places(contact)
+        return here | _places(before, self._address) | here
+
+    def _published(self) -> resource_file.ResourceFile | None:
+        """The content of the resource file; None if there is none."""
+        if self._options.resource_file is None:
+            return None
+        try:
+            return resource_file.read(self._options.resource_file)
+        except MwpyError:  # it may be torn, or its file system may be away
+            return None
 
     def connect(self, address: str) -> AgentLink:
         """Begin to connect to one of these addresses."""
-        return link_to(self._contact, address)
+        self._contact, self._address = self._places[address]
+        return link_to(self._contact, self._address)
+
+
+def _places(contact: MasterContact, first: str | None = None) -> Places:
+    """The places of a contact.
+
+    Args:
+        first: an address that has answered.
+    """
+    found = [] if first is None else [first]
+    for address in contact.addresses:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        number = ipv4_of(host)
+        if number is not None:
+            found.append(f"tcp://{number}:{port}")
+    return {f"{address} {contact.server_public}": (contact, address) for address in found}

@@ -149,6 +149,8 @@ class SessionLink:
             ProtocolError: it contradicts the session; the master's fault.
         """
         session = self.session
+        if isinstance(message, messages.Refused) and self._has_ended:  # the session does not go on at this master
+            return False
         if type(message) not in UNCOUNTED:
             if session is not None:
                 session.note_handled(frames, now)

@@ -225,7 +225,7 @@ class AgentProcess:
         self.launcher = SimulatedLauncher(world, self._workload, self.connection.link, self.slaves, limits.unsafe, self)
         clock = _SettlingClock(world, self.slaves)
         ends = self.connection.link, self.launcher, self.outlets, self._signals
-        search = SimulatedSearch(life, lambda newest: newest.network is self._network, self._follow, self._reconnect)
+        search = SimulatedSearch(life, self._reconnect)
         self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store, search))
         self._over = False
         self._frozen_until = 0.0
@@ -268,22 +268,24 @@ class AgentProcess:
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
-    def _reconnect(self) -> SimulatedAgentLink:
+    def _reconnect(self, life: Life) -> SimulatedAgentLink:
         self._world.note(f"the agent on {self._host.name} looks for its master")
-        welcome = self.core.welcome
-        is_new = welcome is not None and welcome.generation != self._network.generation
-        self.connection = self._network.connect(self.wake, self.connection, is_new=is_new)
-        if is_new:
+        welcome, generation = self.core.welcome, life.network.generation
+        is_new = welcome is not None and welcome.generation != generation
+        self._network = life.network
+        self.connection = life.network.connect(self.wake, self.connection, is_new=is_new)
+        if is_new and self.core.settings.hello.generation == generation:
+            if self._workload.checker is not life.checker:
+                self._follow(life)
             self._workload.peer = self.connection.peer
             ends_at = self.core.settings.tasks_end_at
             left_s = None if ends_at is None else ends_at - self._world.now
-            self._workload.checker.times.begins(self.connection.peer, left_s, connects=True)
+            life.checker.times.begins(self.connection.peer, left_s, connects=True)
         return self.connection.link
 
     def _follow(self, life: Life) -> None:
-        """The agent knows the next life of the master."""
+        """The agent has learned from the next life of the master which generation it is."""
         self._world.note(f"the agent on {self._host.name} knows {life.network.generation}")
-        self._network = life.network
         after = evolve(self._workload, checker=life.checker, durations=life.durations)
         self._workload.successor = self._workload = self.launcher.workload = after
         if not self._host.able:

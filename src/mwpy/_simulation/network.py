@@ -252,13 +252,17 @@ class Network:
         kind = bytes(frames[0][:2])
         if kind in CHECKED:
             message = wire.decode(frames)[0]
-            if not isinstance(message, messages.Hello) or message.handled is None:
+            if not isinstance(message, messages.Hello) or self._may_join(message):
                 self._checker.heard(connection.agent, message)
         elif kind == STATE:
             message, payload = wire.decode(frames)
             assert isinstance(message, messages.Checkpoint), "the kind of a state"
             self._checker.states.heard(connection.agent, message, payload)
         self.master.arrive(Frames(connection.peer, ADDRESS, frames))
+
+    def _may_join(self, hello: messages.Hello) -> bool:
+        """Whether an agent greets this life of the master to join it."""
+        return hello.handled is None and hello.generation == self.generation
 
     def _arrive_again(self, connection: Connection, frames: Sequence[Buffer]) -> None:
         self._arrive_at_master(connection, frames)

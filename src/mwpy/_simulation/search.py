@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from attrs import define
 
-from mwpy._core.agent.events import AddressesFound, ComputationOver, NextMaster
+from mwpy._core.agent.events import AddressesFound, ComputationOver
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import ADDRESS, Network, SimulatedAgentLink
 
@@ -29,30 +29,22 @@ class SimulatedSearch:
 
     Args:
         life: returns the newest life of the master. It may be over.
-        knows: whether the agent knows this life.
-        follow: lets the agent look for another life.
-        reconnect: begins another connection of the agent.
+        reconnect: begins another connection of the agent, to a life.
     """
 
     life: Callable[[], Life]
-    knows: Callable[[Life], bool]
-    follow: Callable[[Life], None]
-    reconnect: Callable[[], SimulatedAgentLink]
+    reconnect: Callable[[Life], SimulatedAgentLink]
 
     def ask(self) -> None:
         """Read the resource file."""
 
-    def answer(self) -> AddressesFound | NextMaster | ComputationOver:
+    def answer(self) -> AddressesFound | ComputationOver:
         """Return what the file says."""
-        life = self.life()
-        if life.network.is_finished:
+        if self.life().network.is_finished:
             return ComputationOver("the master has ended", finished=True)
-        if self.knows(life):
-            return AddressesFound([ADDRESS])
-        self.follow(life)
-        return NextMaster("the master was started again", life.network.generation, [ADDRESS])
+        return AddressesFound([ADDRESS])
 
     def connect(self, address: str) -> SimulatedAgentLink:
         """Connect to the master."""
         assert address == ADDRESS, "there is one address"
-        return self.reconnect()
+        return self.reconnect(self.life())

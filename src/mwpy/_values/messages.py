@@ -84,7 +84,8 @@ class Hello(Struct, frozen=True):
 
     member_id: Name
     generation: Name
-    """The generation in the resource file that it read; empty if it was started without a resource file."""
+    """The generation of the master that it wants to join: the one in the resource file that it read, or the one that
+    has accepted it before. Empty for any."""
     host: Name
     pid: Number
     python: Name
@@ -138,7 +139,9 @@ class Refused(Struct, frozen=True):
     finish: bool = False
     """Whether its running tasks may finish within its grace period."""
     again: bool = False
-    """Whether it may join again as a new agent: the session with which it came back is over."""
+    """Whether it may join again: the session with which it came back is over."""
+    generation: Name = ""
+    """The name of the master's generation, if the agent was sent to another one; else empty."""
 
 
 class ModuleCode(Struct, frozen=True):

@@ -34,7 +34,6 @@ from mwpy._core.agent.events import (
     Measured,
     MemoryBroken,
     MemoryRead,
-    NextMaster,
     NotForked,
     PartRead,
     Recalled,
@@ -166,7 +165,7 @@ class AgentCore:
                 self.departure.resumed(stopped_s, now)
                 self._enforcement.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
-            case Disconnected() | AddressesFound() | AttemptFailed() | NextMaster() | ComputationOver():
+            case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
                 self.outage.handle(event, now)
         self._dues.all_changed()
 

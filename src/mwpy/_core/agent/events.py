@@ -37,7 +37,6 @@ __all__ = [
     "Measured",
     "MemoryBroken",
     "MemoryRead",
-    "NextMaster",
     "NotForked",
     "OpenShare",
     "Outgoing",
@@ -287,17 +286,6 @@ class ComputationOver(Struct, frozen=True):
     """Whether the computation is finished."""
 
 
-class NextMaster(Struct, frozen=True):
-    """The next generation of the master has begun."""
-
-    reason: str
-    """How this is known, in words."""
-    generation: str
-    """Its name; empty if the agent has no resource file."""
-    addresses: Sequence[str]
-    """Where it may be."""
-
-
 class AttemptFailed(Struct, frozen=True):
     """The master does not answer at an address, or not any more."""
 
@@ -334,7 +322,6 @@ AgentEvent = (
     | Disconnected
     | AddressesFound
     | ComputationOver
-    | NextMaster
     | AttemptFailed
 )
 
@@ -427,7 +414,7 @@ class AgentActions(Struct):
     """The session with this generation of the master has ended: bring its results to the next generation."""
     to_master: list[Outgoing] = []
     ask_addresses: bool = False
-    """Find out where the master may be, and report `AddressesFound`, `NextMaster` or `ComputationOver`."""
+    """Find out where the master may be, and report `AddressesFound` or `ComputationOver`."""
     connect_to: str | None = None
     """An address: connect to it, and report `AttemptFailed`, or the answer of the master to `Hello`."""
     exit: ExitCode | None = None

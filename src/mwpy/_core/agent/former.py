@@ -1,8 +1,12 @@
 """Slaves that outlive their master: they finish its tasks, and then serve its next generation.
 
-When the next generation of the master has begun, the agent takes back the tasks that its slaves have not started. The
-others go on, however long they take. Their results go to the new master as those of the former generation
-(`Handover`). Until then the agent says that they still run (`StillRunning`).
+An agent that wants to go on with its session learns from the next generation of the master itself that it has begun
+(`Refused.generation`). So the agent needs no resource file if the master always has the same address. And a file that
+is out of date never leads it back to a former generation.
+
+Then the agent takes back the tasks that its slaves have not started. The others go on, however long they take. Their
+results go to the new master as those of the former generation (`Handover`). Until then the agent says that they still
+run (`StillRunning`).
 
 Both generations number tasks, algorithms and results that stay here in the same way, so nothing of them may be mixed.
 Such a slave belongs to the former generation (`Child.former`): the new master does not know it, and it gets nothing of
@@ -24,7 +28,7 @@ from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import Child, ChildEvent, ChildState, Former
-from mwpy._core.agent.events import NextMaster, Outgoing
+from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.shares import Shares
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.state import UNBOUNDED, AgentState
@@ -49,6 +53,8 @@ class FormerTasks:
     """Whether the next generation has not accepted this agent yet."""
     _generation: str = ""
     """The generation that has accepted this agent last."""
+    _left: dict[str, None] = field(factory=dict)
+    """The generations that had accepted it before."""
     _sessions: int = 0
     """How many sessions were named since the first one."""
     _settings: tuple[int, int] = (0, 0)
@@ -56,18 +62,23 @@ class FormerTasks:
     _reported: dict[int, None] = field(factory=dict)
     """The slaves with running tasks of a former generation that the master knows."""
 
-    def begin(self, event: NextMaster) -> None:
+    def has_left(self, generation: str) -> bool:
+        """Whether this generation of the master has accepted the agent, and a later one has begun since then."""
+        return generation in self._left
+
+    def begin(self, generation: str) -> None:
         """The next generation of the master has begun: prepare to join it."""
         state, hello = self._state, self._state.settings.hello
         state.actions.succeeds, self.is_joining = self._generation, True
+        self._left[self._generation] = None
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
-        state.settings = evolve(state.settings, hello=replace(hello, generation=event.generation, resumed=""))
+        state.settings = evolve(state.settings, hello=replace(hello, generation=generation, resumed=""))
         self._reported.clear()
         self._starts.begin_again()
         self._shares.begin_again()
-        state.record(records.Notice(f"{event.reason}: this agent joins its next generation"))
+        state.record(records.Notice("the master was started again: this agent joins its next generation"))
 
     def name_session(self) -> None:
         """Name another session, before another attempt to join: a master may know the last one, although its answer did
@@ -88,20 +99,21 @@ class FormerTasks:
 
     def joined(self, welcome: messages.Welcome) -> None:
         """A master has accepted this agent: report the slaves that were started before."""
-        settings = welcome.result_group, welcome.max_result_bytes
+        state, settings = self._state, (welcome.result_group, welcome.max_result_bytes)
         was_joining, is_other = self.is_joining, self.is_joining and self._settings != settings
         former, self._settings = self._generation, settings
         self.is_joining, self._generation = False, welcome.generation
+        state.settings = evolve(state.settings, hello=replace(state.settings.hello, generation=welcome.generation))
         if was_joining:
             self._starts.renew()
-        for child in self._state.living():
+        for child in state.living():
             if is_other:
                 self._replace(child)
             elif was_joining and child.former is None:  # it was started meanwhile, and files may have been edited since
                 child.former = Former(former, child.name)
             self.settle(child)
             if child.former is not None and child.held:
-                self._state.to_master(_still_running(child, child.former))
+                state.to_master(_still_running(child, child.former))
                 self._reported[child.number] = None
 
     def _replace(self, child: Child) -> None:

@@ -4,8 +4,9 @@ The agent reads the resource file again, because the master may have another add
 one after the other. Between two rounds it pauses, longer each time. The pauses differ from agent to agent, because a
 thousand agents may lose their connections at the same moment.
 
-When the agent is back, both sides send again what the other one has not handled (`_core/session.py`). If it does not
-find its master in time, it leaves as it would have done at once without a session.
+When the agent is back, both sides send again what the other one has not handled (`_core/session.py`). If it finds the
+next generation of its master, it joins this one with its slaves (`_core/agent/former.py`). If it does not find its
+master in time, it leaves as it would have done at once without a session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from math import inf
 from attrs import define, field
 
 from mwpy._core.agent.departure import FAREWELL_S, Departure
-from mwpy._core.agent.events import AddressesFound, AttemptFailed, ComputationOver, Disconnected, NextMaster
+from mwpy._core.agent.events import AddressesFound, AttemptFailed, ComputationOver, Disconnected
 from mwpy._core.agent.former import FormerTasks
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
@@ -45,7 +46,7 @@ SHORT_MAX = 5
 """After so many short connections in a row the agent leaves: something on them ends each of them."""
 
 
-OutageEvent = Disconnected | AddressesFound | AttemptFailed | NextMaster | ComputationOver
+OutageEvent = Disconnected | AddressesFound | AttemptFailed | ComputationOver
 
 
 class Phase(PlainEnum):
@@ -83,6 +84,8 @@ class Outage:
     """How many connections in a row were short."""
     _addresses: list[str] = field(factory=list)
     """The addresses that are left to try in this round."""
+    _address: str = ""
+    """The address that was tried last."""
 
     @property
     def is_over(self) -> bool:
@@ -104,12 +107,6 @@ class Outage:
                 self.stop()
                 self._departure.leave(ExitCode.OK, reason, Cause.CANCELLED, FAREWELL_S, now)
             case ComputationOver(reason) if self.phase is Phase.ASKING:
-                self.give_up(reason, now)
-            case NextMaster() if self.phase is Phase.ASKING and self._departure.code is None:
-                self._former.begin(event)
-                self._addresses = [*event.addresses]
-                self._try_next(now)
-            case NextMaster(reason) if self.phase is Phase.ASKING:
                 self.give_up(reason, now)
             case _:
                 pass
@@ -133,6 +130,9 @@ class Outage:
 
     def refused(self, message: messages.Refused, now: float) -> None:
         """The master has refused this agent, or wants it to leave."""
+        if message.generation and self.phase is Phase.TRYING:
+            self._other_generation(message, now)
+            return
         if message.again and self._former.is_joining:
             self._pause(now)
             return
@@ -145,6 +145,20 @@ class Outage:
         if message.finish:
             cause, grace_s = Cause.SCALED_DOWN, self._state.settings.grace_s
         self._departure.leave(ExitCode.REFUSED, message.reason, cause, grace_s, now)
+
+    def _other_generation(self, message: messages.Refused, now: float) -> None:
+        """The master at this address is of another generation: join it at once, if it is no former one."""
+        if self._former.has_left(message.generation):
+            self._try_next(now)
+        elif self._departure.code is not None:
+            self.give_up(message.reason, now)
+        elif self._former.is_joining:  # it has died before it accepted this agent
+            self._former.begin(message.generation)
+            self._pause(now)
+        else:
+            self._former.begin(message.generation)
+            self._addresses.insert(0, self._address)
+            self._try_next(now)
 
     def stop(self) -> None:
         """Look for the master no longer, now or later."""
@@ -193,7 +207,7 @@ class Outage:
         if self._former.is_joining:
             self._former.name_session()
         self.phase, self._due_at = Phase.TRYING, now + ATTEMPT_S
-        self._state.actions.connect_to = self._addresses.pop(0)
+        self._state.actions.connect_to = self._address = self._addresses.pop(0)
 
     def check(self) -> None:
         """Assert that only an agent with a session looks for its master."""

@@ -33,6 +33,11 @@ is refused, but its slaves may have sent many results before."""
 LIKE_OTHERS = "could not load {name}, like the slaves before it"
 OTHER_CODE = "has other code for {name}"
 
+STALE = (
+    "the agent on {host} read a resource file of generation {theirs}, this master is generation {mine}: the file is "
+    "stale, give it a fresh copy"
+)
+NEXT = "the agent on {host} belongs to generation {theirs}, this master is generation {mine}, which it may join"
 EXPIRED = "it came back too late: the master has given its tasks to others"
 
 
@@ -66,15 +71,24 @@ class Admission:
 
     def hello(self, hello: messages.Hello, peer: bytes, address: str, now: float) -> None:
         """Accept or refuse an agent."""
-        reason = self._why_not(hello)
+        mine, reason = self.state.settings, self._why_not(hello)
+        returns, other = hello.handled is not None, hello.generation not in ("", mine.generation)
+        names = {"host": hello.host, "theirs": hello.generation, "mine": mine.generation}
         if reason:
             self.note_refusal(address, reason)
             self.send_away(peer, messages.Refused(reason))
             return
+        if other and not returns:
+            self.note_refusal(address, STALE.format(**names))
+            self.send_away(peer, messages.Refused(STALE.format(**names), generation=mine.generation))
+            return
         if self.state.closing is not None:
             self.send_away(peer, self.state.closing)
             return
-        if hello.handled is not None:
+        if other:
+            self.send_away(peer, messages.Refused(NEXT.format(**names), again=True, generation=mine.generation))
+            return
+        if returns:
             self.note_refusal(address, EXPIRED)
             self.send_away(peer, messages.Refused(EXPIRED, again=True))
             return
@@ -84,7 +98,6 @@ class Admission:
         what = hello.host, hello.pid, hello.job, hello.slaves, hello.python, hello.seconds_left, returns_s
         self.state.record(records.AgentConnected(name, address, *what))
         agent = self.state.members.connect(name, peer, now)
-        mine = self.state.settings
         limits = mine.result_group, mine.max_result_bytes, mine.client_timeout_s
         welcome = messages.Welcome(name, *limits, generation=mine.generation)
         self.state.send(agent, welcome)
@@ -149,11 +162,6 @@ class Admission:
             return (
                 f"member id {hello.member_id!r} is not this master's {mine.member_id!r}: the agent on {hello.host} "
                 f"was sent to another computation; check --mw-member-id or its resource file"
-            )
-        if hello.generation and hello.generation != mine.generation:
-            return (
-                f"the agent on {hello.host} read a resource file of generation {hello.generation}, this master is "
-                f"generation {mine.generation}: the file is stale, give it a fresh copy"
             )
         if hello.host in self.state.members.excluded:
             return self.state.members.excluded[hello.host]
