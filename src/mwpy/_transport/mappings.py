@@ -18,7 +18,7 @@ import os
 from collections import deque
 from typing import Any
 
-__all__ = ["Mapping", "map_file", "new_memory", "unmap", "view_of"]
+__all__ = ["Mapping", "drop_pages", "map_file", "new_memory", "unmap", "view_of"]
 
 UNIT_BYTES = 64 * 1024
 """Memory that is used again has a multiple of this size."""
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mprotect.argtypes = _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 unmap = _libc.munmap
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -57,10 +57,11 @@ class Mapping:
         OSError: the process has too many mappings, or it may not write this file.
     """
 
-    __slots__ = ("address", "content", "size")
+    __slots__ = ("_private", "address", "content", "size")
 
     def __init__(self, fd: int, size: int, writable_bytes: int) -> None:
         self.size = size
+        self._private: int | None = None
         self.address: int | None = None
         self.address = _mapped(size, mmap.PROT_READ, mmap.MAP_SHARED, fd)
         if _libc.mprotect(self.address, writable_bytes, mmap.PROT_READ | mmap.PROT_WRITE):
@@ -68,9 +69,25 @@ class Mapping:
         self.content = view_of(self.address, size, None)
         """A view that does not keep the mapping alive."""
 
+    def private(self, fd: int) -> int:
+        """Return the address of a second mapping of the file, which is private and can be written.
+
+        Raises:
+            OSError: as for `map_file`.
+        """
+        if self._private is None:
+            self._private = map_file(fd, self.size, is_writable=True)
+        return self._private
+
     def __del__(self) -> None:
-        if self.address is not None:
-            unmap(self.address, self.size)
+        for address in (self.address, self._private):
+            if address is not None:
+                unmap(address, self.size)
+
+
+def drop_pages(address: int, size: int) -> None:
+    """Drop the pages of a private mapping: what was written there is lost, and it shows its file again."""
+    _libc.madvise(address, size, mmap.MADV_DONTNEED)
 
 
 def _mapped(size: int, protection: int, flags: int, fd: int) -> int:

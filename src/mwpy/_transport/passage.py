@@ -132,9 +132,8 @@ class Passage:
             ProtocolError: there are not as many files; the other side's fault, unless this process has no descriptors
                 left.
         """
-        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         try:
-            _, fds, flags, _ = socket.recv_fds(self._socket, 1, count, flags)
+            _, fds, flags, _ = self._received(count)
         except BlockingIOError:
             fds, flags = [], 0
         if len(fds) == count and not flags & socket.MSG_CTRUNC:
@@ -145,6 +144,15 @@ class Passage:
             f"a message with {count} shared files, but {len(fds)} can be received: they were not passed, or this "
             f"process has too many open files"
         )
+
+    def _received(self, count: int) -> tuple[bytes, list[int], int, object]:
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            return socket.recv_fds(self._socket, 1, count, flags)
+        except ConnectionResetError:
+            # The other process has ended, and had not taken all files that were passed to it. The kernel says this
+            # once, before it gives out what that process had passed.
+            return socket.recv_fds(self._socket, 1, count, flags)
 
     def close(self) -> None:
         """Close this end."""

@@ -5,10 +5,10 @@ more, so reading it never fails later. There are two kinds of files:
 
 - *Sealed files* cannot be changed any more. The receiver maps the file. What it writes is private: the kernel then
   copies the page (see `MAP_PRIVATE`). Large buffers travel in them, so there is one copy.
-- *Reused files* have up to `REUSED_BYTES`. The last receiver copies the content at once, and the sender may write the
-  next buffers into the same file. Fresh pages are the reason. For 1 MB, the kernel needs 470 µs to write into a new
-  file and 100 µs to map and read it. But a copy into an old file that is still mapped takes 85 µs, and so does a copy
-  from such a file into memory that was used before. So two copies are faster than one.
+- *Reused files* have up to `REUSED_BYTES`. When the last receiver does not need the content any more, the sender may
+  write the next buffers into the same file. Fresh pages are the reason. For 1 MB, the kernel needs 470 µs to write into
+  a new file and 100 µs to map and read it. But a copy into an old file that is still mapped takes 85 µs, and so does a
+  copy from such a file into memory that was used before. So even two copies are faster than one.
 
 The files are not in /dev/shm, so its size is no limit. The kernel frees a file when no process has it open or mapped,
 so nothing stays behind when processes are killed. `passage.py` passes the files on.
@@ -19,9 +19,10 @@ A receiver that does not need it any more writes `RELEASED`. Before a process pa
 byte 0, and the file is never used again. The byte of a receiver that was killed stays `HELD`, so its file is not used
 again, either.
 
-A receiver copies a reused file into memory that it uses again, too (see `mappings.py`). It leaves some of these files
-mapped, because they come again: a file with the same number on the same file system is the same one, as long as it is
-mapped. Of a file of another process it can write only the first page.
+The last receiver maps the content privately as long as it uses it, if it is large enough and the receiver does not keep
+much of it (see `in_place.py`). Else it copies the content into memory that it uses again, too (see `mappings.py`). It
+leaves some of these files mapped, because they come again: a file with the same number on the same file system is the
+same one, as long as it is mapped. Of a file of another process it can write only the first page.
 
 A receiver reads the content, and then writes that it is released. No processor lets another one see these steps in the
 reverse order, because thousands of instructions are between them.
@@ -43,6 +44,7 @@ from typing import NamedTuple
 
 from attrs import frozen
 
+from mwpy._transport.in_place import IN_PLACE
 from mwpy._transport.mappings import Mapping, map_file, new_memory, unmap, view_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -69,9 +71,10 @@ FREE_BYTES = 8 << 20
 FREE_FILES = 32
 """How much memory and how many files a process keeps for its next buffers, beyond as many as it uses."""
 
-KNOWN_BYTES = 32 << 20
+KNOWN_BYTES = 64 << 20
 KNOWN_FILES = 64
-"""How much memory and how many files of other processes a process leaves mapped."""
+"""How much memory and how many files of other processes a process leaves mapped. An agent with two slaves needs most of
+it if a map passes arrays of 1 MB there and back."""
 
 HEAD_BYTES = mmap.PAGESIZE
 """The space for the first bytes of a reused file."""
@@ -128,7 +131,11 @@ class SharedFile:
 
     def __init__(self, fd: int, size: int, *, passes_on: bool, mapping: Mapping | None = None, hop: int = 0) -> None:
         self._address: int | None = None
-        self._address = map_file(fd, size, is_writable=not passes_on) if mapping is None else mapping.address
+        self._num_forks = IN_PLACE.num_forks
+        if mapping is None:
+            self._address = map_file(fd, size, is_writable=not passes_on)
+        else:
+            self._address = mapping.address if passes_on else IN_PLACE.take(mapping, fd)
         self._is_writable = not passes_on
         self._mapping = mapping
         self._hop = hop
@@ -164,8 +171,11 @@ class SharedFile:
         if self._mapping is None:
             unmap(self._address, self.size)
         elif self._owner == os.getpid():  # else this is a fork, which has copies of the views
+            if self._is_writable:
+                IN_PLACE.give_back(self._address)
             if self._hop:
-                self._mapping.content[self._hop] = RELEASED
+                if not self._is_writable or self._num_forks == IN_PLACE.num_forks:
+                    self._mapping.content[self._hop] = RELEASED
             elif self.fd is not None and self._passed < 2:
                 _keep_free(_Free(self.fd, self._mapping))
                 return
@@ -304,9 +314,10 @@ def _leave_to_parent() -> None:
     while _free:
         _close(_free.popleft().fd)
     _known.clear()
+    IN_PLACE.leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(before=IN_PLACE.about_to_fork, after_in_child=_leave_to_parent)
 
 
 # ---- the side of the receiver ----------------------------------------------------------------------------------
@@ -340,8 +351,8 @@ def received(
             raise ProtocolError("a part of a file that goes beyond its end")
         mapping = _mapping_of(key, fd, size) if hop else None
         passes_on = passes_on and _may_keep(briefly=True)
-        if is_sealed or (passes_on and mapping is not None):
-            with suppress(OSError):  # this process has too many mappings
+        with suppress(OSError):  # this process has too many mappings
+            if is_sealed or (mapping is not None and (passes_on or IN_PLACE.is_possible(mapping, fd))):
                 file = SharedFile(fd, size, passes_on=passes_on, mapping=mapping, hop=hop)
         if file is None:
             return _copied(fd, parts, mapping, hop)
