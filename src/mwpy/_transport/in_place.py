@@ -13,8 +13,8 @@ write, a process copies for a while what it receives.
 A process that keeps what it receives would take all files of the sender. So it maps only a limited amount at the same
 time, and copies the rest.
 
-A fork of the process may read the content without a limit. So a file that was mapped at a fork is not released. This does not
-find a fork that native code makes without Python.
+A fork of the process may read the content at any time. So a file that was mapped at a fork is not released. This does
+not find a fork that native code makes without Python.
 """
 
 from __future__ import annotations
