@@ -351,6 +351,19 @@ def test_a_result_of_a_generation_that_the_file_has_after_later_ones_is_an_answe
     assert result.value == "value 0 of row 8"
 
 
+def test_a_result_that_was_brought_replaces_none_that_a_later_generation_has_computed() -> None:
+    """The algorithm of that generation has got the other result."""
+    file = File()
+    file.generation(1, [1, 2])
+    file.generation(2, [1, 2])
+    file.answer(2, 7, [1])
+    file.answer(1, 8, [1, 2])
+    file.answer(1, 9, [2])
+    file.reuse.begin()
+    assert file.submit([1, 2]) == []
+    assert [each.value for each in file.core.take_actions().results] == ["value 0 of row 7", "value 1 of row 8"]
+
+
 def test_a_result_of_a_generation_long_ago_is_left_out() -> None:
     file = File()
     for number in range(1, GENERATIONS_KEPT + 3):

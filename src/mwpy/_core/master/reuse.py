@@ -323,7 +323,11 @@ class Reuse:
 
     def answer(self, entry: EarlierAnswers) -> list[int]:
         """Results of a former generation are in the file. Return the occurrence of each; -1 for a task that is not
-        known."""
+        known.
+
+        Results that were brought to a later generation answer only what had no answer: if that generation had computed
+        the task itself, its algorithm has got this result.
+        """
         former, results, numbers = self._former.get(entry.generation), entry.results, list[int]()
         if former is None:  # too many generations have been since then
             return numbers
@@ -332,6 +336,8 @@ class Reuse:
             for algorithm, own in former.by_algorithm(first, count):
                 self._of(algorithm.name, algorithm.code).answered += own
                 self._parts[algorithm.name] = algorithm.code, algorithm.parts
+        if entry.generation < self._generation:
+            numbers = [-1 if number < 0 or self.answers.of(number) else number for number in numbers]
         self.answers.answer(entry, numbers)
         return numbers
 
