@@ -95,9 +95,11 @@ class Awaited:
             waiting: the occurrences for which tasks of this generation wait, by task.
         """
         before = [number for number, place in self._running.items() if place == (agent, slave)]
-        self._running.update((number, (agent, slave)) for number in numbers)
-        self._has_ended(number for number in before if number not in numbers)
-        self.hold([*self.state.jar.pending.spans()], waiting)
+        now = dict.fromkeys(numbers, (agent, slave))
+        self._running.update(now)
+        self._has_ended(number for number in before if number not in now)
+        if waiting:
+            self.hold([*self.state.jar.pending.spans()], waiting)
 
     def brought(self, numbers: Iterable[int], counting: Iterable[int]) -> None:
         """An agent has brought results of these occurrences.

@@ -20,7 +20,7 @@ kept, with 4 bytes for each task, and each task of this generation that waits fo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -228,10 +228,9 @@ class Reuse:
     """The doubts of the generation that is read."""
     _first_row: int = 0
     """The place of the first row of this generation."""
-    _open: array[int] = field(factory=lambda: array("I"))
-    """The occurrences that this generation has taken, and that had no answer then."""
-    _open_tasks: array[int] = field(factory=lambda: array("q"))
-    """The task of each of these occurrences."""
+    _task_of: array[int] = field(factory=lambda: array("q"))
+    """For each occurrence: the task of this generation that has taken it, if it had no answer then; else 0. It is empty
+    if there is no such task."""
     _count: int = 0
     """How many occurrences there are."""
 
@@ -349,10 +348,10 @@ class Reuse:
         found = None if number is None else self._former.get(number)
         return None if number is None or found is None else (number, found)
 
-    def waiting(self, numbers: Collection[int]) -> dict[int, int]:
+    def waiting(self, numbers: Iterable[int]) -> dict[int, int]:
         """Which tasks of this generation have taken these occurrences without an answer: the occurrence of each task.
         Some of them may have ended."""
-        return {task: number for number, task in zip(self._open, self._open_tasks, strict=True) if number in numbers}
+        return {task: number for number in numbers if self._task_of and (task := self._task_of[number])}
 
     def counts(self, number: int) -> bool:
         """Whether an occurrence has an answer that ends a task."""
@@ -421,8 +420,9 @@ class Reuse:
                 known.misses = 0
             answer = of(number)
             if answer is None and not keep:
-                self._open.append(number)
-                self._open_tasks.append(span.first + at // KEY_BYTES)
+                if not self._task_of:
+                    self._task_of.frombytes(bytes(self._count * self._task_of.itemsize))
+                self._task_of[number] = span.first + at // KEY_BYTES
             if answer is None or (answer[2] and self.rerun_failed) or (answer[3] and not once):
                 forbidden = once and not self.rerun_failed and self.answers.may_have_run(number)
                 if can_wait and answer is None and (awaited.comes(number) or (forbidden and awaited.may_return)):

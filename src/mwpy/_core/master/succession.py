@@ -89,7 +89,7 @@ class Succession:
             for first, count in zip(message.tasks, message.counts, strict=True):
                 wanted += [number for number in found[1].numbers(first, count) if number >= 0]
             wanted = [number for number in wanted if reuse.answers.of(number) is None]
-            reuse.awaited.runs(agent.name, message.slave, wanted, reuse.waiting({*wanted}))
+            reuse.awaited.runs(agent.name, message.slave, wanted, reuse.waiting(wanted))
         if message.tasks and not wanted:
             self.state.send(agent, messages.NotWanted(message.slave))
 
