@@ -208,6 +208,24 @@ def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:
     assert OwnCode().differences(scope["by_value"], theirs, by_value=True) == ["variable FACTOR in own_helpers.py"]
 
 
+def test_closures_with_the_same_code_use_what_the_variables_around_them_mean(load: Load) -> None:
+    module = load({**FILES, "own_other": "def other(x):\n    return x\n"})
+    code = OwnCode()
+
+    def made(inner: Callable[..., Any], again: bool = True) -> Callable[..., Any]:
+        return made(lambda x: inner(x), again=False) if again else lambda x: inner(x)
+
+    uses = [[*code.used_by(made(each), by_value=True)] for each in (module.own_helpers.scale, module.other)]
+    assert [["own_helpers" in each, "own_other" in each] for each in uses] == [[True, False], [False, True]]
+
+
+def test_an_object_of_the_script_that_behaves_strangely_is_not_followed(load: Load) -> None:
+    strange = "class Strange:\n    def __getattr__(self, name):\n        raise RuntimeError('not now')\n"
+    module = load({**FILES, "own_app": strange + "class Holder:\n    held = Strange()\n    def use(self): pass\n"})
+    used = OwnCode().used_by(module.Holder, by_value=False)
+    assert [*used["own_app"].parts] == ["class Holder"]
+
+
 @pytest.mark.parametrize("function", [max, str.upper, functools.partial(max, 1), int])
 def test_a_function_that_uses_no_code_of_the_user_has_none(function: Callable[..., Any]) -> None:
     assert OwnCode().used_by(function, by_value=False) == {}

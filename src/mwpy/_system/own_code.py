@@ -73,8 +73,8 @@ class OwnCode:
     """Time of modification and size of the file of each module that was loaded, as it was then."""
     _num_modules: int = 0
     """How many modules there were when new ones were looked for."""
-    _by_value: dict[tuple[CodeType, str], dict[str, ModuleCode]] = field(factory=dict)
-    """What functions use that travel by value."""
+    _by_value: dict[tuple[object, ...], dict[str, ModuleCode]] = field(factory=dict)
+    """What functions use that travel by value, by what distinguishes them."""
 
     def remember(self) -> None:
         """Keep the text of all modules of the user that are loaded by now, and when their files were edited last."""
@@ -96,12 +96,11 @@ class OwnCode:
         Args:
             by_value: whether it travels by value. Then what it uses of the script travels with it.
         """
-        code = getattr(function, "__code__", None)
-        if not by_value or not isinstance(code, CodeType):
+        if not by_value or not isinstance(function, FunctionType):
             return self._used_by(function, by_value)
         if is_interactive():  # the slaves are replaced when modules were edited
             return {}
-        key = code, str(function.__module__)
+        key = _identity(function)
         if key not in self._by_value:
             if len(self._by_value) >= USES_KEPT:
                 self._by_value.clear()
@@ -390,19 +389,50 @@ def _unwrapped(value: Any) -> Any:
         return value
 
 
-def _space_of(function: FunctionType) -> Mapping[str, Any]:
-    """Return what names mean in a function: its globals, and the variables of the functions around it."""
+def _accessed(value: Any) -> Any:
+    """Return the function of a method or property."""
+    try:
+        return _unwrapped(getattr(value, "__func__", getattr(value, "fget", value)))
+    except Exception:  # as above
+        return value
+
+
+def _identity(function: FunctionType) -> tuple[object, ...]:
+    """What distinguishes a function that travels by value: its code, and the functions, classes and modules that the
+    variables around it mean. Each call of the function around it makes another one, with the same code."""
+    found: list[object] = []
+    seen: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, FunctionType) and id(each) not in seen:
+            seen.add(id(each))
+            found += [each.__code__, str(each.__module__)]
+            waiting += _cells_of(each).values()
+        else:
+            found.append(each if isinstance(each, type | ModuleType) else type(each))
+    return tuple(found)
+
+
+def _cells_of(function: FunctionType) -> dict[str, Any]:
+    """Return the variables of the functions around a function that it uses."""
     cells: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):  # it is empty
             cells[name] = cell.cell_contents
+    return cells
+
+
+def _space_of(function: FunctionType) -> Mapping[str, Any]:
+    """Return what names mean in a function: its globals, and the variables of the functions around it."""
+    cells = _cells_of(function)
     return ChainMap(cells, function.__globals__) if cells else function.__globals__
 
 
 def _codes_of(thing: Any) -> Iterator[CodeType]:
     """Yield the code of a function, or of the methods of a class, and all code inside it."""
     if isinstance(thing, type):
-        found = [_unwrapped(getattr(each, "__func__", getattr(each, "fget", each))) for each in vars(thing).values()]
+        found = [_accessed(each) for each in vars(thing).values()]
         codes = [each.__code__ for each in found if isinstance(each, FunctionType)]
     else:
         codes = [thing.__code__]
