@@ -58,6 +58,10 @@ gc.collect()
     assert run(script) == ["buffered", "alive True", "ended with 3", "unreachable", "finalizer", "exit"]
 
 
+def test_what_it_leaves_in_buffers_is_written() -> None:
+    assert run("fork(lambda: print('left') or 0)\nprint('after', flush=True)") == ["left", "after"]
+
+
 def test_it_runs_its_own_exit_handlers() -> None:
     script = "print(fork(lambda: atexit.register(os.write, 1, b'exit\\n') and 4))"
     assert run(script) == ["exit", "4"]
@@ -145,6 +149,7 @@ fork(lambda: print(sys.gettrace(), sys.getprofile()) or sys.stdout.flush() or 0)
         ("raise_(OSError)", 255, "OSError"),
         ("sys.exit(7)", 7, ""),
         ("sys.exit()", 0, ""),
+        ("sys.exit('why')", 255, "why"),
     ],
 )
 def test_it_never_returns_into_the_code_of_its_parent(what: str, code: int, error: str) -> None:

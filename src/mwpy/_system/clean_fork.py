@@ -101,10 +101,15 @@ def _live(
         atexit._run_exitfuncs()
     except SystemExit as leaving:
         code = leaving.code or ExitCode.OK
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code if isinstance(code, int) else ExitCode.FAILED)
+        try:
+            forks.flush()
+        finally:
+            os._exit(code if isinstance(code, int) else ExitCode.FAILED)
 
 
 def _leave_to_parent(kept: Collection[int]) -> None:
