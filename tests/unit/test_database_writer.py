@@ -455,6 +455,7 @@ def test_if_it_cannot_write_it_says_so_once_and_calls_nothing(path: Path) -> Non
     assert len(failures) == 1
     assert f"the run database {path} cannot be used: no such table: events" in failures[0]
     assert called == []
+    assert writer.delay_s() == 0.0  # nobody waits for the disk any more
 
 
 def test_write_waits_if_too_much_waits_to_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

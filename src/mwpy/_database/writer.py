@@ -318,7 +318,7 @@ class Writer:
     def _fail(self, error: Exception) -> None:
         if self._failed:
             return
-        self._failed = True
+        self._failed, self._began = True, None
         self._room.set()
         path = self._connection.path
         known = isinstance(error, MwpyError)
