@@ -262,9 +262,9 @@ def test_a_view_keeps_the_memory_of_its_file() -> None:
 REVERSE = "a sealed file that is passed as a reused file, or the reverse"
 
 
-def unsealed(seals: int) -> int:
+def unsealed(seals: int, content: bytes = LARGE) -> int:
     fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-    os.write(fd, LARGE)
+    os.write(fd, content)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
 
@@ -297,6 +297,12 @@ def test_a_file_that_is_not_as_described_is_refused(inode: int, size: int, lengt
     fd, own_inode, own_size, _, _ = passed(seal([LARGE]))
     with pytest.raises(ProtocolError, match=reason):
         received(fd, own_inode + inode, own_size + size, 0, [(0, length)], passes_on=False)
+
+
+def test_a_reused_file_without_space_for_its_first_bytes_is_refused() -> None:
+    fd = unsealed(fcntl.F_SEAL_SHRINK, b"12")
+    with pytest.raises(ProtocolError, match="first bytes"):
+        received(fd, os.fstat(fd).st_ino, 2, 2, [(0, 1)], passes_on=False)
 
 
 IN_BAND = """

@@ -347,6 +347,8 @@ def received(
         key, is_sealed = _check(fd, inode, size)
         if is_sealed != (hop == 0):
             raise ProtocolError("a sealed file that is passed as a reused file, or the reverse")
+        if hop and size <= HEAD_BYTES:
+            raise ProtocolError("a reused file without space for its first bytes")
         if any(start + length > size for start, length in parts):
             raise ProtocolError("a part of a file that goes beyond its end")
         mapping = _mapping_of(key, fd, size) if hop else None
