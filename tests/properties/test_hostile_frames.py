@@ -49,6 +49,9 @@ HOSTILE = 4
 
 PENDING = 500
 
+PACKAGES = [f"p{number}" for number in range(50_000)]
+"""Names of packages. They are made before memory is traced, because tracing makes this slow."""
+
 VERSION = bytes([messages.PROTOCOL_VERSION])
 
 
@@ -326,7 +329,7 @@ class Attack:
         return wire.encode(messages.Tasks(1, spans, spans, spans, spans), [groups.payload(1, [b"\x05"])])
 
     def many_packages(self, peer: bytes) -> list[Buffer]:
-        return wire.encode(messages.Installed({f"p{number}": "1" for number in range(self.size(50_000))}))
+        return wire.encode(messages.Installed(dict.fromkeys(PACKAGES[: self.size(len(PACKAGES))], "1")))
 
 
 def test_no_frame_costs_the_master_much_memory_or_time(frames: int, seed: int, story: list[str]) -> None:
