@@ -26,11 +26,18 @@ SIZE = 450
 BY_AGENT = "out of memory, may use .* MiB now: its slave died: killed by its agent because its job was short of memory"
 
 
-@pytest.fixture
-def limited() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def limiting() -> Iterator[SlurmNode]:
     """A Slurm that limits the memory of jobs with control groups."""
-    with in_use(SlurmNode("slurm-memory", PORT, limits_memory=True)) as node, user_folder(node) as folder:
-        yield Cluster(node, folder)
+    with in_use(SlurmNode("slurm-memory", PORT, limits_memory=True)) as node:
+        yield node
+
+
+@pytest.fixture
+def limited(limiting: SlurmNode) -> Iterator[Cluster]:
+    """A computation in this Slurm."""
+    with user_folder(limiting) as folder:
+        yield Cluster(limiting, folder)
 
 
 def test_slurm_kills_a_slave_that_needs_more_memory_than_its_job_has(limited: Cluster) -> None:
