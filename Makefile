@@ -32,6 +32,10 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 # The unit tests and scenarios must run every line and every branch of these folders: values and decisions.
 COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
 
+# Some parts only compute. They leave the processors to the parts that wait for processes and batch systems, which then
+# end earlier.
+NICE := nice -n 10
+
 # Python keeps compiled modules, whatever the environment says: the tests start thousands of processes, and without
 # compiled modules each of them takes twice as long to start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -55,18 +59,18 @@ check: $(VENV)/installed-for-tests ## for all-day use, about a minute: lint, typ
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --seeds 100 tests/unit tests/scenarios tests/simulation tests/test_*.py
 
-test: $(VENV)/installed-for-tests ## run all tests, five parts at a time, in up to 20 minutes on two cores
+test: ## run all tests, five parts at a time, in up to 20 minutes on two cores
 	@echo "five parts run at a time, for up to 20 minutes on two cores; each part prints its output when it has ended"
-	$(MAKE) --jobs 5 --keep-going --output-sync=target test-condor test-processes-a-l test-processes-m-z test-batch \
-		test-documents test-simulation test-core test-oldest test-ecosystem docs
+	$(MAKE) --jobs 5 --keep-going --output-sync=target test-condor test-batch test-processes-m-z test-processes-a-l \
+		test-simulation test-documents test-core test-oldest test-ecosystem docs
 
 test-core: $(VENV)/installed-for-tests ## the tests of single modules, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest tests/unit tests/scenarios
+	$(NICE) $(BIN)/python -m coverage run -m pytest tests/unit tests/scenarios
 	$(BIN)/python -m coverage report --include '$(COVERED)' --fail-under 100
 
 test-simulation: $(VENV)/installed-for-tests ## random histories: property tests, the simulator, and whether it finds mistakes
-	$(BIN)/python -m pytest tests/properties tests/simulation
+	$(NICE) $(BIN)/python -m pytest tests/properties tests/simulation
 
 test-processes: test-processes-a-l test-processes-m-z ## the tests with real processes on this machine, in two halves
 
@@ -89,8 +93,8 @@ test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd;
 	$(BIN)/python -m pytest tests/batch -k 'not condor' --durations 10
 
 test-oldest: ## the quick tests with the oldest versions of all packages that mwpy needs
-	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
-	$(OLDEST)/bin/python -m pytest tests/unit tests/scenarios tests/integration/test_examples.py
+	$(NICE) $(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
+	$(NICE) $(OLDEST)/bin/python -m pytest tests/unit tests/scenarios tests/integration/test_examples.py
 
 simulate: $(VENV)/installed-for-tests ## run the simulator with every kind of fault (SEEDS=10000)
 	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0
@@ -127,15 +131,16 @@ dist: $(VENV)/installed-for-tests ## build the wheel and the source distribution
 	$(BIN)/twine check --strict dist/*
 
 docs: ## build the documentation site into site/, and fail at each link that leads nowhere
-	$(MAKE) VENV=$(DOCS_VENV) $(DOCS_VENV)/installed-docs
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+	$(NICE) $(MAKE) VENV=$(DOCS_VENV) $(DOCS_VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(NICE) $(DOCS_VENV)/bin/mkdocs build --quiet
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) $(OLDEST) $(PEERS_VENV) $(DOCS_VENV) site peers.json .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # These empty files record what is installed, so a second `make ping` installs nothing. Sources are installed as links:
-# only a change of pyproject.toml installs them again.
+# only a change of pyproject.toml installs them again. What mwpy needs is compiled, because jobs of batch systems cannot
+# write here. The other packages are large, and Python compiles the few of their modules that are imported.
 $(VENV)/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later was found: install one (apt-get install python3), or set PYTHON"; exit 1; }
 	@if $(PYTHON) -m ensurepip --version >/dev/null 2>&1; \
@@ -149,18 +154,18 @@ $(VENV)/installed: $(VENV)/pyvenv.cfg pyproject.toml
 
 $(VENV)/installed-for-tests: $(VENV)/installed pyproject.toml
 	@echo "installing what the tests need into $(VENV)"
-	@$(PIP) install --quiet --editable '.[test]'
+	@$(PIP) install --quiet --no-compile --editable '.[test]'
 	@touch $@
 
 $(VENV)/installed-oldest: $(VENV)/installed pyproject.toml
 	@echo "installing the oldest versions that pyproject.toml allows into $(VENV)"
-	@$(PIP) install --quiet --editable . numpy pytest pytest-timeout hypothesis \
+	@$(PIP) install --quiet --no-compile --editable . numpy pytest pytest-timeout hypothesis \
 		$$(sed -n '/^dependencies = /,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml)
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/pyvenv.cfg pyproject.toml
 	@echo "installing what the documentation site needs into $(VENV)"
-	@$(PIP) install --quiet --editable '.[docs]'
+	@$(PIP) install --quiet --no-compile --editable '.[docs]'
 	@touch $@
 
 # A library that cannot be installed here is named in the table.
