@@ -20,7 +20,7 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -48,8 +48,7 @@ SILENT_LOOKS = 5
 class Network(Protocol):
     """A master's end of the connections to agents that it did not start: `MasterLink`, or `NoNetwork`."""
 
-    @property
-    def ready(self) -> Collection[int]: ...
+    ready: Sequence[int]
 
     def watch(self, fd: int, writable: bool = False) -> None: ...
     def unwatch(self, fd: int) -> None: ...
@@ -65,7 +64,7 @@ class NoNetwork:
     """The network of a master that only its own agents can join: there is none, but it waits."""
 
     def __init__(self) -> None:
-        self.ready: Collection[int] = ()
+        self.ready: Sequence[int] = ()
         """The watched descriptors that were ready at the end of the last `poll`."""
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
@@ -83,7 +82,7 @@ class NoNetwork:
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:  # noqa: ARG002  # a network needs the time
         """Wait until a descriptor is ready."""
-        self.ready = dict(self._poll.poll(milliseconds(timeout_s)))
+        self.ready = [fd for fd, _ in self._poll.poll(milliseconds(timeout_s))]
         if self._bell_out in self.ready:
             os.read(self._bell_out, 4096)
         return []
@@ -308,7 +307,7 @@ class LocalAgentLink:
         """
         left_s = 0.0 if self._arrived or self._fate else self._beat_at - clock.monotonic()
         waits_s = left_s if timeout_s is None else min(left_s, timeout_s)
-        ready = [*dict(self._poll.poll(milliseconds(waits_s)))]
+        ready = [fd for fd, _ in self._poll.poll(milliseconds(waits_s))]
         if self._stream in ready:
             ready.remove(self._stream)
             self._hear()

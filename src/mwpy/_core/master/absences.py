@@ -41,7 +41,7 @@ class Absences:
     @property
     def deadline(self) -> float | None:
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
-        return min(self._until.values()) if self._until else None
+        return min(self._until.values(), default=None)
 
     def alone_until(self, agent: ConnectedAgent) -> float:
         """Until when its tasks get no second attempts because it is away, on the core's clock."""

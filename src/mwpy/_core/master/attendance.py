@@ -14,18 +14,6 @@ __all__ = ["HOSTS_KEPT", "Attendance", "Present"]
 HOSTS_KEPT = 10_000
 """How many hosts are counted. The slaves of more hosts are not counted."""
 
-_NOTED = frozenset(
-    {
-        records.AgentConnected,
-        records.AgentLost,
-        records.AgentLeft,
-        records.PeerDropped,
-        records.SlaveConnected,
-        records.SlaveEnded,
-    }
-)
-"""The kinds of records that matter here. Most records are about tasks."""
-
 
 @frozen
 class Present:
@@ -50,8 +38,6 @@ class Attendance:
     def note(self, happened: Sequence[records.Record], now: float) -> None:
         """Take over records."""
         for record in happened:
-            if type(record) not in _NOTED:
-                continue
             match record:
                 case records.AgentConnected(agent=agent, host=host):
                     self._hosts[agent] = host
@@ -62,6 +48,8 @@ class Attendance:
                 case records.SlaveEnded(sid=sid) if sid in self._since:
                     host, since = self._since.pop(sid)
                     self._add(self._ended, host, now - since)
+                case _:
+                    pass
 
     def _add(self, to: dict[str, Present], host: str, seconds: float) -> None:
         before = to.get(host)

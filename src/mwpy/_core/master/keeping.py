@@ -64,7 +64,7 @@ class Keeping:
     def decide(self) -> None:
         """Decide what is lost, released, needed and not needed any more."""
         jar, agents = self.state.jar, self.state.members.agents
-        if not (jar.kept.tasks or jar.kept.again or jar.blocked.bereft or self.relay.asked):
+        if not (jar.kept.tasks or jar.kept.again or jar.blocked.bereft or self.relay.is_busy):
             return
         blocked = jar.blocked
         for name in [name for name in blocked.at if name not in agents]:

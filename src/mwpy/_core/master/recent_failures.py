@@ -51,12 +51,14 @@ class RecentFailures:
     """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
     newest: dict[int, RecentFailure] = field(factory=dict)
     """The newest failures by the id of the task; the last one is the newest."""
-    seen: int = 0
+    _seen: int = 0
     """How many failures the jar had counted when the actions were last searched."""
 
-    def note(self, now: float) -> None:
-        """Search the actions of this iteration for tasks that failed: the count of the jar has changed."""
-        self.seen = self.state.jar.failed
+    def decide(self, now: float) -> None:
+        """Search the actions of this iteration for tasks that failed."""
+        if self.state.jar.failed == self._seen:
+            return
+        self._seen = self.state.jar.failed
         for result in self.state.actions.results:
             if failed(result):
                 self._add_result(result, now)

@@ -32,7 +32,7 @@ class Relay:
     """Asks agents for parts of values, and passes them on."""
 
     state: MasterState
-    asked: dict[Part, dict[str, None]] = field(factory=dict)
+    _asked: dict[Part, dict[str, None]] = field(factory=dict)
     """The parts that agents wait for, and the names of these agents."""
     _coming: dict[Part, str] = field(factory=dict)
     """Those of them that are on their way, and the name of the agent that has them."""
@@ -50,7 +50,7 @@ class Relay:
         _, size = place
         if wanted.start >= size or wanted.start % PART_BYTES:
             raise ProtocolError(f"ShareWanted names byte {wanted.start} of {size}")
-        self.asked.setdefault((wanted.digest, wanted.start), {})[agent.name] = None
+        self._asked.setdefault((wanted.digest, wanted.start), {})[agent.name] = None
 
     def _place(self, digest: str) -> tuple[str, int] | None:
         """The name of the agent that has a value, and the size of the value; None if there is no such agent."""
@@ -72,18 +72,18 @@ class Relay:
         if len(frames[0]) != min(PART_BYTES, place[1] - message.start):
             raise ProtocolError(f"SharePart has {len(frames[0])} bytes, from byte {message.start} of {place[1]} on")
         del self._coming[part]
-        for name in self.asked.pop(part):
+        for name in self._asked.pop(part):
             if name in self.state.members.agents:
                 self.state.send(self.state.members.agents[name], message, [frames[0]])
 
     def decide(self) -> None:
         """Ask for the next parts. Say so to agents that wait for a value that is lost or released."""
-        for part in [part for part in self.asked if self._place(part[0]) is None]:
+        for part in [part for part in self._asked if self._place(part[0]) is None]:
             self._coming.pop(part, None)
-            for name in self.asked.pop(part):
+            for name in self._asked.pop(part):
                 if name in self.state.members.agents:
                     self.state.send(self.state.members.agents[name], messages.ShareGone(part[0]))
-        for part in self.asked:
+        for part in self._asked:
             if len(self._coming) == PARTS_COMING:
                 break
             place = self._place(part[0])
@@ -91,7 +91,12 @@ class Relay:
                 self._coming[part] = place[0]
                 self.state.send(self.state.members.agents[place[0]], messages.ShareWanted(*part))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an agent waits for a part."""
+        return bool(self._asked)
+
     def check(self) -> None:
         """Assert that each part that comes is waited for, and that few come."""
-        assert self._coming.keys() <= self.asked.keys(), "a part comes for nobody"
+        assert self._coming.keys() <= self._asked.keys(), "a part comes for nobody"
         assert len(self._coming) <= PARTS_COMING, "too many parts come"

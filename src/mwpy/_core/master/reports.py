@@ -71,10 +71,12 @@ class Reports:
                 self.state.notice(_ADVICE.format(amount(MOST_BYTES)), key=_ADVICE)
             oldest = next(iter(self._unread.values()))
 
-    def decide(self, asking: TakeReports) -> None:
-        """The algorithm waits for the reports: give out those of the tasks that still run."""
+    def decide(self) -> None:
+        """If the algorithm waits for the reports, give out those of the tasks that still run."""
+        if self.asking is None:
+            return
         self.state.actions.reports += filter(self._counts, self._unread.values())
-        self.state.actions.cancelled.append((asking, []))
+        self.state.actions.cancelled.append((self.asking, []))
         self.asking = None
         self._unread.clear()
         self.bytes = 0
