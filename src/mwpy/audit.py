@@ -27,8 +27,7 @@ from mwpy._system.lines import RotatedFile, WholeLines, put_on_stream
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords
-from mwpy._values.phrases import amount, counted, first_of
-from mwpy._values.records import ReusedTasks, TaskRange
+from mwpy._values.record_texts import CONTROLS, text_of, unescaped
 
 __all__ = ["AuditFile", "End", "Level", "read_ends", "read_totals", "text_of"]
 
@@ -67,13 +66,7 @@ _EVENTS = (
     records.TasksForbidden,
 )
 
-_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-"""Characters that end a line, move the cursor, reverse the order of others or are not visible; except tab and newline.
-"""
-
-_UNSEEN = re.compile(f"[\\\\\t\n{_CONTROLS}]")
-_UNSEEN_ON_SCREEN = re.compile(f"[{_CONTROLS}]")
-_ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
+_UNSEEN_ON_SCREEN = re.compile(f"[{CONTROLS}]")
 _END = re.compile(
     r"(?P<time>\S+) \[A\] (?P<sid>\S+) -> gone(?: while it ran (?P<running>task (?P<task>\d+)\b.*?, attempt \d+), "
     r"(?P<cause>[a-z -]+))?: (?P<reason>.*?)(?:; peak memory (?P<peak>[\d.]+ \w+))?"
@@ -87,20 +80,6 @@ _TOTAL = re.compile(
 )
 
 
-def text_of(record: records.Record) -> str:
-    """Describe a record in one line; empty for a record that the audit file does not show."""
-    text = _escaped(
-        _text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record) or _text_of_values(record)
-    )
-    if isinstance(record, records.SlaveEnded):
-        text += "".join(f"\t{name}: {_escaped(words)}" for name, words in record.words.streams)
-    return text
-
-
-def _escaped(text: str) -> str:
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
 def _on_screen(text: str) -> str:
     """A message for standard error. Its text may come from other machines.
 
@@ -108,10 +87,6 @@ def _on_screen(text: str) -> str:
     """
     seen = _UNSEEN_ON_SCREEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return "mwpy: " + seen.replace("\n", "\n  ") + "\n"
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
 
 
 @frozen
@@ -168,8 +143,8 @@ def read_totals(path: Path) -> list[records.Total]:
 def _total_of(parts: re.Match[str]) -> records.Total:
     causes = re.findall(r", (\d+) ([a-z -]+)", parts["causes"] or "")
     return records.Total(
-        algorithm=_unescaped(parts["algorithm"]),
-        host=_unescaped(parts["host"]),
+        algorithm=unescaped(parts["algorithm"]),
+        host=unescaped(parts["host"]),
         tasks=int(parts["tasks"]),
         failed=int(parts["failed"]),
         seconds=float(parts["seconds"]),
@@ -202,198 +177,13 @@ def _end_of(line: str) -> End | None:
     found = _END.fullmatch(text)
     if found is None:
         return None
-    parts = {name: _unescaped(value or "") for name, value in found.groupdict().items()}
-    words = {name: _unescaped(words) for name, _, words in (field.partition(": ") for field in fields)}
+    parts = {name: unescaped(value or "") for name, value in found.groupdict().items()}
+    words = {name: unescaped(words) for name, _, words in (field.partition(": ") for field in fields)}
     known = LastWords(words.get("stdout", ""), words.get("stderr", ""), words.get("fault", ""))
     task = int(parts["task"] or 0)
     return End(
         parts["time"], parts["sid"], parts["reason"], parts["running"], parts["cause"], task, parts["peak"], known
     )
-
-
-def _text_of_slaves(record: records.Record) -> str:
-    match record:
-        case records.Started(role, member_id, detail):
-            return f'INIT {role} "{member_id}" {detail}'
-        case records.Ended(why, member_id):
-            return f'FINI {why} "{member_id}"'
-        case records.Notice(text):
-            return f"NOTICE {text}"
-        case records.TasksReceived(sid, count):
-            return f"{sid} <- {counted(count, 'task')}"
-        case records.ResultsSent(sid, count):
-            return f"{sid} -> {counted(count, 'result')}"
-        case records.SlaveStarted(slave, pid):
-            return f"SLAVE PROCESS {slave} started, pid {pid}"
-        case records.SlaveNamed(slave, sid):
-            return f"SLAVE PROCESS {slave} is {sid}"
-        case records.SlaveConnected(sid, agent, address, kind):
-            return f"{sid} {address} -> connecting [{kind.value}] through {agent}"
-        case records.SlaveChanged(sid, state, kind):
-            return f"{sid} -> {state.value} [{kind.value}]"
-        case records.SlaveEnded(sid, cause, reason, running, words):
-            while_running = f" while it ran {running}, {cause.value}" if running else ""
-            peak = f"; peak memory {amount(words.peak_bytes)}" if words.peak_bytes else ""
-            return f"{sid} -> gone{while_running}: {reason}{peak}"
-        case _:
-            return ""
-
-
-def _text_of_agents(record: records.Record) -> str:
-    match record:
-        case records.AgentConnected(agent, address, host, pid, job):
-            return f"{agent} {address} -> connected, host {host}, pid {pid}{f', job {job}' if job else ''}"
-        case records.AgentRefused(address, reason):
-            return f"REFUSED {address}: {reason}"
-        case records.AgentAway(agent, reason):
-            return f"{agent} -> away: {reason}"
-        case records.AgentBack(agent, address):
-            return f"{agent} {address} -> back"
-        case records.AgentLost(agent, reason):
-            return f"{agent} -> lost: {reason}"
-        case records.LossesExplained(agent, _, cause, reason):
-            return f"{agent} was not lost but {cause.value}: {reason}"
-        case records.HostExcluded(_, reason):
-            return f"EXCLUDED {reason}"
-        case records.HostReadmitted(host):
-            return f"READMITTED host {host}"
-        case records.AgentLeft(agent, reason):
-            return f"{agent} -> left: {reason}"
-        case records.PeerDropped(peer, reason):
-            return f"DROPPED {peer}: {reason}"
-        case records.AlgorithmRefused(agent, algorithm, reason, _, sid):
-            return f"{sid or agent} cannot run {algorithm}: {reason}"
-        case records.PackagesCompared(agent, same, different):
-            versions = "; ".join([*([f"as the master {', '.join(same)}"] if same else []), *different])
-            return f"{agent} has {versions}"
-        case _:
-            return ""
-
-
-def _text_of_tasks(record: records.Record) -> str:
-    match record:
-        case records.TasksAllocated(sid, tasks):
-            return f"{sid} <- {counted(_count(tasks), 'task')}"
-        case records.AttemptsStarted(sid, tasks, beside, reason):
-            named = ", ".join(f"attempt {each.attempt} of {each}" for each in tasks)
-            return f"{sid} <- {named}, which {beside} has, too: {reason}"
-        case records.AttemptsEnded(sid, tasks, reason, charges):
-            ended = counted(_count(tasks), "attempt")
-            return f"{sid} -> {ended} ended beside others ({_names(tasks)}){_causes(charges)}: {reason}"
-        case records.ResultsReceived(sid, results, _, agent):
-            kept = f", {counted(len(results.kept), 'value')} KEPT at {agent}" if results.kept else ""
-            return f"{sid} -> {counted(sum(results.counts), 'result')}{kept}"
-        case records.ResultsHandedOver(agent, _, generation, sid, results):
-            return f"{agent} -> {counted(sum(results.counts), 'result')} of {sid} in generation {generation}"
-        case records.TasksAnswered(_, tasks):
-            return f"ANSWERED by an earlier generation: {_names(tasks)}"
-        case records.ResultsReused(reused):
-            return f"REUSED {counted(_count(reused), 'stored result')} ({_names(reused)})"
-        case records.AnswersKept(sid, host, results):
-            return f"{sid} -> {counted(sum(results.counts), 'result')} of {host} kept, to compare them"
-        case records.AnswersGiven(tasks, verdict):
-            return f"GIVEN {counted(_count(tasks), 'kept result')} ({_names(tasks)}): {verdict}"
-        case records.TasksReturned(sid, tasks, reason, charges, pause_s):
-            pause = f", delayed for {pause_s:g} s" if pause_s else ""
-            return (
-                f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){_causes(charges)}{pause}: {reason}"
-            )
-        case records.TasksDue(tasks) | records.TasksAwaited(tasks):
-            return f"{'DUE' if isinstance(record, records.TasksDue) else 'AWAITED'} {_names(tasks)}"
-        case records.TasksGivenUp(_, _, tasks, reason):
-            return f"UNRUNNABLE {_names(tasks)}: {reason}"
-        case records.TasksCancelled(_, tasks, when):
-            return f"CANCELLED {_names(tasks)} {when}"
-        case records.TasksCancelling(sid, tasks):
-            return f"{sid} must not start {_names(tasks)}: cancelled"
-        case records.TaskCheckpointed(sid, task, frames):
-            return f"{sid} -> state of {task}, {amount(sum(map(len, frames)))}"
-        case records.TasksForbidden(tasks, _, reason):
-            return f"UNRUNNABLE {tasks}: {reason}"
-        case records.TasksFailed(tasks, reason):
-            return f"FAILED {_names(tasks)}: {reason}"
-        case records.TasksSubmitted(tasks):
-            blocked = (each for each in tasks if each.refers)
-            return "; ".join(f"BLOCKED task {each.first}: it needs {_results_of(each.refers)}" for each in blocked)
-        case records.TasksUnblocked(tasks):
-            return f"UNBLOCKED {_names(tasks)}"
-        case records.ResultsHeld(numbers):
-            return f"HELD for later tasks: {_results_of(numbers)}"
-        case records.ResultGiven(number, frames, cause):
-            return f"HELD for later tasks: {_results_of([number])}, {cause or amount(sum(map(len, frames)))}"
-        case records.ResultsReleased(numbers):
-            return f"RELEASED {_results_of(numbers)}"
-        case records.Total():
-            return _text_of_total(record)
-        case records.AnswersDiffer(task, hosts, wrong):
-            agreed = " / ".join(", ".join(group) for group in hosts)
-            return f"DIFFERENT results of {task}: {agreed}; outvoted: {', '.join(wrong) or 'nobody'}"
-        case records.ResultsDoubted(host, ranges, forgotten, missing, reasons):
-            more = f" and {forgotten} more" if forgotten else ""
-            why = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-            lost = f"; cannot be computed again ({why}): tasks {_ids_in(missing)}" if missing else ""
-            return f"DOUBTED results that only {host} computed: tasks {_ids_in(ranges)}{more}{lost}"
-        case records.ResultsRecomputed(ranges):
-            return f"CORRECTED results that are in doubt: new tasks compute them again, for tasks {_ids_in(ranges)}"
-        case records.TasksUnaddressed(sid, tasks):
-            return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
-        case _:
-            return ""
-
-
-def _text_of_values(record: records.Record) -> str:
-    match record:
-        case records.TasksBlocked(tasks):
-            return f"BLOCKED again, because values are lost: {_names(tasks)}"
-        case records.TasksRecomputed(tasks):
-            return f"RECOMPUTE {_names(tasks)}: its value is lost and needed"
-        case records.ValuesLost(agent, numbers, reason):
-            return f"LOST {_values_of(numbers)} at {agent}: {reason}"
-        case records.ValuesReleased(numbers, cause):
-            return f"FORGOTTEN {_values_of(numbers)}{f': {cause}' if cause else ''}"
-        case _:
-            return ""
-
-
-def _ids_in(ranges: Sequence[tuple[int, int]]) -> str:
-    return ", ".join(f"{first}-{first + count - 1}" if count > 1 else f"{first}" for first, count in ranges)
-
-
-def _values_of(numbers: Sequence[int]) -> str:
-    return f"the value of {first_of((f'task {number}' for number in numbers), len(numbers))}"
-
-
-def _results_of(numbers: Sequence[int]) -> str:
-    return f"the result of {first_of((f'task {number}' for number in numbers), len(numbers))}"
-
-
-def _more(charge: records.Charge) -> str:
-    return f", may use {amount(charge.more_memory)} now" if charge.more_memory else ""
-
-
-def _text_of_total(total: records.Total) -> str:
-    causes = "".join(f", {count} {cause}" for cause, count in total.lost.items())
-    lost = f"; lost {counted(sum(total.lost.values()), 'attempt')}, {total.lost_s:.1f} s{causes}" if causes else ""
-    seconds = f" of {total.seconds_max:g} s" if total.seconds_max else ""
-    seconds += f", expected {total.seconds_expected:g} s" if total.seconds_expected else ""
-    memory = f", memory {total.memory_used} of {total.memory_max} bytes" if total.memory_max else ""
-    return (
-        f"TOTAL {total.algorithm} on {total.host}: {counted(total.tasks, 'task')}, {total.failed} failed, "
-        f"{total.seconds:.1f} s, longest {total.longest_s:.3f} s{seconds}{memory}{lost}"
-    )
-
-
-def _causes(charges: Sequence[records.Charge]) -> str:
-    return "".join(f", {charge.cause.value}{_more(charge)}" for charge in charges)
-
-
-def _count(tasks: Sequence[TaskRange] | Sequence[ReusedTasks]) -> int:
-    return sum(each.count for each in tasks)
-
-
-def _names(tasks: Sequence[TaskRange] | Sequence[ReusedTasks]) -> str:
-    named = (f"task {each.first + place} ({each.name})" for each in tasks for place in range(each.count))
-    return first_of(named, _count(tasks))
 
 
 def lines_of(happened: Sequence[records.Record], now: float, level: Level) -> str:

@@ -24,8 +24,8 @@ from mwpy._values.groups import each_task, select
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.record_texts import text_of
 from mwpy._values.records import Charge, TaskRange
-from mwpy.audit import text_of
 
 __all__ = ["COLUMNS", "Batch", "RowNumbers", "Rows", "StoredGroup"]
 
