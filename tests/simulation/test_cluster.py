@@ -34,7 +34,8 @@ from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.verification import Verification
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.machines import Limits, Pace
-from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
+from mwpy._simulation.slave_channel import SimulatedChannel
+from mwpy._simulation.slaves import SimulatedSlave
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
