@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from mwpy._database.batch import COLUMNS, StoredGroup
 from mwpy._database.connection import Connection
-from mwpy._database.rows import COLUMNS, StoredGroup
 from mwpy._values.messagepack import encode_json
 
 __all__ = ["insert", "insert_groups"]

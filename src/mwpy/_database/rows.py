@@ -7,7 +7,7 @@ before they started, states that tasks leave for their next attempts, and figure
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -16,45 +16,18 @@ from attrs import Factory, define, field, fields
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mwpy._database.batch import COMPARED, STAYS, Batch, Maker, RowNumbers, StoredGroup, short
 from mwpy._database.failed import failure_rows
-from mwpy._database.packing import PackedResults, ResultColumns, columns_of, each_attempt, pack
+from mwpy._database.member_rows import MemberRows
+from mwpy._database.packing import columns_of, each_attempt, pack
 from mwpy._values import records
-from mwpy._values.bounds import shortened
 from mwpy._values.groups import each_task, select
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
-from mwpy._values.record_texts import text_of
 from mwpy._values.records import Charge, TaskRange
 
-__all__ = ["COLUMNS", "Batch", "RowNumbers", "Rows", "StoredGroup"]
-
-COMPARED, STAYS = 1, 2
-"""Why a stored result is no answer: it waits for the result of another host, or its value stayed at an agent."""
-
-TEXT_CHARACTERS = 2000
-"""The longest message or reason that is kept, in characters. Of a longer one, the middle is left out."""
-
-WORDS_CHARACTERS = 10_000
-"""The longest last words of a slave that are kept, in characters."""
-
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "algorithms": ("number", "name", "reference", "code", "parts"),
-    "submissions": ("at", "first", "count", "algorithm", "policy", "keys"),
-    "reused": ("at", "first", "count", "algorithm", "failed", "answers", "keys"),
-    "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
-    "once": ("first", "count", "may_have_run"),
-    "doubts": ("host", "first", "count"),
-    "calls": ("algorithm", "outline"),
-    "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
-    "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
-    "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
-    "agents": ("at", "agent", "host", "pid", "job", "address", "slaves", "python", "returns_s"),
-    "slaves": ("at", "sid", "agent", "kind"),
-    "events": ("at", "kind", "text"),
-}
-"""The columns of the rows in `Batch.rows`, after `seq` and `generation`. If the last one is `keys`, its value is the
-place of bytes in `Batch.blob`."""
+__all__ = ["Rows"]
 
 _LEFT_OUT = (
     records.SlaveChanged,
@@ -74,74 +47,12 @@ _LEFT_OUT = (
 )
 
 
-class StoredGroup(Struct, gc=False):
-    """A row of the table `results`."""
-
-    seq: int
-    at: float
-    sid: str
-    columns: ResultColumns
-    failed: int
-    kept: int
-    """Why it has no answer for a later generation: `COMPARED` or `STAYS`; 0 if it has one."""
-    packed: PackedResults
-    generation: int
-    """The generation that had sent the tasks to the slave."""
-    brought: records.ResultsHandedOver | None = None
-    """The record, if an agent has brought these results from a former generation."""
-
-
-@define(eq=False)
-class Batch:
-    """The rows of one commit."""
-
-    rows: dict[str, list[list[Any]]] = field(factory=lambda: {table: [] for table in COLUMNS})
-    """New rows, by table."""
-    blob: bytearray = field(factory=bytearray)
-    """The bytes in these rows."""
-    groups: list[StoredGroup] = field(factory=list)
-    calls: Mapping[int, bytes] = field(factory=dict)
-    """The encoded arguments of tasks that failed, by id, as far as they are known."""
-    changes: list[tuple[str, tuple[Any, ...]]] = field(factory=list)
-    """Statements that change earlier rows, and their parameters. They follow after all new rows."""
-
-
 class _Held(Struct, gc=False):
     """The tasks of a slave."""
 
     count: int
     since: float
     """When it got the first of them, or when it sent the last results."""
-
-
-@define(eq=False)
-class RowNumbers:
-    """Numbers the rows of all tables.
-
-    Args:
-        generation: the number of this life of the master.
-        seq: the number of the last row that is in the file.
-    """
-
-    generation: int
-    seq: int = 0
-
-    def next(self) -> int:
-        """Return the number of the next row."""
-        self.seq += 1
-        return self.seq
-
-    def add(self, batch: Batch, table: str, *values: Any, generation: int | None = None) -> None:
-        """Add a row to a table.
-
-        Args:
-            generation: which one the row is about; None for the present one.
-        """
-        batch.rows[table].append([self.next(), generation or self.generation, *values])
-
-
-Maker = Callable[[Any, float, Batch], None]
-"""Turns a record into rows; the time of the record is in Unix seconds."""
 
 
 @define(eq=False)
@@ -336,7 +247,7 @@ class TaskRows:
             what = charge.cause.value, int(charge.is_charged)
             for each in tasks:
                 where = charge.sid, each.first, each.count, each.attempt, each.name
-                self.numbers.add(batch, "losses", at, *where, *what, lost_s, _short(charge.reason))
+                self.numbers.add(batch, "losses", at, *where, *what, lost_s, short(charge.reason))
                 lost_s = 0.0
         if held is not None:
             self._heard(sid, sum(each.count for each in tasks), at if charges else held.since)
@@ -367,82 +278,7 @@ class TaskRows:
         for each in tasks:
             if each.first in self._stay:
                 continue  # it has ended before, and ran again
-            self.numbers.add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, _short(reason))
-
-
-@define(eq=False)
-class MemberRows:
-    """Turns records about agents and slaves, doubts, outlines, and all others that are shown to people, into rows."""
-
-    numbers: RowNumbers
-    makers: dict[type, Maker] = field(init=False, repr=False)
-
-    @makers.default
-    def _list_makers(self) -> dict[type, Maker]:
-        return {
-            records.LossesExplained: self._explained,
-            records.AgentConnected: self._agent,
-            records.AgentLost: self._agent_ended,
-            records.AgentLeft: self._agent_ended,
-            records.PackagesCompared: self._packages,
-            records.SlaveConnected: self._slave,
-            records.SlaveEnded: self._slave_ended,
-            records.ResultsDoubted: self._doubted,
-            records.CallsOutlined: self._outlined,
-            records.Ended: self._ended,
-            **dict.fromkeys(_LEFT_OUT, _leave_out),
-        }
-
-    def _explained(self, record: records.LossesExplained, at: float, batch: Batch) -> None:
-        change = "UPDATE losses SET cause = ?, reason = ? WHERE generation = ? AND sid = ? AND cause = 'network'"
-        what = record.cause.value, _short(record.reason), self.numbers.generation
-        batch.changes += [(change, (*what, sid)) for sid in record.sids]
-        self.event(record, at, batch)
-
-    def _agent(self, record: records.AgentConnected, at: float, batch: Batch) -> None:
-        who = record.agent, record.host, record.pid, record.job, record.address
-        self.numbers.add(batch, "agents", at, *who, record.slaves, record.python, record.returns_s)
-
-    def _agent_ended(self, record: records.AgentLost | records.AgentLeft, at: float, batch: Batch) -> None:
-        change = "UPDATE agents SET ended = ?, reason = ? WHERE generation = ? AND agent = ?"
-        batch.changes.append((change, (at, _short(record.reason), self.numbers.generation, record.agent)))
-
-    def _packages(self, record: records.PackagesCompared, _: float, batch: Batch) -> None:
-        packages = json.dumps({"same": list(record.same), "different": list(record.different)})
-        change = "UPDATE agents SET packages = ? WHERE generation = ? AND agent = ?"
-        batch.changes.append((change, (packages, self.numbers.generation, record.agent)))
-
-    def _slave(self, record: records.SlaveConnected, at: float, batch: Batch) -> None:
-        self.numbers.add(batch, "slaves", at, record.sid, record.agent, record.kind.value)
-
-    def _slave_ended(self, record: records.SlaveEnded, at: float, batch: Batch) -> None:
-        words = record.words
-        change = (
-            "UPDATE slaves SET ended = ?, cause = ?, reason = ?, running = ?, peak_bytes = ?, last_words = ? "
-            "WHERE generation = ? AND sid = ?"
-        )
-        last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
-        what = at, record.cause.value, _short(record.reason), _short(record.running), words.peak_bytes, last
-        batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
-
-    def _outlined(self, record: records.CallsOutlined, _: float, batch: Batch) -> None:
-        for outline in record.outlines:
-            self.numbers.add(batch, "calls", record.number, json.dumps(outline))
-
-    def _doubted(self, record: records.ResultsDoubted, at: float, batch: Batch) -> None:
-        """If some ids are not known any more, a row without tasks stands for all results of the host."""
-        for first, count in [(0, 0)] if record.forgotten else record.tasks:
-            self.numbers.add(batch, "doubts", record.host, first, count)
-        self.event(record, at, batch)
-
-    def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
-        change = "UPDATE generations SET ended = ?, why = ? WHERE generation = ?"
-        batch.changes.append((change, (at, record.why, self.numbers.generation)))
-        self.event(record, at, batch)
-
-    def event(self, record: records.Record, at: float, batch: Batch) -> None:
-        if text := text_of(record):
-            self.numbers.add(batch, "events", at, type(record).__name__, shortened(text, WORDS_CHARACTERS))
+            self.numbers.add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, short(reason))
 
 
 @define(eq=False)
@@ -455,7 +291,7 @@ class Rows:
 
     @_makers.default
     def _list_makers(self) -> dict[type, Maker]:
-        return {**TaskRows(self.numbers).makers, **self._members.makers}
+        return {**TaskRows(self.numbers).makers, **self._members.makers, **dict.fromkeys(_LEFT_OUT, _leave_out)}
 
     def add(self, record: records.Record, at: float, batch: Batch) -> None:
         """Add the rows of a record that was stated at the Unix time `at`."""
@@ -475,11 +311,6 @@ def _continues(before: TaskRange, after: TaskRange) -> bool:
 
 def _leave_out(record: records.Record, at: float, batch: Batch) -> None:
     """It is not stored."""
-
-
-def _short(text: str) -> str:
-    """A text of limited length that SQLite can store, so without half a surrogate pair."""
-    return shortened(text, TEXT_CHARACTERS).encode(errors="replace").decode()
 
 
 @lru_cache(maxsize=1000)

@@ -35,13 +35,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
 
+from mwpy._database.batch import Batch, RowNumbers, StoredGroup
 from mwpy._database.connection import Connection, Damaged, is_run_database, open_for_reading, open_for_writing
 from mwpy._database.earlier import read_earlier, read_frames
 from mwpy._database.insertion import insert, insert_groups
 from mwpy._database.log_sync import LogSync
 from mwpy._database.owner import Owner
 from mwpy._database.place import is_network, kind_of_file_system, real_path
-from mwpy._database.rows import Batch, RowNumbers, Rows, StoredGroup
+from mwpy._database.rows import Rows
 from mwpy._database.salvage import complete_salvage, is_marked, mark_damaged, salvage
 from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._database.value_files import LARGE_BYTES, ValueDamaged, ValueFiles, sync_folder

@@ -1,0 +1,106 @@
+"""The rows of one commit, and their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import define, field
+from msgspec import Struct
+
+from mwpy._database.packing import PackedResults, ResultColumns
+from mwpy._values import records
+from mwpy._values.bounds import shortened
+
+__all__ = ["COLUMNS", "COMPARED", "STAYS", "Batch", "Maker", "RowNumbers", "StoredGroup", "short"]
+
+COMPARED, STAYS = 1, 2
+"""Why a stored result is no answer: it waits for the result of another host, or its value stayed at an agent."""
+
+TEXT_CHARACTERS = 2000
+"""The longest message or reason that is kept, in characters. Of a longer one, the middle is left out."""
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "algorithms": ("number", "name", "reference", "code", "parts"),
+    "submissions": ("at", "first", "count", "algorithm", "policy", "keys"),
+    "reused": ("at", "first", "count", "algorithm", "failed", "answers", "keys"),
+    "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
+    "once": ("first", "count", "may_have_run"),
+    "doubts": ("host", "first", "count"),
+    "calls": ("algorithm", "outline"),
+    "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
+    "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
+    "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
+    "agents": ("at", "agent", "host", "pid", "job", "address", "slaves", "python", "returns_s"),
+    "slaves": ("at", "sid", "agent", "kind"),
+    "events": ("at", "kind", "text"),
+}
+"""The columns of the rows in `Batch.rows`, after `seq` and `generation`. If the last one is `keys`, its value is the
+place of bytes in `Batch.blob`."""
+
+
+class StoredGroup(Struct, gc=False):
+    """A row of the table `results`."""
+
+    seq: int
+    at: float
+    sid: str
+    columns: ResultColumns
+    failed: int
+    kept: int
+    """Why it has no answer for a later generation: `COMPARED` or `STAYS`; 0 if it has one."""
+    packed: PackedResults
+    generation: int
+    """The generation that had sent the tasks to the slave."""
+    brought: records.ResultsHandedOver | None = None
+    """The record, if an agent has brought these results from a former generation."""
+
+
+@define(eq=False)
+class Batch:
+    """The rows of one commit."""
+
+    rows: dict[str, list[list[Any]]] = field(factory=lambda: {table: [] for table in COLUMNS})
+    """New rows, by table."""
+    blob: bytearray = field(factory=bytearray)
+    """The bytes in these rows."""
+    groups: list[StoredGroup] = field(factory=list)
+    calls: Mapping[int, bytes] = field(factory=dict)
+    """The encoded arguments of tasks that failed, by id, as far as they are known."""
+    changes: list[tuple[str, tuple[Any, ...]]] = field(factory=list)
+    """Statements that change earlier rows, and their parameters. They follow after all new rows."""
+
+
+@define(eq=False)
+class RowNumbers:
+    """Numbers the rows of all tables.
+
+    Args:
+        generation: the number of this life of the master.
+        seq: the number of the last row that is in the file.
+    """
+
+    generation: int
+    seq: int = 0
+
+    def next(self) -> int:
+        """Return the number of the next row."""
+        self.seq += 1
+        return self.seq
+
+    def add(self, batch: Batch, table: str, *values: Any, generation: int | None = None) -> None:
+        """Add a row to a table.
+
+        Args:
+            generation: which one the row is about; None for the present one.
+        """
+        batch.rows[table].append([self.next(), generation or self.generation, *values])
+
+
+Maker = Callable[[Any, float, Batch], None]
+"""Turns a record into rows; the time of the record is in Unix seconds."""
+
+
+def short(text: str) -> str:
+    """Return a text of limited length that SQLite can store, so without half a surrogate pair."""
+    return shortened(text, TEXT_CHARACTERS).encode(errors="replace").decode()
