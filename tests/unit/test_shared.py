@@ -339,6 +339,30 @@ except OSError as error:
 """
 
 
+WITHOUT_MEMORY = """
+import os, resource
+from mwpy._transport.shared import HEAD_BYTES, lend, part_of, received
+from mwpy._values.errors import ProtocolError
+SIZE = 2 << 20
+(view,) = lend([bytes(SIZE)])
+file = part_of(view).file
+facts = os.fstat(file.fd).st_ino, file.size, file.about_to_pass(), [(HEAD_BYTES, SIZE)]
+kept = received(os.dup(file.fd), *facts, passes_on=False)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used, used))
+try:
+    received(os.dup(file.fd), *facts, passes_on=False)
+except ProtocolError as error:
+    print(error)
+"""
+
+
+def test_a_file_for_whose_content_there_is_no_memory_is_refused() -> None:
+    """Otherwise the thread would end that reads the messages of all peers."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("a shared file cannot be read: MemoryError"), done
+
+
 def test_a_process_with_too_many_mappings_reads_the_file() -> None:
     done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("12 b'\\x00\\x00end' False\n", "")

@@ -400,29 +400,26 @@ def _mapping_of(key: _Key, fd: int, size: int) -> Mapping | None:
 
 def _copied(fd: int, parts: Sequence[tuple[int, int]], mapping: Mapping | None, hop: int) -> list[memoryview]:
     """Copy parts of a file, and release it."""
-    if mapping is None:
-        content = _read(fd, parts)
-        if hop:
-            _release(fd, hop)
-        return content
-    content = []
-    for start, length in parts:
-        content.append(copy := new_memory(length))
-        copy[:] = mapping.content[start : start + length]
-    mapping.content[hop] = RELEASED
+    try:
+        content = [_pread(fd, *part) if mapping is None else _copy_of(mapping, *part) for part in parts]
+    except (OSError, MemoryError) as error:
+        raise ProtocolError(f"a shared file cannot be read: {error!r}") from error
+    if mapping is not None:
+        mapping.content[hop] = RELEASED
+    elif hop:
+        _release(fd, hop)
     return content
+
+
+def _copy_of(mapping: Mapping, start: int, size: int) -> memoryview:
+    copy = new_memory(size)
+    copy[:] = mapping.content[start : start + size]
+    return copy
 
 
 def _release(fd: int, hop: int) -> None:
     with suppress(OSError):  # this process may not write the file
         os.pwrite(fd, bytes([RELEASED]), hop)
-
-
-def _read(fd: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
-    try:
-        return [_pread(fd, start, size) for start, size in parts]
-    except (OSError, MemoryError) as error:
-        raise ProtocolError(f"a shared file cannot be read: {error}") from error
 
 
 def _pread(fd: int, start: int, size: int) -> memoryview:
