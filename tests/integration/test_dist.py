@@ -103,9 +103,10 @@ def test_the_wheel_has_only_the_library(dist: Path) -> None:
 def test_the_wheel_works_in_a_clean_environment(dist: Path, tmp_path: Path) -> None:
     """A script with slaves runs, and the command `mwpy` is there."""
     [wheel] = dist.glob("*.whl")
-    run(sys.executable, "-m", "venv", "new", folder=tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", "new", folder=tmp_path)
     programs = tmp_path / "new" / "bin"
-    run(programs / "pip", "install", "--quiet", "--disable-pip-version-check", wheel, folder=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python", "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", "--no-compile", wheel, folder=tmp_path)
     (tmp_path / "app.py").write_text(SCRIPT)
     assert run(programs / "python", "app.py", "--mw-local", "2", folder=tmp_path) == "328350\n"
     assert __version__ in run(programs / "mwpy", "version", folder=tmp_path)

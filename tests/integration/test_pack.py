@@ -47,8 +47,8 @@ def mwpy(*arguments: object, folder: Path, code: int = 0, program: tuple[str, ..
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A packed application, and the output of `mwpy pack`."""
     folder = tmp_path_factory.mktemp("packed")
-    said = mwpy("pack", MY_APP, "-o", "app.pex", "--with", f"sortedcontainers=={OLDER}", folder=folder)
-    return folder / "app.pex", said
+    said = mwpy("pack", MY_APP, "--with", f"sortedcontainers=={OLDER}", folder=folder)
+    return folder / "my-app.pex", said
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,8 @@ def test_the_content_of_the_file_is_printed_in_one_line(packed: tuple[Path, str]
     """The line names the modules, the packages with versions, and the usage. Missing modules are reported."""
     printed = packed[1].splitlines()
     line = next(line for line in printed if line.startswith("packed "))
-    assert re.search(r"with shapes, units for Python 3\.\d+ into app\.pex", line)
-    for word in ("mwpy_cluster ", "pyzmq ", f"sortedcontainers {OLDER}", "python3 app.pex --mw-slave"):
+    assert re.search(r"with shapes, units for Python 3\.\d+ into my-app\.pex", line)
+    for word in ("mwpy_cluster ", "pyzmq ", f"sortedcontainers {OLDER}", "python3 my-app.pex --mw-slave"):
         assert word in line
     assert any("not_available is not packed" in line and str(MY_APP) in line for line in printed)
 
@@ -123,12 +123,14 @@ def test_a_packed_script_can_be_the_master(stage: Stage, packed: tuple[Path, str
     assert f"{EXPECTED} ['word']" in master.out
 
 
-def test_ping_is_packed_and_runs_alone(stage: Stage, bare: str) -> None:
-    """A packed script without a role starts its slaves from itself."""
-    mwpy("pack", ROOT / "examples" / "ping" / "ping.py", folder=stage.folder)
-    run = start(stage, bare, stage.folder / "ping.pex", "--pings", 2000, "--mw-local", 2)
+def test_a_packed_script_runs_alone(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
+    """Without a role, it starts its slaves from itself."""
+    run = start(stage, bare, packed[0], "word", "--mw-local", 2)
     assert run.end() == 0, run.err
-    assert "2000 pings: 2000 good, 0 bad" in run.out
+    assert f"{EXPECTED} ['word']" in run.out
+    places = re.findall(r"^from (.+)$", run.out, re.MULTILINE)
+    assert places, run.out
+    assert all(place.startswith(str(stage.folder / "scratch")) for place in places[0].split(", "))
 
 
 @pytest.mark.parametrize(
