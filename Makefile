@@ -45,7 +45,7 @@ DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.p
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers dist docs clean
+.PHONY: help ping check test test-core test-simulation test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -62,15 +62,23 @@ check: $(VENV)/installed-for-tests ## for all-day use, about a minute: lint, typ
 test: ## run all tests, five parts at a time, in up to 20 minutes on two cores
 	@echo "five parts run at a time, for up to 20 minutes on two cores; each part prints its output when it has ended"
 	$(MAKE) --jobs 5 --keep-going --output-sync=target test-condor test-batch test-processes-m-z test-processes-a-l \
-		test-simulation test-documents test-core test-oldest test-ecosystem docs
+		test-seeds test-documents test-properties test-core test-mistakes test-oldest test-ecosystem docs
 
 test-core: $(VENV)/installed-for-tests ## the tests of single modules, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
 	$(NICE) $(BIN)/python -m coverage run -m pytest tests/unit tests/scenarios
 	$(BIN)/python -m coverage report --include '$(COVERED)' --fail-under 100
 
-test-simulation: $(VENV)/installed-for-tests ## random histories: property tests, the simulator, and whether it finds mistakes
-	$(NICE) $(BIN)/python -m pytest tests/properties tests/simulation
+test-simulation: test-properties test-seeds test-mistakes ## random histories: property tests, the simulator, and whether it finds mistakes
+
+test-properties: $(VENV)/installed-for-tests
+	$(NICE) $(BIN)/python -m pytest tests/properties
+
+test-seeds: $(VENV)/installed-for-tests
+	$(NICE) $(BIN)/python -m pytest tests/simulation -k despite_faults
+
+test-mistakes: $(VENV)/installed-for-tests
+	$(NICE) $(BIN)/python -m pytest tests/simulation -k 'not despite_faults'
 
 test-processes: test-processes-a-l test-processes-m-z ## the tests with real processes on this machine, in two halves
 
