@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.batch.condor_jobs import Jobs
-from tests.batch.systems import START_S, in_use, user_folder
+from tests.batch.packing import Packing, versions
+from tests.batch.systems import START_S, in_use, skip, user_folder
 from tests.systems.condor import CondorPool
 from tests.systems.slurm import SlurmNode
 from tests.systems.ssh import SshNode
@@ -50,6 +53,24 @@ def condor() -> Iterator[CondorPool]:
     """An HTCondor pool; `condor("condor_q", cwd=pool_dir)` runs a command in it."""
     with in_use(CondorPool()) as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def packing(condor: CondorPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packing]:
+    """The ping example, which is being packed for the Pythons of the pool and of the tests."""
+    if importlib.util.find_spec("pex") is None:
+        skip("pex is not installed: pip install 'mwpy-cluster[pack]'")
+    packing = Packing(tmp_path_factory.mktemp("packed"), versions(condor))
+    yield packing
+    packing.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packing_begins(request: pytest.FixtureRequest) -> None:
+    """Begin to pack before the first test, if a later one needs the packed file: packing takes a minute."""
+    if any("packing" in item.fixturenames for item in request.session.items if isinstance(item, pytest.Function)):
+        with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):  # those tests are skipped or fail
+            request.getfixturevalue("packing")
 
 
 @pytest.fixture

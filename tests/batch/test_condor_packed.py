@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from tests.batch.condor_jobs import Jobs
-from tests.batch.systems import skip, until
-from tests.systems.condor import CondorPool
+from tests.batch.packing import OF_THE_POOL, OF_THE_TESTS, Packing
+from tests.batch.systems import until
 from tests.systems.system import ROOT
-
-PACKING_S = 300.0
-"""Time limit for packing. The package index may be slow."""
-
-OF_THE_POOL = "/usr/bin/python3"
-OF_THE_TESTS = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-"""Two Pythons of different versions, without packages."""
-
-ABOUT = "import sys; print('%d.%d' % sys.version_info[:2])"
-
-
-@pytest.fixture(scope="module")
-def packed(condor: CondorPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pack the ping example for both Pythons into one file."""
-    if importlib.util.find_spec("pex") is None:
-        skip("pex is not installed: pip install 'mwpy-cluster[pack]'")
-    versions = {condor(python, "-c", ABOUT).stdout.strip() for python in (OF_THE_POOL, OF_THE_TESTS)}
-    wanted = [word for version in sorted(versions) for word in ("--python", version)]
-    path = tmp_path_factory.mktemp("packed") / "ping.pex"
-    done = subprocess.run(
-        [sys.executable, "-m", "mwpy", "pack", ROOT / "examples/ping/ping.py", "-o", path, *wanted],
-        cwd=ROOT / "src",
-        capture_output=True,
-        text=True,
-        timeout=PACKING_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return path
 
 
 @contextmanager
@@ -57,9 +24,9 @@ def nothing_shared(jobs: Jobs) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("python", [OF_THE_TESTS, OF_THE_POOL], ids=["of the tests", "of the pool"])
-def test_a_packed_script_needs_only_python(jobs: Jobs, packed: Path, python: str) -> None:
+def test_a_packed_script_needs_only_python(jobs: Jobs, packing: Packing, python: str) -> None:
     """Slaves run from the one file that HTCondor transfers. Their master runs from the script."""
-    (jobs.folder / "ping.pex").write_bytes(packed.read_bytes())
+    (jobs.folder / "ping.pex").write_bytes(packing.packed().read_bytes())
     lacking = jobs.pool(python, "-c", "import mwpy", cwd=jobs.folder, check=False)
     assert "No module named 'mwpy'" in lacking.stderr
     with nothing_shared(jobs):
