@@ -216,6 +216,7 @@ def test_an_agent_of_a_former_generation_learns_that_it_may_join_this_one(core: 
     [send] = hear(core, "a", replace(HELLO, generation="former", handled=7), 1.0).sends
     assert isinstance(send.message, messages.Refused)
     assert (send.message.again, send.message.generation) == (True, core.state.settings.generation)
+    assert send.message.reason.startswith("the master was started again without the run database")
     assert core.admission.refusals == 0
 
 

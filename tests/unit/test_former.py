@@ -66,7 +66,7 @@ def core() -> AgentCore:
 
 def refuse(core: AgentCore, generation: str, now: float = 3.0) -> AgentActions:
     """A master of some generation refuses the agent. Return what the agent does then."""
-    core.handle(heard(messages.Refused("another generation", again=True, generation=generation)), now)
+    core.handle(heard(messages.Refused("the master was started again", again=True, generation=generation)), now)
     core.check()
     return core.take_actions()
 

@@ -110,6 +110,12 @@ def answered(actions: Actions) -> list[records.TasksAnswered]:
     return [each for each in actions.records if isinstance(each, records.TasksAnswered)]
 
 
+def test_an_agent_learns_that_its_master_was_started_again(master: Successor) -> None:
+    master.receive(messages.Hello("m", "first", "host", 1, "3.11", 1, session="s", handled=3), b"back")
+    [send] = master.core.take_actions().sends[-1:]
+    assert send.message == messages.Refused("the master was started again", again=True, generation="g")
+
+
 def test_results_of_a_former_generation_are_stored_as_its_own(master: Successor) -> None:
     [record] = master.bring([3, 1])
     assert (record.generation, record.sid, record.agent, record.host) == (1, "SLAVE-4", "AGENT-0", "host of a")

@@ -66,7 +66,7 @@ class FormerTasks:
         """Whether this generation of the master has accepted the agent, and a later one has begun since then."""
         return generation in self._left
 
-    def begin(self, generation: str) -> None:
+    def begin(self, refused: messages.Refused) -> None:
         """The next generation of the master has begun: prepare to join it."""
         state, hello = self._state, self._state.settings.hello
         state.actions.succeeds, self.is_joining = self._generation, True
@@ -74,11 +74,11 @@ class FormerTasks:
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
-        state.settings = evolve(state.settings, hello=replace(hello, generation=generation, resumed=""))
+        state.settings = evolve(state.settings, hello=replace(hello, generation=refused.generation, resumed=""))
         self._reported.clear()
         self._starts.begin_again()
         self._shares.begin_again()
-        state.record(records.Notice("the master was started again: this agent joins its next generation"))
+        state.record(records.Notice(f"{refused.reason}: this agent joins its next generation"))
 
     def name_session(self) -> None:
         """Name another session, before another attempt to join: a master may know the last one, although its answer did

@@ -153,10 +153,10 @@ class Outage:
         elif self._departure.code is not None:
             self.give_up(message.reason, now)
         elif self._former.is_joining:  # it has died before it accepted this agent
-            self._former.begin(message.generation)
+            self._former.begin(message)
             self._pause(now)
         else:
-            self._former.begin(message.generation)
+            self._former.begin(message)
             self._addresses.insert(0, self._address)
             self._try_next(now)
 

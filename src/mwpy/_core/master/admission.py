@@ -10,6 +10,8 @@ other tasks are sent. Each difference is reported once, with both versions. Equa
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from attrs import define, field
 
 from mwpy._core.master.events import Send
@@ -37,7 +39,8 @@ STALE = (
     "the agent on {host} read a resource file of generation {theirs}, this master is generation {mine}: the file is "
     "stale, give it a fresh copy"
 )
-NEXT = "the agent on {host} belongs to generation {theirs}, this master is generation {mine}, which it may join"
+NEXT = "the master was started again"
+UNKNOWN = f"{NEXT} without the run database of this agent's generation, so it wants none of its tasks"
 EXPIRED = "it came back too late: the master has given its tasks to others"
 
 
@@ -69,24 +72,27 @@ class Admission:
         """The connection of a peer is gone."""
         self._ignored.pop(peer, None)
 
-    def hello(self, hello: messages.Hello, peer: bytes, address: str, now: float) -> None:
-        """Accept or refuse an agent."""
-        mine, reason = self.state.settings, self._why_not(hello)
+    def hello(self, hello: messages.Hello, peer: bytes, address: str, now: float, former: Container[str]) -> None:
+        """Accept or refuse an agent.
+
+        Args:
+            former: the generations that the run database knows.
+        """
+        mine, refused = self.state.settings, messages.Refused(self._why_not(hello))
         returns, other = hello.handled is not None, hello.generation not in ("", mine.generation)
-        names = {"host": hello.host, "theirs": hello.generation, "mine": mine.generation}
-        if reason:
-            self.note_refusal(address, reason)
-            self.send_away(peer, messages.Refused(reason))
-            return
-        if other and not returns:
-            self.note_refusal(address, STALE.format(**names))
-            self.send_away(peer, messages.Refused(STALE.format(**names), generation=mine.generation))
+        if other and not (refused.reason or returns):
+            stale = STALE.format(host=hello.host, theirs=hello.generation, mine=mine.generation)
+            refused = messages.Refused(stale, generation=mine.generation)
+        if refused.reason:
+            self.note_refusal(address, refused.reason)
+            self.send_away(peer, refused)
             return
         if self.state.closing is not None:
             self.send_away(peer, self.state.closing)
             return
         if other:
-            self.send_away(peer, messages.Refused(NEXT.format(**names), again=True, generation=mine.generation))
+            reason = NEXT if hello.generation in former else UNKNOWN
+            self.send_away(peer, messages.Refused(reason, again=True, generation=mine.generation))
             return
         if returns:
             self.note_refusal(address, EXPIRED)

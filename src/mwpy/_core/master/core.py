@@ -284,7 +284,7 @@ class MasterCore:
         if not isinstance(event.message, messages.Hello) or self.inquiries.knows(event.peer):
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
         self.hosts.note_job(event.message.host, event.message.job)
-        self.admission.hello(event.message, event.peer, event.address, now)
+        self.admission.hello(event.message, event.peer, event.address, now, self.reuse.names if self.reuse else ())
         if event.message.resumed:
             self.losses.agent_resumed(event.message.resumed)
 
