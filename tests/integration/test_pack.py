@@ -62,16 +62,15 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     return python
 
 
-def start(stage: Stage, bare: str, pex: Path, *arguments: object) -> Running:
-    """Start a packed application."""
-    return alone(stage, bare, str(pex), *map(str, arguments))
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scratch folder of all jobs. The first start of a packed file makes an environment there, in some seconds."""
+    return tmp_path_factory.mktemp("scratch")
 
 
-def alone(stage: Stage, *command: str) -> Running:
+def alone(stage: Stage, scratch: Path, *command: object) -> Running:
     """Start a program as HTCondor starts a job, with almost no environment."""
-    scratch = stage.folder / "scratch"
-    scratch.mkdir(exist_ok=True)
-    return stage.start("", program=["env", "-i", stage.mark, f"_CONDOR_SCRATCH_DIR={scratch}", *command])
+    return stage.start("", program=["env", "-i", stage.mark, f"_CONDOR_SCRATCH_DIR={scratch}", *map(str, command)])
 
 
 def test_only_the_part_of_a_checkout_that_a_wheel_needs_is_copied(tmp_path: Path) -> None:
@@ -92,13 +91,17 @@ def test_the_content_of_the_file_is_printed_in_one_line(packed: tuple[Path, str]
     assert any("not_available is not packed" in line and str(MY_APP) in line for line in printed)
 
 
-def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
+def test_packed_slaves_serve_the_script_s_master(
+    stage: Stage, packed: tuple[Path, str], bare: str, scratch: Path
+) -> None:
     """The master runs the script itself. The agent and its slaves run only from the packed file.
 
     The master reports packages that differ from its own.
     """
     master = stage.master(str(MY_APP), "word", "--mw-audit-file", "-")
-    agent = start(stage, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 2)
+    agent = alone(
+        stage, scratch, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 2
+    )
     assert master.end() == 0, master.err
     assert agent.end() == 0, agent.err
     assert EXPECTED in master.out
@@ -106,31 +109,31 @@ def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Pat
     assert len(re.findall(differs, master.err, re.MULTILINE)) == 1, master.err
     places = re.findall(r"^from (.+)$", master.out, re.MULTILINE)
     assert places, master.out
-    assert all(place.startswith(str(stage.folder / "scratch")) for place in places[0].split(", "))
+    assert all(place.startswith(str(scratch)) for place in places[0].split(", "))
     stage.no_process_left()
 
 
-def test_a_packed_script_can_be_the_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
+def test_a_packed_script_can_be_the_master(stage: Stage, packed: tuple[Path, str], bare: str, scratch: Path) -> None:
     """A packed master and packed slaves. The resource file names the command that starts more slaves."""
     own = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
-    master = start(stage, bare, packed[0], *own, "word")
+    master = alone(stage, scratch, bare, packed[0], *own, "word")
     until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file")
     written = json.loads(stage.resource.read_text())
     assert written["slave-arguments"][0] == str(packed[0])
-    agent = alone(stage, written["slave-executable"], *written["slave-arguments"])
+    agent = alone(stage, scratch, written["slave-executable"], *written["slave-arguments"])
     assert master.end() == 0, master.err
     assert agent.end() == 0, agent.err
     assert f"{EXPECTED} ['word']" in master.out
 
 
-def test_a_packed_script_runs_alone(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
+def test_a_packed_script_runs_alone(stage: Stage, packed: tuple[Path, str], bare: str, scratch: Path) -> None:
     """Without a role, it starts its slaves from itself."""
-    run = start(stage, bare, packed[0], "word", "--mw-local", 2)
+    run = alone(stage, scratch, bare, packed[0], "word", "--mw-local", 2)
     assert run.end() == 0, run.err
     assert f"{EXPECTED} ['word']" in run.out
     places = re.findall(r"^from (.+)$", run.out, re.MULTILINE)
     assert places, run.out
-    assert all(place.startswith(str(stage.folder / "scratch")) for place in places[0].split(", "))
+    assert all(place.startswith(str(scratch)) for place in places[0].split(", "))
 
 
 @pytest.mark.parametrize(
