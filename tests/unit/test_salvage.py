@@ -258,6 +258,12 @@ def test_a_file_whose_first_pages_were_overwritten_is_refused_with_what_to_do(pa
     assert path.read_bytes() == content
 
 
+def test_a_reader_says_that_no_master_has_written_anything(path: Path) -> None:
+    path.touch()
+    with pytest.raises(RunDatabaseError, match="is empty: its master has not written anything"):
+        RunDatabase(path)
+
+
 def test_a_reader_says_that_the_first_page_was_overwritten(path: Path) -> None:
     opened(path).close()
     overwrite(path, b"nonsense")

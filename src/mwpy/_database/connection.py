@@ -276,6 +276,11 @@ def open_for_reading(path: Path) -> Connection:
     try:
         connection.run("PRAGMA query_only = 1")
         _check_kind(connection)
+        if connection.rows("PRAGMA user_version") == [(0,)]:
+            raise RunDatabaseError(
+                f"the run database {path} is empty: its master has not written anything, or was stopped before "
+                f"that, for example by a full disk"
+            )
     except BaseException:
         connection.close()
         raise

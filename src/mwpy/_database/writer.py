@@ -42,6 +42,7 @@ from mwpy._database.insertion import insert, insert_groups
 from mwpy._database.log_sync import LogSync
 from mwpy._database.owner import Owner
 from mwpy._database.place import is_network, kind_of_file_system, real_path
+from mwpy._database.presence import Presence
 from mwpy._database.rows import Rows
 from mwpy._database.salvage import complete_salvage, is_marked, mark_damaged, salvage
 from mwpy._database.schema import TABLES_BY_SEQ
@@ -123,7 +124,8 @@ class Writer:
         self._hurry = threading.Event()
         """Set when the next commit must not wait for more records."""
         self._failed = False
-        self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail, owner.beat)
+        self._presence = Presence(connection.path)
+        self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail, self._look)
         self._thread = threading.Thread(target=self._run, name="mwpy-database", daemon=True)
 
     @classmethod
@@ -246,6 +248,15 @@ class Writer:
         """For how many seconds the present commit has been going on; 0 between two commits. Any thread may ask."""
         began = self._began
         return 0.0 if began is None else clock.monotonic() - began
+
+    def missing(self) -> Path | None:
+        """A file that was deleted, renamed or replaced although it is in use; None if there is none. Any thread may
+        ask."""
+        return self._presence.missing
+
+    def _look(self) -> None:
+        self._owner.beat()
+        self._presence.look()
 
     def close(self) -> None:
         """Write what was given, and let another master open the file."""

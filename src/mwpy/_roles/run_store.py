@@ -133,6 +133,10 @@ class RunStore:
         """For how many seconds the disk has not answered; see `Writer.delay_s`."""
         return self.writer.delay_s()
 
+    def missing(self) -> Path | None:
+        """A file that is in use and was deleted, renamed or replaced; see `Writer.missing`."""
+        return self.writer.missing()
+
     def watch(self, on_wait: Callable[[], object]) -> None:
         """Call a function once a second while `write` waits for the disk."""
         self.writer.on_wait = on_wait
