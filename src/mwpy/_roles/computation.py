@@ -21,6 +21,7 @@ from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
+    from mwpy._core.master.core import MasterCore
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy._roles.run_store import RunStore
 
@@ -141,12 +142,7 @@ def start(
             first = start_agent(local_command, environment=environment, run=run_agent)
         from mwpy._roles import master_parts  # this takes as long as the agent needs to start
 
-        settings = master_parts.settings_of(options, generation, only_here(options))
-        room, files = connections.room, connections.max_open_files
-        settings = evolve(settings, max_agents=room, max_open_files=files, log_levels=log_levels())
-        if room < FEW_AGENTS and not only_here(options):
-            audit.write([records.Notice(_about_room(room, files))], clock.wall())
-        core = master_parts.MasterCore(settings)
+        core = _new_core(options, generation, connections, audit)
         if store is not None:
             store.read_into(core, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
@@ -171,6 +167,17 @@ def start(
         io.local_slaves = local_slaves
     io.thread.start()
     return Computation(Access(io, threading.current_thread()))
+
+
+def _new_core(options: Options, generation: str, connections: Connections, audit: AuditFile) -> MasterCore:
+    """Make the core, and say so if there is room for few agents only."""
+    from mwpy._roles import master_parts
+
+    settings = master_parts.settings_of(options, generation, only_here(options))
+    room, files = connections.room, connections.max_open_files
+    if room < FEW_AGENTS and not only_here(options):
+        audit.write([records.Notice(_about_room(room, files))], clock.wall())
+    return master_parts.MasterCore(evolve(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
 
 
 def _publish(
