@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from mwpy._database.connection import open_for_reading
 from mwpy._database.export import FORMATS, export
+from mwpy._database.opening import open_for_reading
 from mwpy._database.prune import Pruned, prune
 from mwpy._database.summary import summarize
 from mwpy._values.errors import UsageError

@@ -15,7 +15,7 @@ import time
 from itertools import islice
 
 import mwpy
-from mwpy._database import connection
+from mwpy._database import opening
 
 TICK_S = 0.25
 
@@ -75,5 +75,5 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    connection.CHECKPOINT_PAGES = int(os.environ.get("LOG_PAGES", connection.CHECKPOINT_PAGES))
+    opening.CHECKPOINT_PAGES = int(os.environ.get("LOG_PAGES", opening.CHECKPOINT_PAGES))
     sys.exit(mwpy.main())

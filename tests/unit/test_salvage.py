@@ -17,7 +17,7 @@ from tests.stored import Failures, algorithm, opened, received, submitted, write
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings
 from mwpy._database import value_files
-from mwpy._database.connection import PAGE_BYTES
+from mwpy._database.first_page import PAGE_BYTES
 from mwpy._database.prune import prune
 from mwpy._database.writer import Writer
 from mwpy._roles.run_store import RunStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from mwpy._database.connection import open_for_writing
+from mwpy._database.opening import open_for_writing
 from mwpy._database.owner import Owner
 from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.value_files import ValueFiles

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mwpy._database.connection import Connection, open_damaged, open_for_writing
+from mwpy._database.connection import Connection
+from mwpy._database.opening import open_damaged, open_for_writing
 from mwpy._database.packing import unpack
 from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._database.value_files import sync_folder

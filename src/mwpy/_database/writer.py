@@ -36,10 +36,11 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 from mwpy._database.batch import Batch, RowNumbers, StoredGroup
-from mwpy._database.connection import Connection, Damaged, is_run_database, open_for_reading, open_for_writing
+from mwpy._database.connection import Connection, Damaged
 from mwpy._database.earlier import read_earlier, read_frames
 from mwpy._database.insertion import insert, insert_groups
 from mwpy._database.log_sync import LogSync
+from mwpy._database.opening import is_run_database, open_for_reading, open_for_writing
 from mwpy._database.owner import Owner
 from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.presence import Presence

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mwpy._database.connection import open_for_reading
 from mwpy._database.earlier import read_frames
+from mwpy._database.opening import open_for_reading
 from mwpy._database.value_files import ValueFiles
 from mwpy._values import groups
 from mwpy._values.errors import ProtocolError, RunDatabaseError
