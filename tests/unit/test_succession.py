@@ -24,6 +24,7 @@ from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks, FormerAgent
 from mwpy._values.errors import DependencyFailed, ProtocolError, TaskCancelled
+from mwpy._values.explanations import explained
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import plain_keys
 from mwpy._values.max_failures import MaxFailures
@@ -619,6 +620,15 @@ def test_the_master_says_soon_which_tasks_wait_for_which_agents_and_what_to_do(d
     assert notices_of(_later(doubtful, 62.0)) == []
     [notice] = notices_of(_later(doubtful, 64.1))
     assert notice.startswith("3 tasks")
+
+
+def test_a_task_that_waits_for_agents_is_explained(doubtful: Successor) -> None:
+    _later(doubtful, 5.0)
+    doubtful.submit([1], policy=ONCE)
+    answer = doubtful.core.inquiries.explanations.explanation(1, 5.0)
+    assert explained(answer) == (
+        "task 1 (square) waits for agents of the former master, which may run it or bring its result"
+    )
 
 
 def test_nothing_is_said_of_tasks_whose_agent_has_come_by_then(doubtful: Successor) -> None:

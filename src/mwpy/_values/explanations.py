@@ -14,6 +14,7 @@ _FATES: dict[Fate, str] = {
     Fate.PENDING: "waits to be sent to a slave",
     Fate.BLOCKED: "is blocked: it waits for the results of other tasks",
     Fate.DELAYED: "pauses before its next attempt, as `after` in its policy says",
+    Fate.AWAITED: "waits for agents of the former master, which may run it or bring its result",
     Fate.AT_SLAVE: "is at a slave",
     Fate.CANCELLING: "is at a slave and is cancelled unless it has started",
     Fate.KEPT: "has ended, and its value is kept for later tasks",

@@ -130,6 +130,7 @@ class Fate(PlainEnum):
     PENDING = "pending"
     BLOCKED = "blocked"
     DELAYED = "delayed"
+    AWAITED = "awaited"
     AT_SLAVE = "at a slave"
     CANCELLING = "cancelling"
     ANSWERED = "answered"

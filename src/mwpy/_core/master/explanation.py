@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from math import inf
 
 from attrs import define
 
@@ -62,6 +63,8 @@ class ExplanationReport:
         if (blocked := jar.blocked.tasks.get(task)) is not None:
             return self._about(blocked, Fate.BLOCKED, task, reasons=[self._missing(blocked)])
         if (delayed := jar.delayed.tasks.get(task)) is not None:
+            if delayed.pause_s == inf:
+                return self._about(delayed, Fate.AWAITED, task)
             pause = Reason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now))
             return self._about(delayed, Fate.DELAYED, task, reasons=[pause])
         if jar.answered.is_waiting(task):
