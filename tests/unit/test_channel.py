@@ -385,6 +385,7 @@ def test_finished_results_survive_the_slave() -> None:
     os.waitpid(pid, 0)
     assert (agent.receive(), agent.eof) == ([], True)
     assert agent.journal.read(7) == (messages.Results(7, [1], [1], [1], [0.25], []), [groups.payload(1, [b"done"])])
+    assert agent.journal.count(7) == 1
     assert agent.started == 2
     agent.close()
 

@@ -10,6 +10,7 @@ import pytest
 
 from mwpy._transport.channel.journal import AGAIN, CAPACITY, FAILED, JOURNAL_BYTES, PAYLOAD_BYTES, VALUE, Journal
 from mwpy._transport.codec import Codec
+from mwpy._transport.passage import LAST_NUMBER
 from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.message_checks import check
@@ -44,7 +45,8 @@ def entries(journal: Journal) -> list[Entry] | None:
     found = journal.read(7)
     if found is None:
         return None
-    group, frames = found
+    group, frames, packets = found
+    assert packets == []
     check(group, frames)
     assert (group.slave, group.buffers, len(frames)) == (7, [], 1)
     failed = [position in group.failed for position in range(len(group.seconds))]
@@ -69,7 +71,20 @@ def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) 
     for task_id, attempt in ((5, 1), (6, 1), (7, 2), (9, 2)):
         slave.add(task_id, attempt, 0.5, task_id in (6, 9), encoded(task_id))
     group = messages.Results(3, [5, 7, 9], [2, 1, 1], [1, 2, 2], [0.5] * 4, [1, 3])
-    assert slave.read(3) == (group, [groups.payload(4, [bytes([5, 6, 7, 9])])])
+    assert slave.read(3) == (group, [groups.payload(4, [bytes([5, 6, 7, 9])])], [])
+
+
+def test_a_result_names_the_packet_of_its_large_buffers(slave: Journal, agent: Journal) -> None:
+    slave.add(5, 1, 0.5, VALUE, encoded(5))
+    slave.add(6, 1, 0.5, VALUE, encoded(6), LAST_NUMBER, 3)
+    slave.add(7, 1, 0.5, AGAIN, encoded(7))
+    slave.add(8, 1, 0.5, VALUE, encoded(8), 1, 1)
+    group = messages.Results(3, [5], [4], [1], [0.5] * 4, [2], [0, 3, 0, 1], [2])
+    payload = [groups.payload(4, [bytes([5, 6, 7, 8])])]
+    assert slave.read(3) == agent.read(3) == (group, payload, [LAST_NUMBER, 1])
+    slave.clear()
+    slave.add(9, 1, 0.5, VALUE, encoded(9))
+    assert agent.read(3) == (messages.Results(3, [9], [1], [1], [0.5], []), [groups.payload(1, [b"\x09"])], [])
 
 
 def test_a_result_says_whether_it_is_a_failure_and_whether_the_task_is_tried_again(slave: Journal) -> None:
@@ -78,7 +93,7 @@ def test_a_result_says_whether_it_is_a_failure_and_whether_the_task_is_tried_aga
         slave.add(task_id, 1, 0.5, kind, encoded(task_id))
     found = slave.read(3)
     assert found is not None
-    check(*found)
+    check(*found[:2])
     assert (found[0].failed, found[0].again) == ([1, 2, 3, 4], [1, 3])
 
 
@@ -87,8 +102,10 @@ def test_a_full_journal_refuses_results_and_keeps_the_others(slave: Journal, age
     """A full journal has no room for a row or for a payload, perhaps because one large payload fills it."""
     value = "x" * size
     count = 0
-    while slave.add(count, 1, 0.0, False, encoded(value)):
+    while slave.has_room(len(encoded(value))):
+        assert slave.add(count, 1, 0.0, False, encoded(value))
         count += 1
+    assert not slave.add(count, 1, 0.0, False, encoded(value))
     assert count == min(CAPACITY, PAYLOAD_BYTES // len(encoded(value)))
     assert slave.count == count
     assert entries(agent) == [(number, 1, 0.0, False, value) for number in range(count)]
@@ -160,7 +177,7 @@ def test_a_journal_that_faulty_code_overwrote_can_be_read_and_does_not_pass_as_r
         found = agent.read(7)
         assert found is not None
         with pytest.raises(ProtocolError):
-            check(*found)
+            check(*found[:2])
 
 
 def test_a_closed_journal_releases_the_memory(memory: bytearray, slave: Journal) -> None:

@@ -66,14 +66,13 @@ def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
 
 
 def test_a_group_is_no_larger_than_the_largest_message(core: MasterCore) -> None:
-    """Tasks with megabytes of arguments are sent one by one, even if they are quick."""
+    """A slave without a task does not wait for several megabytes, even if the tasks are quick."""
     core.state.members.pace[0] = 1e-5
     _connect(core, 1)
-    core.submit(_tasks(5, b"x" * (allocation.MAX_GROUP_BYTES // 2 + 1)))
+    core.submit(_tasks(6, b"x" * (allocation.AHEAD_GROUP_BYTES // 4 + 1)))
     core.decide(0.0)
     groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
-    assert groups
-    assert all(sum(group.counts) == 1 for group in groups)
+    assert [sum(group.counts) for group in groups] == [1, 3]
 
 
 def test_by_default_as_many_slaves_are_needed_as_there_are_tasks(core: MasterCore) -> None:

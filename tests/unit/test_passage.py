@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -14,6 +15,8 @@ from mwpy._transport import shared
 from mwpy._transport.in_place import IN_PLACE
 from mwpy._transport.passage import (
     FOLDED,
+    LAST_NUMBER,
+    MOST_AHEAD,
     MOST_FILES,
     Offer,
     Passage,
@@ -22,9 +25,10 @@ from mwpy._transport.passage import (
     make_passage,
     read_references,
     unfold,
+    with_ahead,
     with_offer,
 )
-from mwpy._transport.shared import LARGE_BYTES, part_of, seal
+from mwpy._transport.shared import LARGE_BYTES, REUSED_BYTES, part_of, seal
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import encode
@@ -136,7 +140,115 @@ def test_more_files_than_the_kernel_passes_at_once_travel_in_the_message(ends: E
     assert restored(ends[0].fold(frames[1:]), ends[1]) == frames[1:]
 
 
+# ---- buffers that are passed ahead ----
+
+
+def named(numbers: Sequence[int], passage: Passage) -> list[Buffer]:
+    return restored(with_ahead([b"header"], numbers), passage, passes_on=True)
+
+
+def test_buffers_that_were_passed_ahead_are_the_last_frames_of_their_message(ends: Ends) -> None:
+    first, second = ends[0].pass_ahead([LARGE, LARGE[::-1]]), ends[0].pass_ahead([LARGE * 2])
+    assert named([second, first], ends[1]) == [b"header", LARGE * 2, LARGE, LARGE[::-1]]
+    assert with_ahead([b"header"], []) == [b"header"]
+
+
+def test_what_is_read_before_its_message_is_there_again_for_the_message(ends: Ends) -> None:
+    """After that it is known that a message has named it."""
+    numbers = [ends[0].pass_ahead([LARGE]), ends[0].pass_ahead([LARGE[::-1]])]
+    for _ in range(2):
+        assert ends[1].ahead(numbers) == [LARGE, LARGE[::-1]]
+    third = ends[0].pass_ahead([LARGE * 2])
+    assert ends[1].ahead([*numbers, third]) == [LARGE, LARGE[::-1], LARGE * 2]
+    assert named(numbers, ends[1]) == [b"header", LARGE, LARGE[::-1]]
+    assert ends[1].ahead(numbers) is None
+    assert ends[1].ahead([]) == []
+    assert ends[1].ahead([third]) == [LARGE * 2]
+
+
+def test_what_is_passed_ahead_does_not_disturb_other_messages(ends: Ends) -> None:
+    """Each is read before the other."""
+    message = ends[0].fold([LARGE])
+    number = ends[0].pass_ahead([LARGE[::-1]])
+    later = ends[0].fold([LARGE * 2])
+    assert ends[1].ahead([number]) == [LARGE[::-1]]
+    assert restored(message, ends[1]) == [LARGE]
+    assert restored(later, ends[1]) == [LARGE * 2]
+    assert named([number], ends[1]) == [b"header", LARGE[::-1]]
+
+
+def test_what_was_passed_ahead_survives_its_sender(ends: Ends) -> None:
+    number = ends[0].pass_ahead([LARGE])
+    ends[1].fold([LARGE])
+    ends[0].close()
+    assert ends[1].ahead([number]) == [LARGE]
+    with pytest.raises(ProtocolError, match="not passed ahead"):
+        ends[1].ahead([number + 1])
+
+
+def test_what_was_not_taken_is_closed_with_the_passage(ends: Ends) -> None:
+    """The fixture counts the open files."""
+    ends[0].fold([LARGE])
+    number = ends[0].pass_ahead([LARGE])
+    assert ends[1].ahead([number]) == [LARGE]
+
+
+def test_what_is_very_large_or_finds_no_room_is_not_passed_ahead(ends: Ends) -> None:
+    assert ends[0].pass_ahead([bytes(REUSED_BYTES + 1)]) == 0
+    numbers: list[int] = []
+    while number := ends[0].pass_ahead([LARGE]):
+        numbers.append(number)
+    assert len({*numbers}) == len(numbers) > 0
+
+
+def test_the_number_after_the_last_is_the_first(ends: Ends) -> None:
+    ends[0]._numbered = LAST_NUMBER - 1
+    numbers = [ends[0].pass_ahead([LARGE]) for _ in range(2)]
+    assert numbers == [LAST_NUMBER, 1]
+    assert ends[1].ahead(numbers) == [LARGE, LARGE]
+
+
 # ---- hostile senders ----
+
+
+def test_packets_that_no_message_names_are_limited(ends: Ends) -> None:
+    for _ in range(MOST_AHEAD):
+        ends[1].ahead([ends[0].pass_ahead([LARGE])])
+    number = ends[0].pass_ahead([LARGE])
+    with pytest.raises(ProtocolError, match="200 packets"):
+        ends[1].ahead([number])
+
+
+def test_a_packet_is_named_once(ends: Ends) -> None:
+    number = ends[0].pass_ahead([LARGE])
+    with pytest.raises(ProtocolError, match="named twice"):
+        named([number, number], ends[1])
+    named([number], ends[1])
+    with pytest.raises(ProtocolError, match="named twice"):
+        named([number], ends[1])
+
+
+def test_only_a_process_that_passes_them_on_takes_packets(ends: Ends) -> None:
+    number = ends[0].pass_ahead([LARGE])
+    with pytest.raises(ProtocolError, match="does not pass them on"):
+        restored(with_ahead([], [number]), ends[1])
+
+
+@pytest.mark.parametrize("packet", [b"x" * 9, bytes(8) + b"\xc1", bytes(8) + FOLDED + b"\x91\xc0", bytes(5000)])
+def test_a_malformed_packet_leaves_nothing_open(ends: Ends, packet: bytes) -> None:
+    fds = os.pipe()
+    socket.send_fds(ends[0]._socket, [packet], fds)
+    for fd in fds:
+        os.close(fd)
+    with pytest.raises(ProtocolError):
+        ends[1].ahead([1])
+
+
+def test_a_packet_without_its_file_is_refused(ends: Ends) -> None:
+    packet = (1).to_bytes(8, sys.byteorder) + bytes(message([(1, SIZE, 0)], [(0, 0, 0, SIZE)])[0])
+    socket.send_fds(ends[0]._socket, [packet], [])
+    with pytest.raises(ProtocolError, match="without its files"):
+        ends[1].ahead([1])
 
 
 def sent_file(passage: Passage) -> tuple[int, int]:

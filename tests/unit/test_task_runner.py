@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import pytest
 from tests.spans import MAX, span
 
@@ -20,12 +21,13 @@ import mwpy
 from mwpy._core.master.spans import LeftState
 from mwpy._roles import loaded, task_runner, unsendable
 from mwpy._roles.task_logs import Allowance
-from mwpy._roles.task_runner import MEASURE_S, TaskRunner
+from mwpy._roles.task_runner import GATHERED, GATHERED_BYTES, MEASURE_S, TaskRunner
 from mwpy._system import memory
 from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journal
 from mwpy._transport.codec import Codec, loads, loads_state, with_condition, with_seed
+from mwpy._transport.passage import is_folded, read_references
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.digested import mark_of
@@ -61,6 +63,17 @@ class _End:
         self.ends_at = inf
         self.eof = self.forked = False
         self.run_each = None
+        self.has_message = False
+        self.passes = False
+        """Whether large buffers can be passed ahead."""
+        self.passed: list[Sequence[Buffer]] = []
+        self.named: list[list[int]] = []
+        """The packets that each message has named, if any."""
+
+    def pass_ahead(self, buffers: Sequence[Buffer]) -> int:
+        if self.passes:
+            self.passed.append([bytes(buffer) for buffer in buffers])
+        return len(self.passed) if self.passes else 0
 
     def arrive(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
         self.incoming.append(wire.encode(message, frames))
@@ -77,6 +90,10 @@ class _End:
         return found
 
     def send(self, frames: list[Buffer]) -> None:
+        if is_folded(frames):
+            references = read_references(frames, 0)
+            self.named.append([*references.ahead])
+            frames = [*frames[1:], *(buffer for number in references.ahead for buffer in self.passed[number - 1])]
         self.sent.append(wire.decode([bytes(frame) for frame in frames]))
 
     def start(self, position: int) -> bool:
@@ -821,3 +838,84 @@ def test_a_record_of_a_task_is_sent_before_its_result(end: _End, monkeypatch: py
     runner.turn(0.0, 1)
     runner.turn(0.0, 1)
     assert [type(message).__name__ for message, _ in end.sent] == ["SlaveReady", "Logged", "Logged", "Results"]
+
+
+# ---- results with large buffers ----
+
+
+def _arrays(end: _End, *counts: int) -> TaskRunner:
+    """Give tasks whose results have a large buffer, in groups of these sizes. Return a runner."""
+    end.passes = True
+    end.fed_at = 1000.0  # no result is due
+    runner = _runner(end, 0, 1 << 20)
+    _define(end, _array)
+    first = 1
+    for count in counts:
+        _give(end, first, count)
+        first += count
+    return runner
+
+
+def _array() -> np.ndarray:
+    return np.zeros(1 << 14)
+
+
+def _sent(end: _End) -> list[int]:
+    """How many results were in each message."""
+    return [sum(message.counts) for message, _ in end.sent if isinstance(message, messages.Results)]
+
+
+def test_results_with_large_buffers_are_gathered_in_the_journal(end: _End) -> None:
+    """Their buffers are passed at once."""
+    end.has_message = True
+    runner = _arrays(end, GATHERED + 2)
+    runner.turn(0.0, GATHERED - 1)
+    assert (len(end.passed), runner.num_unsent, _sent(end)) == (GATHERED - 1, GATHERED - 1, [])
+    noted = end.journal.read(7)
+    assert noted is not None
+    assert (noted[0].buffers, noted[2]) == ([1] * (GATHERED - 1), [*range(1, GATHERED)])
+    runner.turn(0.0, 100)
+    assert (len(end.passed), runner.num_unsent, end.named) == (GATHERED + 2, 2, [[*range(1, GATHERED + 1)]])
+    runner.turn(0.0, 100)
+    assert end.named[1:] == [[GATHERED + 1, GATHERED + 2]]
+
+
+def test_results_with_large_buffers_are_sent_while_as_many_tasks_remain(end: _End) -> None:
+    """Then the next tasks arrive before these end. If another message is there already, this is not necessary."""
+    runner = _arrays(end, 2, 2)
+    runner.turn(0.0, 100)
+    assert end.named == [[1, 2], [3], [4]]
+
+
+def test_a_result_that_cannot_be_passed_ahead_is_sent_at_once(end: _End) -> None:
+    runner = _arrays(end, 2)
+    end.passes = False
+    runner.turn(0.0, 100)
+    assert (_sent(end), end.named) == ([1, 1], [])
+
+
+def test_results_with_large_buffers_are_not_gathered_if_the_size_of_groups_is_fixed(end: _End) -> None:
+    """Nobody would read the journal."""
+    _arrays(end, 2)
+    runner = _runner(end, 100, 1 << 20)
+    runner.turn(0.0, 100)
+    assert (_sent(end), end.passed) == ([1, 1], [])
+
+
+def test_a_result_that_is_large_beside_its_buffers_is_sent_at_once(end: _End) -> None:
+    runner = _arrays(end)
+    _define(end, lambda: (_array(), "x" * GATHERED_BYTES))
+    _give(end, 1, 2)
+    runner.turn(0.0, 100)
+    assert (_sent(end), end.passed) == ([1, 1], [])
+
+
+def test_a_full_journal_is_sent_before_a_result_with_large_buffers_is_noted(end: _End) -> None:
+    end.has_message = True
+    runner = _arrays(end)
+    _define(end, lambda: "x" * (PAYLOAD_BYTES - 10), _array)
+    _give(end, 1)
+    _give(end, 2, number=2)
+    runner.turn(0.0, 100)
+    assert (_sent(end), end.named) == ([1], [])
+    assert runner.num_unsent == 1

@@ -405,17 +405,17 @@ class Agent:
 
     def _read_journal(self, slave: SlaveHandle, now: float) -> None:
         """Report the results that a slave has finished and not sent."""
-        started, found = slave.channel.started, slave.channel.journal.read(slave.number)
-        if found is None:
-            self._core.handle(events.JournalRead(slave.number, None), now)
-            return
+        started = slave.channel.started
         try:
-            check(*found)
-            groups.entries(*found)  # for the same reason as in `_hear_slave`
+            found = slave.channel.journal.read(slave.number)
+            if found is not None:
+                check(*found)
+                groups.entries(*found)  # for the same reason as in `_hear_slave`
         except ProtocolError as error:
             self._core.handle(events.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)
         else:
-            self._core.handle(events.JournalRead(slave.number, found[0], wire.encode(*found), started), now)
+            noted = (None,) if found is None else (found[0], wire.encode(*found), started)
+            self._core.handle(events.JournalRead(slave.number, *noted), now)
 
     def _is_intact(self, slave: SlaveHandle, now: float) -> bool:
         """Compare the numbers in the shared memory that only the agent writes. Report the slave if one was changed."""
@@ -429,8 +429,7 @@ class Agent:
         """Report how far a slave is that is silent, or may be over a limit."""
         if self._is_intact(slave, now):
             channel = slave.channel
-            started, began, found = channel.started, channel.began, channel.journal.read(slave.number)
-            unsent = None if found is None else len(found[0].seconds)
+            started, began, unsent = channel.started, channel.began, channel.journal.count(slave.number)
             later = self._clock.monotonic()  # the slave may have started the task after `now`
             self._core.handle(events.MemoryRead(slave.number, started, began, unsent), later)
 

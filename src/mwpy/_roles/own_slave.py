@@ -69,6 +69,7 @@ class _Channel:
     """Nobody ends a task."""
     run_each: None = None
     """No portion comes here."""
+    has_message: bool = False
     _pid: int = field(factory=os.getpid)
 
     @property
@@ -98,6 +99,10 @@ class _Channel:
         return True
 
     start_timed = start
+
+    def pass_ahead(self, buffers: Sequence[Buffer]) -> int:  # noqa: ARG002  # there is no passage
+        """Pass nothing: the results of this slave do not wait."""
+        return 0
 
     def rest(self) -> None:
         """Do nothing: nobody can enforce a limit of time."""

@@ -2,7 +2,8 @@
 
 The agent sends groups of tasks. Before the runner starts a task, it writes the task's position into shared memory, so
 that the agent knows which task runs. Small results are gathered for up to `GATHER_S` in the journal. The agent reads
-the journal if this process dies, or if it is busy with one task for long.
+the journal if this process dies, or if it is busy with one task for long. Results with large buffers are gathered, too,
+but only a few of them, and their buffers are passed to the agent at once.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from mwpy._transport.codec import (
     split_resumed,
 )
 from mwpy._transport.error_texts import describe_error
+from mwpy._transport.passage import with_ahead
 from mwpy._values import checkpoints, groups, messages
 from mwpy._values.bounds import shortened
 from mwpy._values.errors import EndIsNear, ExitCode
@@ -54,6 +56,13 @@ GATHER_S = 0.01
 """How long finished results are gathered, in seconds. This time and the silence that the agent measures begin at the
 same moment. Shorter times mean more messages: a thousand slaves could send ten thousand groups a second, too many for a
 master. Longer times break the promise that a finished result leaves its slave within 50 ms."""
+
+GATHERED = 4
+"""How many results with large buffers are gathered at most. More would not make a task much cheaper, and their files
+could not be used again meanwhile."""
+
+GATHERED_BYTES = 16 * 1024
+"""A result with large buffers is gathered with others if the rest of it has at most this size."""
 
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
@@ -106,6 +115,8 @@ class TaskRunner:
         """How many tasks ever arrived; also the position of the last one."""
         self._due = 0.0
         """When the gathered results must be sent."""
+        self._gathered = 0
+        """How many of them have large buffers."""
         self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
         self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
         self._logs = TaskLogs(end, number, self._tasks, self._send)
@@ -241,7 +252,7 @@ class TaskRunner:
                 logs.send()
             seconds = ended - began if began else 0.0
             if large or not note(task_id, attempt, seconds, kind, result):
-                self._send_or_note(task_id, attempt, seconds, kind, result, large)
+                self._send_or_note(task_id, attempt, seconds, kind, result, large, span.count - ran)
             if journal.count >= group if group else ended > self._due:
                 self.flush()
         RUNNING.seed = None
@@ -266,14 +277,30 @@ class TaskRunner:
         return span.count
 
     def _send_or_note(
-        self, task_id: int, attempt: int, seconds: float, kind: int, result: bytes, large: Sequence[Buffer]
+        self, task_id: int, attempt: int, seconds: float, kind: int, result: bytes, large: Sequence[Buffer], left: int
     ) -> None:
-        """Send the journal's results, then note this result in the empty journal, or send it if it is too large."""
+        """Note a result with large buffers. Else send the journal's results, then note this result in the empty
+        journal, or send it if it is too large."""
+        if large and not self.result_group and len(result) <= GATHERED_BYTES:
+            if not self._end.journal.has_room(len(result)):
+                self.flush()
+            packet = self._end.pass_ahead(large)
+            if packet and self._end.journal.add(task_id, attempt, seconds, kind, result, packet, len(large)):
+                self._gather(left)
+                return
         self.flush()
         if large or not self._end.journal.add(task_id, attempt, seconds, kind, result):
             failed, again = [0] if kind else [], [0] if kind == AGAIN else []
             group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
             self._send(group, [groups.payload(1, [result]), *large])
+
+    def _gather(self, left: int) -> None:
+        """Send the results if enough with large buffers are gathered. Send fewer if fewer tasks remain here: with the
+        results, the master learns that this slave needs more. `left` tasks of the running span remain."""
+        self._gathered += 1
+        few = self._gathered >= left + self.num_waiting and not self._end.has_message
+        if few or self._gathered >= GATHERED:
+            self.flush()
 
     def flush(self, *, in_task: bool = False) -> None:
         """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
@@ -287,6 +314,7 @@ class TaskRunner:
             self._send(*noted)
             if not self._end.eof:
                 journal.clear()
+            self._gathered = 0
             self._due = monotonic() + GATHER_S
 
     def _measure(self) -> None:
@@ -301,10 +329,12 @@ class TaskRunner:
 
     # ---- messages -------------------------------------------------------------------------------------------
 
-    def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+    def _send(self, message: messages.Message, frames: Sequence[Buffer] = (), ahead: Sequence[int] = ()) -> None:
+        """Send a message. Its last frames may have been passed ahead, in these packets."""
         if self._logs.waiting:
             self._logs.send()
-        self._end.send(wire.encode(message, frames))
+        encoded = wire.encode(message, frames)
+        self._end.send(with_ahead(encoded, ahead) if ahead else encoded)
 
     def receive(self, timeout: float = 0.0) -> bool:
         """Handle the messages that have arrived, and return whether there were any.

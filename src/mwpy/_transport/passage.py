@@ -6,6 +6,11 @@ message. The files are passed before the message is sent, so they are there when
 in the passage, as the message does in its socket. So there is no message whose files are missing, and the sender keeps
 nothing.
 
+Buffers can also be passed before the message that contains them (`pass_ahead`). The journal of a slave names such
+buffers by the number of their packet. So a result with large buffers can wait there for other results, and its agent
+finds it even if the slave dies. Later, a message names the packets (`with_ahead`). The receiver keeps what it has taken
+out of the passage until then, because it may need it twice: for the journal, and for the message.
+
 If a file cannot be made or passed, the frames travel in the message. This happens if the passage is full, because its
 reader is busy, or if too many files of the user are on their way.
 
@@ -21,20 +26,32 @@ import os
 import re
 import socket
 import struct
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from mwpy._transport.shared import HOPS, LARGE_BYTES, SharedFile, lend, part_of, received
+from mwpy._transport.shared import HOPS, LARGE_BYTES, REUSED_BYTES, SharedFile, lend, part_of, received
 from mwpy._values.bounds import Name, Number
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import MALFORMED, decoder, encode
 
-__all__ = ["Offer", "Passage", "connect", "is_folded", "make_passage", "read_references", "unfold", "with_offer"]
+__all__ = [
+    "LAST_NUMBER",
+    "Offer",
+    "Passage",
+    "connect",
+    "is_folded",
+    "make_passage",
+    "read_references",
+    "unfold",
+    "with_ahead",
+    "with_offer",
+]
 
 FOLDED = b"\0"
 """The first byte of a folded message. Other messages begin with the version of the protocol, which is not zero."""
@@ -45,12 +62,21 @@ MOST_FILES = 253
 MOST_FOLDED = 2000
 """The largest number of frames that pass in files: the list of them is small enough for a frame of the message."""
 
+MOST_AHEAD = 200
+"""The largest number of packets that a receiver keeps for messages that have not named them. A sender has fewer."""
+
+PACKET_BYTES = 4096
+"""The largest packet. The list of at most `REUSED_BYTES` that are passed ahead is smaller."""
+
+LAST_NUMBER = (1 << 32) - 1
+"""After this number of a packet comes 1 again."""
+
 SLACK = 3
 """A file may be larger than its buffers, because it was larger before, but not more than so many times."""
 
 _NAME = re.compile(r"mwpy-[0-9a-f]{32}")
 _CREDENTIALS = struct.Struct("3i")
-
+_NUMBER = struct.Struct("=Q")
 
 Hop = Annotated[int, Meta(ge=0, le=HOPS)]
 
@@ -65,6 +91,8 @@ class References(Struct, frozen=True, array_like=True):
     """The place of each frame in the message, in ascending order; its file, its start there, and its size."""
     offer: Name = ""
     """The name of the passage that an agent offers; empty if it offers none."""
+    ahead: Annotated[list[Number], Meta(max_length=MOST_AHEAD)] = []
+    """The packets that were passed ahead with the last frames of the message, in their order."""
 
 
 _decode = decoder(References)
@@ -80,6 +108,14 @@ class Passage:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         end.setblocking(False)
+        self._numbered = 0
+        """The number of the packet that this end passed ahead last."""
+        self._untaken: deque[list[int]] = deque()
+        """Descriptors that have arrived with messages that were not unfolded."""
+        self._ahead: dict[int, list[memoryview]] = {}
+        """What the other side has passed ahead, until a message names it, by the number of the packet."""
+        self._named: set[int] = set()
+        """The packets that a message has named: the last message that named any."""
 
     def fold(self, frames: Sequence[Buffer]) -> Sequence[Buffer]:
         """Pass the large frames of a message through the passage.
@@ -89,18 +125,34 @@ class Passage:
         """
         if max(map(len, frames), default=0) < LARGE_BYTES:
             return frames
-        large = [place for place, frame in enumerate(frames) if len(frame) >= LARGE_BYTES]
+        return self._fold(frames, [place for place, frame in enumerate(frames) if len(frame) >= LARGE_BYTES])
+
+    def pass_ahead(self, buffers: Sequence[Buffer]) -> int:
+        """Pass large buffers through the passage before the message that contains them, if they are not very large.
+
+        Returns:
+            The number of their packet, for `with_ahead`; 0 if they cannot be passed.
+        """
+        if sum(map(len, buffers)) > REUSED_BYTES:
+            return 0
+        number = self._numbered = self._numbered % LAST_NUMBER + 1
+        return number if self._fold(buffers, range(len(buffers)), number) is not buffers else 0
+
+    def _fold(self, frames: Sequence[Buffer], large: Sequence[int], number: int = 0) -> Sequence[Buffer]:
+        """Pass the frames at these places. With the number of a packet, they are passed ahead, and all or none."""
         views = {place: frames[place] for place in large}
         loose = [place for place in large if part_of(frames[place]) is None]
         if loose:
             copies = lend([frames[place] for place in loose], briefly=True)
+            if copies is None and number:
+                return frames
             views.update(zip(loose, copies or (), strict=False))
         try:
-            return self._passed(frames, views)
+            return self._passed(frames, views, number)
         except OSError:
             return frames
 
-    def _passed(self, frames: Sequence[Buffer], views: Mapping[int, Buffer]) -> Sequence[Buffer]:
+    def _passed(self, frames: Sequence[Buffer], views: Mapping[int, Buffer], number: int) -> Sequence[Buffer]:
         """Pass the files of these frames, given by their places. A file is passed twice if a part of it is in the
         message twice: then what the receiver writes into one frame does not change the other."""
         files: dict[tuple[int, int], tuple[int, SharedFile]] = {}
@@ -111,18 +163,19 @@ class Passage:
             if part is not None and part.file.fd is not None:
                 fd, use = part.file.fd, uses[part.file.fd, part.start]
                 uses[fd, part.start] += 1
-                number, _ = files.setdefault((fd, use), (len(files), part.file))
-                folded.append((place, number, part.start, len(view)))
+                place_of_file, _ = files.setdefault((fd, use), (len(files), part.file))
+                folded.append((place, place_of_file, part.start, len(view)))
         if not 0 < len(files) <= MOST_FILES or len(folded) > MOST_FOLDED:
             return frames
         facts = [(os.fstat(fd).st_ino, file.size, file.about_to_pass()) for (fd, _), (_, file) in files.items()]
         first = FOLDED + encode(References(facts, folded))
-        socket.send_fds(self._socket, [FOLDED], [fd for fd, _ in files])
+        packet = _NUMBER.pack(number) + first if number else FOLDED
+        socket.send_fds(self._socket, [packet], [fd for fd, _ in files])
         away = {place for place, *_ in folded}
         return [first, *(frame for place, frame in enumerate(frames) if place not in away)]
 
     def take(self, count: int) -> list[int]:
-        """Take files that the other side has passed.
+        """Take files that the other side has passed with a message.
 
         Returns:
             Their descriptors, which the caller closes.
@@ -132,11 +185,10 @@ class Passage:
             ProtocolError: there are not as many files; the other side's fault, unless this process has no descriptors
                 left.
         """
-        try:
-            _, fds, flags, _ = self._received(count)
-        except BlockingIOError:
-            fds, flags = [], 0
-        if len(fds) == count and not flags & socket.MSG_CTRUNC:
+        while not self._untaken and self._receive():
+            pass
+        fds = self._untaken.popleft() if self._untaken else []
+        if len(fds) == count:
             return fds
         for fd in fds:
             os.close(fd)
@@ -145,18 +197,83 @@ class Passage:
             f"process has too many open files"
         )
 
-    def _received(self, count: int) -> tuple[bytes, list[int], int, object]:
+    def ahead(self, numbers: Sequence[int]) -> list[Buffer] | None:
+        """Return the buffers that the other side has passed ahead in some packets. They can be passed on.
+
+        Returns:
+            The buffers; None if the last message that named packets has named one of these.
+
+        Raises:
+            OSError: as `take`.
+            ProtocolError: they were not passed; the other side's fault, as for `take`.
+        """
+        if not self._named.isdisjoint(numbers):
+            return None
+        found: list[Buffer] = []
+        for number in numbers:
+            while number not in self._ahead:
+                if not self._receive():
+                    raise ProtocolError("buffers that were not passed ahead")
+            found += self._ahead[number]
+        return found
+
+    def name(self, numbers: Sequence[int]) -> list[Buffer]:
+        """Return the buffers of packets that a message names, and forget them.
+
+        Raises:
+            OSError: as `take`.
+            ProtocolError: as `ahead`.
+        """
+        found = self.ahead(numbers)
+        if found is None or len({*numbers}) < len(numbers):
+            raise ProtocolError("a packet that is named twice")
+        for number in numbers:
+            del self._ahead[number]
+        self._named = {*numbers}
+        return found
+
+    def _receive(self) -> bool:
+        """Receive a packet. Return whether there was one."""
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         try:
-            return socket.recv_fds(self._socket, 1, count, flags)
+            data, fds, flags, _ = self._received(flags)
+        except BlockingIOError:
+            return False
+        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+            for fd in fds:
+                os.close(fd)
+            fds = []
+        if not data:
+            return False
+        if len(data) <= _NUMBER.size:
+            self._untaken.append(fds)
+            return True
+        try:
+            references = read_references([data[_NUMBER.size :]], REUSED_BYTES)
+            if len(fds) != len(references.files) or len(self._ahead) == MOST_AHEAD:
+                raise ProtocolError(f"{len(self._ahead)} packets that no message names, or one without its files")
+            (number,) = _NUMBER.unpack_from(data)
+            self._ahead[number] = [view for _, view in _views(references, fds, passes_on=True)]
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _received(self, flags: int) -> tuple[bytes, list[int], int, object]:
+        try:
+            return socket.recv_fds(self._socket, PACKET_BYTES, MOST_FILES, flags)
         except ConnectionResetError:
-            # The other process has ended, and had not taken all files that were passed to it. The kernel says this
-            # once, before it gives out what that process had passed.
-            return socket.recv_fds(self._socket, 1, count, flags)
+            # The other process has ended, and had not taken everything out of its end. The kernel says this once. What
+            # the process had passed is still here.
+            return socket.recv_fds(self._socket, PACKET_BYTES, MOST_FILES, flags)
 
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
+        for fd in chain.from_iterable(self._untaken):
+            os.close(fd)
+        self._untaken.clear()
+        self._ahead.clear()
 
 
 def make_passage() -> tuple[Passage, socket.socket]:
@@ -189,22 +306,35 @@ def unfold(
         ProtocolError: the sender's fault. It cannot be known what the next message means: drop the sender.
     """
     message = list(frames[1:])
-    if not references.files:
+    if not (references.files or references.ahead):
         return message
     if passage is None:
         raise ProtocolError("a message with shared files, but without a passage")
-    fds = passage.take(len(references.files))
+    if references.ahead and not passes_on:
+        raise ProtocolError("buffers that were passed ahead to a process that does not pass them on")
+    if references.files:
+        fds = passage.take(len(references.files))
+        try:
+            for place, view in _views(references, fds, passes_on=passes_on):
+                message.insert(place, view)
+        finally:
+            for fd in fds:
+                os.close(fd)
+    return message + passage.name(references.ahead) if references.ahead else message
+
+
+def _views(references: References, fds: list[int], *, passes_on: bool) -> list[tuple[int, memoryview]]:
+    """Map or copy the parts of files, and return them with their places. Take the descriptors out of the list."""
     views: list[list[memoryview]] = []
-    try:
-        for file, (inode, size, hop) in enumerate(references.files):
-            parts = [(start, length) for _, which, start, length in references.frames if which == file]
-            views.append(received(fds.pop(0), inode, size, hop, parts, passes_on=passes_on))
-    finally:
-        for fd in fds:
-            os.close(fd)
-    for place, file, _, _ in references.frames:
-        message.insert(place, views[file].pop(0))
-    return message
+    for file, (inode, size, hop) in enumerate(references.files):
+        parts = [(start, length) for _, which, start, length in references.frames if which == file]
+        views.append(received(fds.pop(0), inode, size, hop, parts, passes_on=passes_on))
+    return [(place, views[file].pop(0)) for place, file, _, _ in references.frames]
+
+
+def with_ahead(frames: Sequence[Buffer], numbers: Sequence[int]) -> Sequence[Buffer]:
+    """Return a message whose last frames were passed ahead in these packets."""
+    return [FOLDED + encode(References([], [], "", [*numbers])), *frames] if numbers else frames
 
 
 def read_references(frames: Sequence[Buffer], most_bytes: int) -> References:

@@ -49,7 +49,19 @@ from mwpy._transport.mappings import Mapping, map_file, new_memory, unmap, view_
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
-__all__ = ["HOPS", "LARGE_BYTES", "Part", "SharedFile", "add_seals", "lend", "part_of", "received", "seal", "write_all"]
+__all__ = [
+    "HOPS",
+    "LARGE_BYTES",
+    "REUSED_BYTES",
+    "Part",
+    "SharedFile",
+    "add_seals",
+    "lend",
+    "part_of",
+    "received",
+    "seal",
+    "write_all",
+]
 
 LARGE_BYTES = 64 * 1024
 """Buffers of this size and larger travel in files."""

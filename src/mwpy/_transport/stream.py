@@ -143,7 +143,7 @@ def pack(frames: Sequence[Buffer], passage: Passage | None = None) -> list[Buffe
     if max(lengths, default=0) < LARGE_BYTES:
         head = struct.pack(f"=QI{count}Q", 8 * count + sum(lengths), count, *lengths)
         return [b"".join((head, *frames))]
-    if passage is not None:
+    if passage is not None and not is_folded(frames):
         return pack(passage.fold(frames))
     small = [frame for frame in frames if len(frame) < LARGE_BYTES]
     head = struct.pack(f"=QI{count}Q", 8 * count + sum(map(len, small)), count, *lengths)
@@ -234,6 +234,17 @@ class StreamEnd:
     def _restored(self, frames: list[Buffer]) -> list[Buffer]:
         references = read_references(frames, self._max_bytes)
         return unfold(frames, references, self._passage, passes_on=self._passes_on)
+
+    def ahead(self, packets: Sequence[int]) -> Sequence[Buffer] | None:
+        """Return the buffers that the peer has passed ahead in these packets; None if its messages have named them.
+
+        Raises:
+            ProtocolError: they were not passed; the peer's fault.
+        """
+        try:
+            return self._passage.ahead(packets)
+        except OSError as error:
+            raise ProtocolError(f"buffers that were passed ahead cannot be received: {error}") from error
 
     def end(self) -> None:
         """End the stream for both sides, and for every process that has a copy of it. Then `receive` finds the end."""

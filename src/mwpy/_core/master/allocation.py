@@ -20,7 +20,7 @@ from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
-__all__ = ["fullest", "is_full", "learn", "least", "most_in_time", "pace_of", "room", "spent"]
+__all__ = ["fullest", "is_full", "learn", "least", "most_bytes", "most_in_time", "pace_of", "room", "spent"]
 
 _BUSY, _SHUTTING_DOWN = SlaveState.BUSY, SlaveState.SHUTTING_DOWN
 
@@ -42,6 +42,9 @@ MAX_GROUP_TASKS = 1000
 
 MAX_GROUP_BYTES = 1 << 20
 """Largest size of the payloads in one message, in bytes; a larger task travels alone."""
+
+AHEAD_GROUP_BYTES = 9 << 19
+"""The same for a slave that has a task: it does not wait for the message. Four arrays of 1 MiB fit."""
 
 MAX_OUTSTANDING = 5000
 """Largest number of tasks at one slave: when the slave is lost, they must all be sent again. A portion of a map counts
@@ -104,6 +107,11 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
     if _is_full(slave, work):
         return 0
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), max(MAX_GROUP_TASKS, portion)))
+
+
+def most_bytes(slave: ConnectedSlave) -> int:
+    """The largest size of the payloads in the next message to a slave."""
+    return AHEAD_GROUP_BYTES if slave.held.spans else MAX_GROUP_BYTES
 
 
 def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:

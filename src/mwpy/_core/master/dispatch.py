@@ -177,7 +177,7 @@ class Dispatch:
             if not fixed:  # a portion is not divided to be shared
                 worthwhile = min(largest, allocation.least(members, slave, queue[0].algorithm.number))
                 count = min(count, max(share, portion, worthwhile))
-            chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES)
+            chosen = pending.heads(queue, count, allocation.most_bytes(slave))
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if pending.queues:
                 pending.next_turn(lane)

@@ -16,9 +16,12 @@ from typing import Any
 from attrs import frozen
 
 from mwpy._system import clock
+from mwpy._transport.channel.journal import Journal
 from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
 from mwpy._transport.passage import Passage, is_folded, make_passage, read_references, unfold
 from mwpy._transport.stream import MAX_BYTES, Reader, StreamEnd, pack
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import PLAIN
 
@@ -81,7 +84,7 @@ class AgentEnd:
         self.overwritten = False
         """Whether the slave changed a number that only the agent writes; `look` and each write of such a number find
         it out."""
-        self.journal = self._memory.journal
+        self.journal = NotedResults(self._memory.journal, stream)
 
     @property
     def eof(self) -> bool:
@@ -142,6 +145,35 @@ class AgentEnd:
         self._memory.close()
 
 
+@frozen
+class NotedResults:
+    """The journal of a slave, as its agent reads it."""
+
+    _journal: Journal
+    _stream: StreamEnd
+
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
+        """Read the results; see `Journal.read`. Also return None if they have arrived as a message, and the slave is
+        about to empty its journal.
+
+        Raises:
+            ProtocolError: the journal names large buffers that the slave has not passed.
+        """
+        noted = self._journal.read(slave)
+        if noted is None:
+            return None
+        group, frames, packets = noted
+        try:
+            buffers = self._stream.ahead(packets)
+        except ProtocolError as error:
+            raise ProtocolError(f"Results: {error}") from error
+        return None if buffers is None else (group, [*frames, *buffers])
+
+    def count(self, slave: int) -> int | None:
+        """How many results the slave has not sent; None if it emptied its journal meanwhile."""
+        return None if (noted := self._journal.read(slave)) is None else len(noted[0].seconds)
+
+
 class SlaveEnd:
     """The slave's end. Receiving and sending block.
 
@@ -162,6 +194,7 @@ class SlaveEnd:
         self._stream = socket.socket(fileno=fds.stream)
         self._stream.setblocking(True)
         self._passage = Passage(socket.socket(fileno=fds.passage))
+        self.pass_ahead = self._passage.pass_ahead
         self._reader = Reader(self._stream)
         self._unsent: deque[Sequence[Buffer]] = deque()
         """Messages that wait until another one is sent."""
@@ -213,6 +246,11 @@ class SlaveEnd:
             self._fail(error)
             return []
         return found or []
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message has begun to arrive, or the agent is gone."""
+        return bool(self._ready.poll(0))
 
     def _restored(self, frames: list[Buffer]) -> list[Buffer]:
         if not is_folded(frames):
