@@ -66,7 +66,7 @@ items that it has given already, and the call of a map returns soon."""
 READ_EVERY = 100
 """After this many results, a map reads more items. So slaves stay busy while the user works on the results."""
 
-READ_LARGE_EVERY = 4
+READ_LARGE_EVERY = 2
 """The same for items with large buffers, because few of them are in flight."""
 
 READS = 5
