@@ -691,10 +691,14 @@ def test_a_map_that_another_thread_collects_ends_when_its_master_is_used_next(io
     own = range(1, io.submissions.total + 1)
     cycle: list[object] = [results]
     cycle.append(cycle)
-    del results, cycle
-    thread = threading.Thread(target=gc.collect)
-    thread.start()
-    thread.join()
+    gc.disable()  # otherwise this thread may collect it
+    try:
+        del results, cycle
+        thread = threading.Thread(target=gc.collect)
+        thread.start()
+        thread.join()
+    finally:
+        gc.enable()
     assert not io.commands
     inbox.receive()
     assert _cancelled(io) == [*own]
