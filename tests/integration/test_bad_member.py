@@ -54,12 +54,13 @@ REPLAYED = [
 ]
 
 
-def hello_of(stage: Stage) -> list[Buffer]:
+def hello_of(stage: Stage, session: str = "", slaves: int = 1) -> list[Buffer]:
     document = json.loads(stage.resource.read_text())
-    return wire.encode(messages.Hello(document["member-id"], document["generation"], "here", os.getpid(), "3.11", 1))
+    who = document["member-id"], document["generation"], "here", os.getpid()
+    return wire.encode(messages.Hello(*who, "3.11", slaves, session=session, returns_s=60.0 if session else 0.0))
 
 
-def member(stage: Stage, ends: Loopback) -> Agent:
+def member(stage: Stage, ends: Loopback, session: str = "", slaves: int = 1) -> Agent:
     """Return an agent that read the resource file and was accepted."""
     document = json.loads(stage.resource.read_text())
     keys = document["keys"]
@@ -68,7 +69,7 @@ def member(stage: Stage, ends: Loopback) -> Agent:
         server=keys["server-public"],
         member=CurvePair(keys["member-public"], keys["member-secret"]),
     )
-    agent.link.send(hello_of(stage))
+    agent.link.send(hello_of(stage, session, slaves))
     ends.until(lambda: received(agent, messages.Welcome), "welcome")
     return agent
 

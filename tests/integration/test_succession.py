@@ -18,6 +18,7 @@ from tests.integration.test_bad_member import member, received
 from tests.loopback import Agent, Loopback
 
 from mwpy import resource_file
+from mwpy._core.session import SAY_BYTES
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._transport.happened import Frames
@@ -140,6 +141,30 @@ def test_an_agent_that_outlives_its_master_brings_its_results_to_the_next_genera
     expected = {str(task - 1): ["failed" if task == 2 else 10 * task, "SLAVE-0", "here"] for task in range(1, 7)}
     assert third.report == expected
     assert len(stage.until_audited("AGENT-0 -> 1 result of SLAVE-0 in generation 1")) == 1
+
+
+def test_an_agent_keeps_a_result_until_the_run_database_has_it(stage: Stage, ends: Loopback) -> None:
+    """The file is locked, so nothing can be written. Meanwhile, the master handles a large result and answers later
+    messages."""
+    (stage.folder / "go").touch()
+    master = _start(stage)
+    agent = member(stage, ends, session="a session", slaves=3)
+    agent.link.send(wire.encode(messages.SlaveReady(1)))
+    ends.until(lambda: received(agent, messages.Tasks), "tasks")
+    until(lambda: _submitted(stage) == 6, "the tasks in the file")
+    with closing(sqlite3.connect(stage.folder / "run.db", isolation_level=None)) as locking:
+        locking.execute("BEGIN IMMEDIATE")
+        large = groups.payload(1, [encode("x" * SAY_BYTES)])
+        agent.link.send(wire.encode(messages.Results(1, [1], [1], [1], [0.5], []), [large]))
+        agent.link.send(wire.encode(messages.SlaveReady(2)))
+        ends.until(lambda: len(received(agent, messages.SlaveNamed)) == 2, "an answer")
+        agent.link.send(wire.encode(messages.SlaveReady(3)))
+        ends.until(lambda: len(received(agent, messages.SlaveNamed)) == 3, "another answer")
+        assert received(agent, messages.Handled) == []
+        locking.execute("ROLLBACK")
+    ends.until(lambda: received(agent, messages.Handled), "what was handled")
+    master.send(signal.SIGKILL)
+    master.end()
 
 
 SUM = """

@@ -77,3 +77,28 @@ def test_the_connection_of_a_member_is_not_given_to_another_session(door: Door, 
 def test_a_session_that_is_not_known_does_not_go_on(door: Door) -> None:
     assert door.come_back(b"c", "secret of nobody") == b""
     assert door.sessions.peer_of(b"c") == b"c"
+
+
+def test_an_agent_that_comes_back_sends_again_what_is_not_in_the_file_and_it_is_handled_once(door: Door) -> None:
+    """The master has handled three messages, and the first one is in the file."""
+    results = messages.SlaveReady(1)
+    for moment in (0.0, 1.0, 1.5):
+        assert not door.sessions.takes(b"a", results, [], moment)
+        said = door.sessions.due(2.0 + moment)
+        if not moment:
+            door.sessions.say(said)
+    assert said == [(b"a", messages.Handled(3))]
+    assert door.come_back(b"c", "secret of a") == b"a"
+    [(_, welcome)] = [(peer, each) for peer, each in door.connections.sent if peer == b"c"]
+    assert isinstance(welcome, messages.Welcome)
+    assert welcome.handled == 1
+    assert [door.sessions.takes(b"a", results, [], 5.0) for _ in range(3)] == [True, True, False]
+    assert door.sessions.due(9.0) == [(b"a", messages.Handled(4))]
+
+
+def test_what_was_handled_is_not_said_to_an_agent_that_is_away(door: Door) -> None:
+    door.sessions.takes(b"a", messages.SlaveReady(1), [], 0.0)
+    said, before = door.sessions.due(2.0), len(door.connections.sent)
+    door.sessions.settle(b"a", is_away=True)
+    door.sessions.say(said)
+    assert len(door.connections.sent) == before

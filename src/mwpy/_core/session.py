@@ -109,6 +109,11 @@ class Session:
         elif self.say_at is None:
             self.say_at = now + SAY_S
 
+    def note_repeated(self, now: float) -> None:
+        """A message came again that was handled: the other side does not know this."""
+        if self.say_at is None:
+            self.say_at = now + SAY_S
+
     def said(self) -> messages.Handled:
         """Return what to say now about the messages that were handled."""
         self._said, self._handled_bytes, self.say_at = self.handled, 0, None

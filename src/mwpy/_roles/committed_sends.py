@@ -8,6 +8,8 @@ Later messages to the same agent wait behind such a task, because their order co
 an earlier one brings.
 
 Results of a former generation that an agent has brought are answers as soon as they have a row in the file.
+
+What was handled is said to the agents when it is in the file (see `sessions.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from attrs import define, field
 
 from mwpy._core.master.events import Send, Stored
+from mwpy._values import messages
 from mwpy._values.records import ResultsHandedOver
 
 __all__ = ["CommittedSends"]
@@ -41,6 +44,8 @@ class CommittedSends:
     """By peer: the messages that wait, in their order, each with its number."""
     _stored: deque[Stored] = field(factory=deque)
     """News for the core."""
+    _said: deque[tuple[bytes, messages.Handled]] = field(factory=deque)
+    """What to say about handled messages, each with its peer."""
     _has_failed: bool = False
     _is_closed: bool = False
     _lock: threading.Lock = field(factory=threading.Lock)
@@ -72,6 +77,15 @@ class CommittedSends:
         """Results that an agent has brought are in the file. The writer's thread calls this."""
         self._stored.append(Stored(record, row))
         self._wake()
+
+    def handled(self, said: Iterable[tuple[bytes, messages.Handled]]) -> None:
+        """What these messages say is in the file. The writer's thread calls this."""
+        self._said.extend(said)
+        self._wake()
+
+    def take_said(self) -> list[tuple[bytes, messages.Handled]]:
+        """Return what can be said about handled messages, in order."""
+        return [self._said.popleft() for _ in range(len(self._said))] if self._said else []
 
     def _wake(self) -> None:
         with self._lock:

@@ -56,13 +56,22 @@ LINGER_S = 0.5
 """Seconds for sending the last messages."""
 
 
+_Said = Sequence[tuple[bytes, messages.Handled]]
+"""What is said about handled messages, each with its peer."""
+
+
 def _hand_over(
-    outcomes: Sequence[tuple[SimpleQueue[Actions | BaseException], Actions]], sends: CommittedSends, held: int
+    outcomes: Sequence[tuple[SimpleQueue[Actions | BaseException], Actions]],
+    sends: CommittedSends,
+    held: int,
+    said: _Said,
 ) -> None:
     for queue, actions in outcomes:
         queue.put(actions)
     if held:
         sends.committed(held)
+    if said:
+        sends.handled(said)
 
 
 class MasterIo:
@@ -205,14 +214,13 @@ class MasterIo:
         feeding.unfetched = self._handed_bytes - self.fetched_bytes
         core.decide(now)
         self.holds_back = feeding.holds_back
-        self._do(core.take_actions())
+        said = self._sessions.due(now) if now >= self._sessions.say_at else []
+        self._do(core.take_actions(), said)
         if self._slaves_before != (now_connected := self.num_slaves):
             self._slaves_before = now_connected
             self.executors.slaves_changed()
             if self.on_slaves is not None:
                 self.on_slaves()
-        if now >= self._sessions.say_at:
-            self._sessions.say(now)
         closing = state.closing
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
@@ -278,7 +286,7 @@ class MasterIo:
             return False
         return command.last > self.submissions.taken
 
-    def _do(self, actions: Actions) -> None:
+    def _do(self, actions: Actions, said: _Said) -> None:
         self._audit.write(actions.records, self._clock.wall())
         sends, held = (actions.sends, 0) if self._store is None else self._to_send(actions)
         for send in sends:
@@ -294,8 +302,11 @@ class MasterIo:
         self._handed_bytes += actions.result_bytes
         news = fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None
         if self._store is not None:
-            self._save(self._store, actions, bool(news), held)
-        elif news:
+            self._save(self._store, actions, bool(news), held, said)
+            self._sessions.say(self.committed.take_said())
+            return
+        self._sessions.say(said)
+        if news:
             self._news = actions
 
     def _to_send(self, actions: Actions) -> tuple[Sequence[Send], int]:
@@ -307,13 +318,20 @@ class MasterIo:
         waiting.drop((*actions.forget, *actions.disconnect))
         return [*due, *others] if due else others, waiting.held if waiting.held > before else 0
 
-    def _save(self, store: RecordStore, actions: Actions, news: bool, held: int) -> None:
+    def _save(
+        self,
+        store: RecordStore,
+        actions: Actions,
+        news: bool,
+        held: int,
+        said: _Said,
+    ) -> None:
         """Store what happened. The threads that use the master get the outcomes when they are in the file."""
         outcomes = [(self.outcomes, actions)] if news else []
         outcomes += self.executors.take()
-        if actions.records or outcomes or held:
+        if actions.records or outcomes or held or said:
             calls = {call.task_id: call.payload for call in actions.failed}
-            then = partial(_hand_over, outcomes, self.committed, held) if outcomes or held else None
+            then = partial(_hand_over, outcomes, self.committed, held, said) if outcomes or held or said else None
             has_more = self.submissions.pending() > 0  # so no slave waits for what the algorithm submits next
             store.write(Given(actions.records, self.core.state.wall, then, calls, may_wait=has_more and not held))
 

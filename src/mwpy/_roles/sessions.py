@@ -3,6 +3,10 @@
 The core knows a peer by the name of its first connection. When an agent comes back on another connection, `Sessions`
 translates the name. So the core gets the messages of an agent in one order, each once, whatever its connections were.
 `_core/session.py` says how.
+
+An agent forgets a result when the master says that it has handled it. So with a run database, the master says this only
+when the result is in the file: if it is killed before that, the agent brings the result to its next generation. Until
+then, an agent that comes back sends again what was handled, and `Sessions` passes this over.
 """
 
 from __future__ import annotations
@@ -35,6 +39,10 @@ class _Known:
     """The name of its newest connection."""
     is_away: bool = False
     """Whether this connection has ended."""
+    known_handled: int = 0
+    """How many messages the agent may know to be handled."""
+    repeated: int = 0
+    """How many messages that were handled the agent sends again."""
 
 
 class Sessions:
@@ -62,7 +70,7 @@ class Sessions:
         self._owing: dict[bytes, _Known] = {}
         """The sessions in which messages were handled, and nothing was said about it."""
         self.say_at = inf
-        """When to call `say`."""
+        """When to call `due`."""
 
     # ---- messages ------------------------------------------------------------------------------------------
 
@@ -71,7 +79,7 @@ class Sessions:
         return self._peers.get(connection, connection)
 
     def takes(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer], now: float) -> bool:
-        """Count a message of a peer. Return whether it concerns only the session.
+        """Count a message of a peer. Return whether it concerns only the session, or came before.
 
         Raises:
             ProtocolError: it contradicts the session; the peer's fault.
@@ -84,11 +92,15 @@ class Sessions:
         if isinstance(message, messages.Handled):
             known.session.drop(message.count)
             return True
-        known.session.note_handled(frames, now)
+        if is_repeated := known.repeated > 0:
+            known.repeated -= 1
+            known.session.note_repeated(now)
+        else:
+            known.session.note_handled(frames, now)
         self._owing[peer] = known
         if known.session.say_at is not None and known.session.say_at < self.say_at:
             self.say_at = known.session.say_at
-        return False
+        return is_repeated
 
     def send(self, peer: bytes, message: messages.Message, payload: Sequence[Buffer]) -> None:
         """Send to a peer. If it is away, the message waits for its return."""
@@ -107,16 +119,26 @@ class Sessions:
         elif not known.is_away:
             self._link.send(known.connection, frames)
 
-    def say(self, now: float) -> None:
-        """Say how many messages were handled, in the sessions in which this is due."""
+    def due(self, now: float) -> list[tuple[bytes, messages.Handled]]:
+        """Return what to say about handled messages, each with its peer, in the sessions in which this is due."""
         self.say_at = inf
+        found: list[tuple[bytes, messages.Handled]] = []
         for peer, known in [*self._owing.items()]:
             say_at = known.session.say_at
             if say_at is not None and say_at > now:
                 self.say_at = min(self.say_at, say_at)
                 continue
             del self._owing[peer]
-            self._link.send(known.connection, wire.encode(known.session.said()))
+            found.append((peer, known.session.said()))
+        return found
+
+    def say(self, said: Sequence[tuple[bytes, messages.Handled]]) -> None:
+        """Say how many messages were handled, as `due` has returned it. An agent that is away learns it later."""
+        for peer, message in said:
+            known = self._known.get(peer)
+            if known is not None and not known.is_away:
+                known.known_handled = message.count
+                self._link.send(known.connection, wire.encode(message))
 
     # ---- connections ---------------------------------------------------------------------------------------
 
@@ -170,7 +192,8 @@ class Sessions:
         self._peers[connection] = peer
         known.connection, known.is_away = connection, False
         self._owing.pop(peer, None)
-        welcome = replace(known.welcome, handled=known.session.handled)
+        known.repeated = known.session.handled - known.known_handled
+        welcome = replace(known.welcome, handled=known.known_handled)
         for frames in (wire.encode(welcome), *kept):
             self._link.send(connection, frames)
         return peer

@@ -43,6 +43,9 @@ CHECKED = (
 """The messages that a checker wants to see when the master gets them."""
 STATE = _kind(messages.Checkpoint(0, 0, 0))
 """The state of a task: another checker wants to see it."""
+OF_CONNECTION = (HELLO, _kind(messages.Handled(0)))
+"""Messages to the master that concern one connection, and that sessions do not count."""
+
 ONCE = (HELLO, _kind(messages.SlaveReady(0)))
 """The messages that a correct agent never repeats."""
 
@@ -195,6 +198,10 @@ class Network:
     """The name of the present life of the master."""
     _connections: dict[bytes, Connection] = field(factory=dict)
     """The connections that are not broken."""
+    _arrived: dict[bytes, int] = field(factory=dict)
+    """How many messages of each agent arrived that its session counts, without those that came again."""
+    _repeated: dict[bytes, int] = field(factory=dict)
+    """How many messages each agent sends again that arrived before."""
     _peers: int = 0
     is_down: bool = False
     """Whether the master has ended."""
@@ -250,7 +257,9 @@ class Network:
         if connection.broken:
             return
         kind = bytes(frames[0][:2])
-        if kind in CHECKED:
+        if kind not in OF_CONNECTION and self._came_before(connection.agent):
+            pass
+        elif kind in CHECKED:
             message = wire.decode(frames)[0]
             if not isinstance(message, messages.Hello) or self._may_join(message):
                 self._checker.heard(connection.agent, message)
@@ -259,6 +268,14 @@ class Network:
             assert isinstance(message, messages.Checkpoint), "the kind of a state"
             self._checker.states.heard(connection.agent, message, payload)
         self.master.arrive(Frames(connection.peer, ADDRESS, frames))
+
+    def _came_before(self, agent: bytes) -> bool:
+        """Count a message that arrives. Return whether its agent sends it again, because it had not heard more."""
+        if self._repeated.get(agent):
+            self._repeated[agent] -= 1
+            return True
+        self._arrived[agent] = self._arrived.get(agent, 0) + 1
+        return False
 
     def _may_join(self, hello: messages.Hello) -> bool:
         """Whether an agent greets this life of the master to join it."""
@@ -275,6 +292,11 @@ class Network:
             self._checker.unheard[peer if connection is None else connection.agent] = None
         elif kind == WELCOME and connection is not None and connection.agent != peer:
             self._checker.unheard.pop(connection.agent, None)
+            welcome = wire.decode(frames)[0]
+            assert isinstance(welcome, messages.Welcome), "the kind of a welcome"
+            repeated = self._arrived.get(connection.agent, 0) - (welcome.handled or 0)
+            assert repeated >= 0, "the master has handled messages that did not arrive"
+            self._repeated[connection.agent] = repeated
         if connection is None:
             self._world.after(0.0, lambda: self.master.lose(peer))
             return
