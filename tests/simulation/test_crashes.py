@@ -83,7 +83,7 @@ def _mix_generations(self: FormerTasks, child: Child, former: Former) -> None:
         (Reuse, "without_answered", _forget, "got its result in an earlier life|computed again|again in life"),
         (Occurrences, "take", _take_the_first, "got its result in an earlier life|had the result|again in life"),
         (Awaited, "_release", _release_all, "again in life"),
-        (FormerTasks, "_make_former", _mix_generations, "runs without the object|runs another function|never sent"),
+        (FormerTasks, "_make_former", _mix_generations, "without the object|another function|has dropped|never sent"),
     ],
     ids=[
         *("handed over too early", "nothing is used again", "equal calls are confused", "a task runs twice"),
