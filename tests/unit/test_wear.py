@@ -18,6 +18,7 @@ from mwpy._core.agent.events import (
     SlaveExited,
     SlaveHeard,
     StreamBroken,
+    StreamEnded,
 )
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._core.agent.state import UNBOUNDED
@@ -254,6 +255,16 @@ def test_a_slave_that_hangs_in_its_start_is_killed_and_counts_as_a_failed_start(
         records.Notice(f"this agent gives up: 3 slaves in a row ended before they could take a task: {why}")
         in actions.records
     )
+
+
+def test_the_end_of_a_slave_that_hangs_in_its_start_is_not_put_off_if_it_closes_its_stream() -> None:
+    core = AgentCore(AgentSettings(HELLO, start_timeout_s=60.0))
+    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    core.decide(60.0)
+    core.handle(StreamEnded(1), 61.0)
+    core.take_actions()
+    core.decide(60.0 + ABORT_S)
+    assert core.take_actions().kill == [1]
 
 
 def test_a_slave_that_is_replaced_before_it_is_ready_must_end_in_time_too() -> None:

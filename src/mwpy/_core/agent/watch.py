@@ -27,6 +27,7 @@ from attrs import define
 
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.state import AgentState
+from mwpy._core.moments import known
 
 __all__ = ["CHECK_S", "EXIT_S", "KILLED_TOO_S", "SILENT_S", "Watch"]
 
@@ -66,8 +67,8 @@ class Watch:
         child.read_journal_at = now + SILENT_S if self.reads_journals else None
 
     def stream_ended(self, child: Child, now: float) -> None:
-        """The slave closed its stream."""
-        child.kill_at = now + EXIT_S
+        """The slave closed its stream. If it is to be killed anyway, that is not put off."""
+        child.kill_at = min(known((child.kill_at, now + EXIT_S)))
 
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
