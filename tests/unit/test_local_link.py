@@ -64,6 +64,7 @@ class Pair:
         began = time.monotonic()
         while not condition():
             assert time.monotonic() < began + PATIENCE_S, f"{self.happened} {self.fates}"[:4000]
+            self.now += 0.01  # a network sends probes until one fails, with pauses
             self.turn_master(0.001)
             if turn_agent:
                 self.turn_agent(0.001)
