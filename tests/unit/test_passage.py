@@ -18,6 +18,7 @@ from mwpy._transport.passage import (
     LAST_NUMBER,
     MOST_AHEAD,
     MOST_FILES,
+    MOST_UNTAKEN,
     Offer,
     Passage,
     connect,
@@ -217,6 +218,17 @@ def test_packets_that_no_message_names_are_limited(ends: Ends) -> None:
     number = ends[0].pass_ahead([LARGE])
     with pytest.raises(ProtocolError, match="200 packets"):
         ends[1].ahead([number])
+
+
+def test_files_of_messages_that_do_not_arrive_are_limited(ends: Ends) -> None:
+    """A slave passes them while its agent looks for a packet: the agent does not keep them all."""
+    for _ in range(MOST_UNTAKEN):
+        ends[0].fold([LARGE])
+        with pytest.raises(ProtocolError, match="not passed ahead"):
+            ends[1].ahead([1])
+    ends[0].fold([LARGE])
+    with pytest.raises(ProtocolError, match=f"{MOST_UNTAKEN} messages that did not arrive"):
+        ends[1].ahead([1])
 
 
 def test_a_packet_is_named_once(ends: Ends) -> None:

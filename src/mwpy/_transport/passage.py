@@ -65,6 +65,10 @@ MOST_FOLDED = 2000
 MOST_AHEAD = 200
 """The largest number of packets that a receiver keeps for messages that have not named them. A sender has fewer."""
 
+MOST_UNTAKEN = 500
+"""The largest number of messages whose files a receiver keeps while it looks for a packet. A correct sender has fewer:
+they were sent, and not read."""
+
 PACKET_BYTES = 4096
 """The largest packet. The list of at most `REUSED_BYTES` that are passed ahead is smaller."""
 
@@ -245,10 +249,12 @@ class Passage:
             fds = []
         if not data:
             return False
-        if len(data) <= _NUMBER.size:
+        if len(data) <= _NUMBER.size and len(self._untaken) < MOST_UNTAKEN:
             self._untaken.append(fds)
             return True
         try:
+            if len(data) <= _NUMBER.size:
+                raise ProtocolError(f"shared files of {MOST_UNTAKEN} messages that did not arrive")
             references = read_references([data[_NUMBER.size :]], REUSED_BYTES)
             if len(fds) != len(references.files) or len(self._ahead) == MOST_AHEAD:
                 raise ProtocolError(f"{len(self._ahead)} packets that no message names, or one without its files")
