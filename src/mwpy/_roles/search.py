@@ -75,8 +75,8 @@ class Search:
             return _places(contact, self._address)
         if contact.member_id != before.member_id:
             return ComputationOver("the resource file is of another computation", finished=False)
-        here = _places(contact)
-        return here | _places(before, self._address) | here
+        places, former = _places(contact), _places(before, self._address)
+        return places | {name: former[name] for name in former if name not in places}
 
     def _published(self) -> resource_file.ResourceFile | None:
         """The content of the resource file; None if there is none."""
