@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from attrs import define, field
 
 from mwpy._core.master.events import Send, Stored
-from mwpy._values import messages
+from mwpy._roles.sessions import Said
+from mwpy._values.messages import Handled
 from mwpy._values.records import ResultsHandedOver
 
 __all__ = ["CommittedSends"]
@@ -44,7 +45,7 @@ class CommittedSends:
     """By peer: the messages that wait, in their order, each with its number."""
     _stored: deque[Stored] = field(factory=deque)
     """News for the core."""
-    _said: deque[tuple[bytes, messages.Handled]] = field(factory=deque)
+    _said: deque[tuple[bytes, Handled]] = field(factory=deque)
     """What to say about handled messages, each with its peer."""
     _has_failed: bool = False
     _is_closed: bool = False
@@ -78,12 +79,12 @@ class CommittedSends:
         self._stored.append(Stored(record, row))
         self._wake()
 
-    def handled(self, said: Iterable[tuple[bytes, messages.Handled]]) -> None:
+    def handled(self, said: Said) -> None:
         """What these messages say is in the file. The writer's thread calls this."""
         self._said.extend(said)
         self._wake()
 
-    def take_said(self) -> list[tuple[bytes, messages.Handled]]:
+    def take_said(self) -> Said:
         """Return what can be said about handled messages, in order."""
         return [self._said.popleft() for _ in range(len(self._said))] if self._said else []
 

@@ -29,7 +29,7 @@ from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, RecordSt
 from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
-from mwpy._roles.sessions import Sessions
+from mwpy._roles.sessions import Said, Sessions
 from mwpy._roles.store_delay import StoreDelay
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
@@ -56,15 +56,11 @@ LINGER_S = 0.5
 """Seconds for sending the last messages."""
 
 
-_Said = Sequence[tuple[bytes, messages.Handled]]
-"""What is said about handled messages, each with its peer."""
-
-
 def _hand_over(
     outcomes: Sequence[tuple[SimpleQueue[Actions | BaseException], Actions]],
     sends: CommittedSends,
     held: int,
-    said: _Said,
+    said: Said,
 ) -> None:
     for queue, actions in outcomes:
         queue.put(actions)
@@ -286,7 +282,7 @@ class MasterIo:
             return False
         return command.last > self.submissions.taken
 
-    def _do(self, actions: Actions, said: _Said) -> None:
+    def _do(self, actions: Actions, said: Said) -> None:
         self._audit.write(actions.records, self._clock.wall())
         sends, held = (actions.sends, 0) if self._store is None else self._to_send(actions)
         for send in sends:
@@ -318,14 +314,7 @@ class MasterIo:
         waiting.drop((*actions.forget, *actions.disconnect))
         return [*due, *others] if due else others, waiting.held if waiting.held > before else 0
 
-    def _save(
-        self,
-        store: RecordStore,
-        actions: Actions,
-        news: bool,
-        held: int,
-        said: _Said,
-    ) -> None:
+    def _save(self, store: RecordStore, actions: Actions, news: bool, held: int, said: Said) -> None:
         """Store what happened. The threads that use the master get the outcomes when they are in the file."""
         outcomes = [(self.outcomes, actions)] if news else []
         outcomes += self.executors.take()

@@ -23,7 +23,10 @@ from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.ids import Buffer
 
-__all__ = ["Sessions"]
+__all__ = ["Said", "Sessions"]
+
+Said = Sequence[tuple[bytes, messages.Handled]]
+"""What is said about handled messages, each with its peer."""
 
 
 @define(eq=False)
@@ -39,7 +42,7 @@ class _Known:
     """The name of its newest connection."""
     is_away: bool = False
     """Whether this connection has ended."""
-    known_handled: int = 0
+    acknowledged: int = 0
     """How many messages the agent may know to be handled."""
     repeated: int = 0
     """How many messages that were handled the agent sends again."""
@@ -119,7 +122,7 @@ class Sessions:
         elif not known.is_away:
             self._link.send(known.connection, frames)
 
-    def due(self, now: float) -> list[tuple[bytes, messages.Handled]]:
+    def due(self, now: float) -> Said:
         """Return what to say about handled messages, each with its peer, in the sessions in which this is due."""
         self.say_at = inf
         found: list[tuple[bytes, messages.Handled]] = []
@@ -132,12 +135,12 @@ class Sessions:
             found.append((peer, known.session.said()))
         return found
 
-    def say(self, said: Sequence[tuple[bytes, messages.Handled]]) -> None:
+    def say(self, said: Said) -> None:
         """Say how many messages were handled, as `due` has returned it. An agent that is away learns it later."""
         for peer, message in said:
             known = self._known.get(peer)
             if known is not None and not known.is_away:
-                known.known_handled = message.count
+                known.acknowledged = message.count
                 self._link.send(known.connection, wire.encode(message))
 
     # ---- connections ---------------------------------------------------------------------------------------
@@ -192,8 +195,8 @@ class Sessions:
         self._peers[connection] = peer
         known.connection, known.is_away = connection, False
         self._owing.pop(peer, None)
-        known.repeated = known.session.handled - known.known_handled
-        welcome = replace(known.welcome, handled=known.known_handled)
+        known.repeated = known.session.handled - known.acknowledged
+        welcome = replace(known.welcome, handled=known.acknowledged)
         for frames in (wire.encode(welcome), *kept):
             self._link.send(connection, frames)
         return peer
