@@ -12,7 +12,7 @@ from tests.stored import algorithm, opened, write
 
 from mwpy._database.presence import Presence
 from mwpy._roles.run_store import RunStore
-from mwpy._roles.store_delay import StoreDelay
+from mwpy._roles.store_watch import StoreWatch
 
 
 @pytest.fixture
@@ -60,13 +60,13 @@ def test_a_file_that_is_not_where_it_was_is_named(path: Path, change: Callable[[
 def test_the_user_learns_once_that_the_run_database_was_deleted(path: Path) -> None:
     writer = opened(path)
     notices: list[str] = []
-    delay = StoreDelay(RunStore(path, lambda _: writer), notices.append)
-    assert not delay.look()
+    watch = StoreWatch(RunStore(path, lambda _: writer), notices.append)
+    assert not watch.look()
     assert notices == []
     path.unlink()
     until(lambda: writer.missing() is not None, "the second thread of the writer to look")
     for _ in range(2):
-        assert not delay.look()
+        assert not watch.look()
     [notice] = notices
     assert notice.startswith(f"{path} was deleted, renamed or replaced while the master uses it. The master goes on")
     writer.close()

@@ -30,7 +30,7 @@ from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
 from mwpy._roles.sessions import Said, Sessions
-from mwpy._roles.store_delay import StoreDelay
+from mwpy._roles.store_watch import StoreWatch
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
@@ -100,9 +100,9 @@ class MasterIo:
         )
         """The agents on this machine."""
         self._store = store
-        self._delay = None if store is None else StoreDelay(store, lambda text: self._notice([text]))
-        if store is not None and self._delay is not None:
-            store.watch(self._delay.look)
+        self._store_watch = None if store is None else StoreWatch(store, lambda text: self._notice([text]))
+        if store is not None and self._store_watch is not None:
+            store.watch(self._store_watch.look)
         self.committed = CommittedSends(link.wake)
         """What follows when records are stored."""
         self.submissions = Submissions(core.state.jar, keyed=store is not None)
@@ -222,7 +222,7 @@ class MasterIo:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
             if self.resource is not None:
                 self._notice(self.resource.offer(self._content(self.resource), now))
-            core.silence.waits_for_disk = self._delay is not None and self._delay.look()
+            core.silence.waits_for_disk = self._store_watch is not None and self._store_watch.look()
             if closing is None and platform.node() not in state.members.excluded:
                 self.local.look()
         if closing is None:

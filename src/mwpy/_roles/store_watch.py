@@ -15,7 +15,7 @@ from attrs import define
 
 from mwpy._roles.edges import RecordStore
 
-__all__ = ["StoreDelay"]
+__all__ = ["StoreWatch"]
 
 SHORT_S = 1.0
 """After this many seconds of a write, other reasons why nothing progresses are not reported."""
@@ -28,7 +28,7 @@ GROWTH = 3.0
 
 
 @define(eq=False)
-class StoreDelay:
+class StoreWatch:
     """Watches the store of a master. The I/O thread calls it.
 
     Args:
