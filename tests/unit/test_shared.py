@@ -149,7 +149,7 @@ def test_little_memory_is_kept() -> None:
     files.clear()
     copies.clear()
     assert sum(free.size for free in shared._free) <= shared.FREE_BYTES * 2
-    assert sum(size for _, size in mappings._spare) <= mappings.SPARE_BYTES
+    assert sum(pages.size for pages in mappings._Memory.spare) <= mappings.SPARE_BYTES
 
 
 def num_mappings() -> int:
@@ -260,6 +260,31 @@ def test_a_view_keeps_the_memory_of_its_file() -> None:
 
 
 REVERSE = "a sealed file that is passed as a reused file, or the reverse"
+
+
+class Reader:
+    """An object of a user that refers to itself, and reads a view when it ends."""
+
+    def __init__(self, view: memoryview, found: list[bytes]) -> None:
+        self.view, self.found, self.itself = view, found, self
+
+    def __del__(self) -> None:
+        other = mappings.new_memory(len(self.view))
+        other[:] = bytes(len(other))
+        self.found.append(bytes(self.view))
+
+
+@pytest.mark.parametrize("size", [LARGE_BYTES, MEGABYTE, 4 * MEGABYTE])
+@pytest.mark.parametrize("passes_on", [True, False])
+def test_the_garbage_collector_ends_the_memory_after_all_its_users(size: int, passes_on: bool) -> None:
+    """It calls the finalizers of all objects of a cycle in any order, so it must not see what unmaps memory."""
+    found: list[bytes] = []
+    (view,) = received(*passed(lend([b"x" * size])), passes_on=passes_on)
+    shared._known.clear()  # nothing else keeps the file mapped
+    reader = Reader(view, found)
+    del reader, view
+    gc.collect()
+    assert found == [b"x" * size]
 
 
 def unsealed(seals: int, content: bytes = LARGE) -> int:

@@ -24,7 +24,7 @@ import os
 
 from attrs import define, field
 
-from mwpy._transport.mappings import Mapping, drop_pages
+from mwpy._transport.mappings import Mapping, Pages, drop_pages
 
 __all__ = ["IN_PLACE"]
 
@@ -71,7 +71,7 @@ class InPlace:
         if self._is_doubtful and (self._sizes or self._num_copies):
             self._num_copies -= self._num_copies > 0
             return False
-        return self.look_up() and mapping.private(fd) not in self._sizes
+        return self.look_up() and mapping.private(fd).address not in self._sizes
 
     def look_up(self) -> bool:
         """Return whether the kernel says something about the pages of this process."""
@@ -82,24 +82,24 @@ class InPlace:
                 self._page_map = -1
         return self._page_map != -1
 
-    def take(self, mapping: Mapping, fd: int) -> int:
-        """Use the private mapping of a file. Return its address."""
-        address = mapping.private(fd)
-        self._sizes[address] = mapping.size
-        return address
+    def take(self, mapping: Mapping, fd: int) -> Pages:
+        """Use the private mapping of a file."""
+        pages = mapping.private(fd)
+        self._sizes[pages.address] = pages.size
+        return pages
 
-    def give_back(self, address: int) -> None:
+    def give_back(self, pages: Pages) -> None:
         """Return a private mapping. It shows the file again."""
-        size = self._sizes.pop(address)
+        del self._sizes[pages.address]
         assert self._page_map is not None, "it was opened first"
-        count = size // mmap.PAGESIZE
+        count = pages.size // mmap.PAGESIZE
         try:
-            kinds = {*os.pread(self._page_map, 8 * count, 8 * address // mmap.PAGESIZE)[7::8]}
+            kinds = {*os.pread(self._page_map, 8 * count, 8 * pages.address // mmap.PAGESIZE)[7::8]}
         except OSError:  # some code of this process has closed the file
             kinds = set()
         self._is_doubtful = not kinds <= _NOT_WRITTEN
         if self._is_doubtful or kinds.isdisjoint(_OF_FILE):  # then it is perhaps another file that was read
-            drop_pages(address, size)
+            drop_pages(pages)
         if self._is_doubtful:
             self._num_copies = COPIES
 

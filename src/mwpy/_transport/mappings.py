@@ -8,6 +8,10 @@ They also release the interpreter lock, and a thread of a master may then wait f
 
 Memory that is given back to the kernel and requested again costs a page fault for each 4 KiB, 250 µs for 1 MB in a
 virtual machine. This is four times as much as filling it. So a little of it is kept.
+
+The objects that own memory are invisible to the garbage collector (`gc=False`). Of the objects of a cycle, it calls all
+finalizers first, in any order (PEP 442). It would end memory that the finalizer of another object still uses. Such an
+owner ends when nothing refers to it any more.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import ctypes
 import mmap
 import os
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
-__all__ = ["Mapping", "drop_pages", "map_file", "new_memory", "unmap", "view_of"]
+from msgspec import Struct
+
+__all__ = ["Mapping", "Pages", "drop_pages", "map_file", "new_memory", "view_of"]
 
 UNIT_BYTES = 64 * 1024
 """Memory that is used again has a multiple of this size."""
@@ -31,12 +37,23 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-unmap = _libc.munmap
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def map_file(fd: int, size: int, *, is_writable: bool) -> int:
-    """Map a file privately. Return its address.
+class Pages(Struct, gc=False, eq=False):
+    """Mapped memory. It is unmapped when nothing refers to this object."""
+
+    address: int
+    size: int
+    _unmap: ClassVar[Any] = _libc.munmap
+    """Python forgets what a module has before it ends the last objects."""
+
+    def __del__(self) -> None:
+        self._unmap(self.address, self.size)
+
+
+def map_file(fd: int, size: int, *, is_writable: bool) -> Pages:
+    """Map a file privately.
 
     Raises:
         OSError: the process has too many mappings, or too little memory.
@@ -57,20 +74,17 @@ class Mapping:
         OSError: the process has too many mappings, or it may not write this file.
     """
 
-    __slots__ = ("_private", "address", "content", "size")
-
     def __init__(self, fd: int, size: int, writable_bytes: int) -> None:
         self.size = size
-        self._private: int | None = None
-        self.address: int | None = None
-        self.address = _mapped(size, mmap.PROT_READ, mmap.MAP_SHARED, fd)
-        if _libc.mprotect(self.address, writable_bytes, mmap.PROT_READ | mmap.PROT_WRITE):
+        self._private: Pages | None = None
+        self.pages = _mapped(size, mmap.PROT_READ, mmap.MAP_SHARED, fd)
+        if _libc.mprotect(self.pages.address, writable_bytes, mmap.PROT_READ | mmap.PROT_WRITE):
             raise _last_error()
-        self.content = view_of(self.address, size, None)
-        """A view that does not keep the mapping alive."""
+        self.content = view_of(self.pages.address, size, None)
+        """A view that does not keep the pages mapped."""
 
-    def private(self, fd: int) -> int:
-        """Return the address of a second mapping of the file, which is private and can be written.
+    def private(self, fd: int) -> Pages:
+        """Return a second mapping of the file, which is private and can be written.
 
         Raises:
             OSError: as for `map_file`.
@@ -79,22 +93,17 @@ class Mapping:
             self._private = map_file(fd, self.size, is_writable=True)
         return self._private
 
-    def __del__(self) -> None:
-        for address in (self.address, self._private):
-            if address is not None:
-                unmap(address, self.size)
 
-
-def drop_pages(address: int, size: int) -> None:
+def drop_pages(pages: Pages) -> None:
     """Drop the pages of a private mapping: what was written there is lost, and it shows its file again."""
-    _libc.madvise(address, size, mmap.MADV_DONTNEED)
+    _libc.madvise(pages.address, pages.size, mmap.MADV_DONTNEED)
 
 
-def _mapped(size: int, protection: int, flags: int, fd: int) -> int:
+def _mapped(size: int, protection: int, flags: int, fd: int) -> Pages:
     address: int | None = _libc.mmap(None, size, protection, flags, fd, 0)
     if address is None or address == _FAILED:
         raise _last_error()
-    return address
+    return Pages(address, size)
 
 
 def _last_error() -> OSError:
@@ -103,29 +112,24 @@ def _last_error() -> OSError:
 
 
 def view_of(address: int, size: int, owner: object) -> memoryview:
-    """Return a view of mapped memory. It keeps the owner alive, which unmaps the memory when it ends."""
+    """Return a view of mapped memory. It keeps the owner alive, which the garbage collector should not see."""
     array: Any = (ctypes.c_ubyte * size).from_address(address)
     array.owner = owner
     return memoryview(array).cast("B")
 
 
-_spare: deque[tuple[int, int]] = deque()
-"""Address and size of memory that nobody uses."""
-
-
-class _Memory:
+class _Memory(Struct, gc=False, eq=False):
     """Memory that is used again after its end."""
 
-    __slots__ = ("address", "size")
+    pages: Pages
+    spare: ClassVar[deque[Pages]] = deque()
+    """Memory that nobody uses."""
 
-    def __init__(self, address: int, size: int) -> None:
-        self.address, self.size = address, size
-
-    def __del__(self) -> None:
-        _spare.append((self.address, self.size))
-        while sum(size for _, size in [*_spare]) > SPARE_BYTES:
+    def __del__(self, most_bytes: int = SPARE_BYTES) -> None:
+        self.spare.append(self.pages)
+        while sum(pages.size for pages in [*self.spare]) > most_bytes:
             try:
-                unmap(*_spare.popleft())
+                self.spare.popleft()
             except IndexError:  # another thread took it
                 return
 
@@ -137,17 +141,18 @@ def new_memory(size: int) -> memoryview:
         MemoryError: there is none.
     """
     wanted = -(-size // UNIT_BYTES) * UNIT_BYTES
-    for _ in range(len(_spare)):
+    spare = _Memory.spare
+    for _ in range(len(spare)):
         try:
-            address, found = _spare.popleft()
+            pages = spare.popleft()
         except IndexError:  # another thread took it
             break
-        if found == wanted:
-            return view_of(address, size, _Memory(address, wanted))
-        _spare.append((address, found))
+        if pages.size == wanted:
+            return view_of(pages.address, size, _Memory(pages))
+        spare.append(pages)
     try:
         anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        address = _mapped(wanted, mmap.PROT_READ | mmap.PROT_WRITE, anonymous, -1)
+        pages = _mapped(wanted, mmap.PROT_READ | mmap.PROT_WRITE, anonymous, -1)
     except OSError:
         return memoryview(bytearray(size))  # this process has too many mappings
-    return view_of(address, size, _Memory(address, wanted))
+    return view_of(pages.address, size, _Memory(pages))

@@ -42,10 +42,10 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import NamedTuple
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._transport.in_place import IN_PLACE
-from mwpy._transport.mappings import Mapping, map_file, new_memory, unmap, view_of
+from mwpy._transport.mappings import Mapping, Pages, map_file, new_memory, view_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
@@ -142,12 +142,12 @@ class SharedFile:
     """
 
     def __init__(self, fd: int, size: int, *, passes_on: bool, mapping: Mapping | None = None, hop: int = 0) -> None:
-        self._address: int | None = None
+        self._pages: Pages | None = None
         self._num_forks = IN_PLACE.num_forks
         if mapping is None:
-            self._address = map_file(fd, size, is_writable=not passes_on)
+            self._pages = map_file(fd, size, is_writable=not passes_on)
         else:
-            self._address = mapping.address if passes_on else IN_PLACE.take(mapping, fd)
+            self._pages = mapping.pages if passes_on else IN_PLACE.take(mapping, fd)
         self._is_writable = not passes_on
         self._mapping = mapping
         self._hop = hop
@@ -164,8 +164,8 @@ class SharedFile:
 
     def view(self, start: int, size: int) -> memoryview:
         """Return a part of the content."""
-        assert self._address is not None, "the file was not mapped"
-        view = view_of(self._address + start, size, Part(self, start))
+        assert self._pages is not None, "the file was not mapped"
+        view = view_of(self._pages.address + start, size, Part(self, start))
         return view if self._is_writable else view.toreadonly()
 
     def about_to_pass(self) -> int:
@@ -178,13 +178,12 @@ class SharedFile:
         return self._hop + 1
 
     def __del__(self) -> None:
-        if self._address is None:
+        if self._pages is None:
             return
-        if self._mapping is None:
-            unmap(self._address, self.size)
-        elif self._owner == os.getpid():  # else this is a fork, which has copies of the views
+        is_fork = self._owner != os.getpid()  # it has copies of the views
+        if self._mapping is not None and not is_fork:
             if self._is_writable:
-                IN_PLACE.give_back(self._address)
+                IN_PLACE.give_back(self._pages)
             if self._hop:
                 if not self._is_writable or self._num_forks == IN_PLACE.num_forks:
                     self._mapping.content[self._hop] = RELEASED
@@ -195,9 +194,8 @@ class SharedFile:
             _close(self.fd)
 
 
-@frozen
-class Part:
-    """Where the memory of a view is."""
+class Part(Struct, frozen=True, gc=False):
+    """Where the memory of a view is. It owns the memory of this view; see `mappings.py`."""
 
     file: SharedFile
     start: int
