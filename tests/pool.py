@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 from tests.spans import MAX, ids_of, span
 
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
@@ -27,7 +27,7 @@ class Pool:
     """A core, and hosts with one agent and one slave each. What the core does is collected."""
 
     def __init__(self, *hosts: str, verify: float = 100.0, settings: MasterSettings | None = None) -> None:
-        self.core = MasterCore(evolve(settings or MasterSettings("m", "g"), verify=verify))
+        self.core = MasterCore(replace(settings or MasterSettings("m", "g"), verify=verify))
         self.done: list[records.Record] = []
         self.results: dict[int, Result[object]] = {}
         self.sent: list[tuple[str, messages.Message]] = []

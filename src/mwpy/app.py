@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._system import open_files, script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
@@ -335,8 +335,8 @@ def local_master(
         run_database_sync=run_database_sync,
         rerun=rerun,
     )
-    options = evolve(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
-    return _local_master(slaves, evolve(options, lifetime=check_seconds("lifetime", lifetime)), policy)
+    options = replace(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
+    return _local_master(slaves, replace(options, lifetime=check_seconds("lifetime", lifetime)), policy)
 
 
 def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
@@ -344,7 +344,7 @@ def _local_master(slaves: int | None, options: Options, policy: Policies) -> Loc
     from mwpy._roles.local_start import start_local
 
     forked = _forked(lambda given: run_agent(given, [sys.executable, *AGENT]))
-    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)), forked)
+    computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), forked)
     from mwpy.local import LocalMaster
 
     return LocalMaster(computation, policy)

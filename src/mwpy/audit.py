@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._system import clock
 from mwpy._system.background import TextWriter
@@ -89,8 +89,7 @@ def _on_screen(text: str) -> str:
     return "mwpy: " + seen.replace("\n", "\n  ") + "\n"
 
 
-@frozen
-class End:
+class End(Struct, frozen=True):
     """The end of one slave, as read from an audit file."""
 
     time: str

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._roles.executor_computation import OwnComputation, SharedComputation
 from mwpy._roles.executor_demand import Demand
@@ -126,7 +126,7 @@ class Executor(concurrent.futures.Executor):
             run_database_sync=run_database_sync,
             rerun=rerun,
         )
-        options = evolve(options, reuse_changed_code=reuse_changed_code)
+        options = replace(options, reuse_changed_code=reuse_changed_code)
         if resource_file is None:
             if system is not None:
                 raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
@@ -137,7 +137,7 @@ class Executor(concurrent.futures.Executor):
             path = Path(resource_file).absolute()
             overseer = _overseer(path, system, max_jobs, overseer_options)
             most = max_jobs + (slaves or 0)
-            options = evolve(options, resource_file=str(path))
+            options = replace(options, resource_file=str(path))
             computation = OwnComputation(partial(start_local, slaves or 0, options))
             thread = ExecutorThread(computation, policy, wrap, slaves or 0, Demand(most), overseer)
         thread.progress = shown

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, field, frozen
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from mwpy._values import staleness
 from mwpy._values.errors import ResourceFileError
@@ -33,8 +34,7 @@ JOBS_S = 5.0
 at once. Because of this delay, the file is not written every second when jobs change every second."""
 
 
-@frozen
-class MemberKeys:
+class MemberKeys(Struct, frozen=True):
     """The keys of a member, as Z85 text."""
 
     server_public: str
@@ -42,8 +42,7 @@ class MemberKeys:
     member_secret: str
 
 
-@frozen
-class ResourceFile:
+class ResourceFile(Struct, frozen=True):
     """The content of a resource file."""
 
     computation_status: str
@@ -66,10 +65,10 @@ class ResourceFile:
     """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
     client_timeout: float = 30.0
     """After this silence of the network, in seconds, an agent counts its master as gone."""
-    connected_jobs: dict[str, int] = field(factory=dict)
+    connected_jobs: dict[str, int] = field(default_factory=dict)
     """The connected jobs of a batch system. The value is the number of slaves of the job that hold tasks, are reserved
     for tasks, or are still starting."""
-    excluded_hosts: dict[str, list[str]] = field(factory=dict)
+    excluded_hosts: dict[str, list[str]] = field(default_factory=dict)
     """The hosts that get no more work, because tasks fail there that succeed elsewhere. Each has the ids of its last
     jobs, because a batch system may use another name for the host."""
 
@@ -191,8 +190,7 @@ def _curve_key(reader: _Reader, key: str) -> str:
     return value
 
 
-@frozen
-class _Reader:
+class _Reader(Struct, frozen=True):
     path: str
     document: Any
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.batch.systems import until
 from tests.systems.slurm import SlurmNode
 
@@ -80,7 +80,7 @@ def test_a_job_does_not_start_on_a_node_that_it_avoids(edge: Slurm, launch: Call
     until(lambda: [job.state for job in mine(edge, launch)] == [JobState.RUNNING], "a job that runs")
     [job] = mine(edge, launch)
     with pytest.raises(BatchUnavailable, match="Requested node configuration is not available"):
-        edge.submit(evolve(launch("sleep 300"), avoided=(job.host,)), 1)
+        edge.submit(replace(launch("sleep 300"), avoided=(job.host,)), 1)
     edge.remove([job.job_id])
     assert ended(edge, job.job_id).host == job.host
 

@@ -12,7 +12,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from attrs import evolve
+from msgspec.structs import replace
 from tests.integration.apps.stage import Running, Stage, until
 from tests.integration.test_bad_member import member, received
 from tests.loopback import Agent, Loopback
@@ -213,7 +213,7 @@ def test_an_agent_goes_on_looking_if_the_next_master_dies_before_it_accepts_the_
     keys = resource_file.MemberKeys(server_keys(key).public, member_pair.public, member_pair.secret)
     left = resource_file.read(stage.resource)
     resource_file.write(
-        stage.resource, evolve(left, generation="short", master_addresses=(address,), keys=keys, timestamp=time.time())
+        stage.resource, replace(left, generation="short", master_addresses=(address,), keys=keys, timestamp=time.time())
     )
     until(lambda: any(isinstance(each, Frames) for each in second.poll(0.1, time.monotonic())), "a Hello")
     second.close(0.0)

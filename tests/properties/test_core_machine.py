@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 from tests.spans import MAX, MIN, ids_of, spans_in
 
 from mwpy._core.master import allocation
@@ -595,7 +596,7 @@ class _MasterMachine(RuleBasedStateMachine):
         elif address == "unknown":
             sid = SlaveId("SLAVE-1000")
         policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, after=after, memory_max=memory)
-        policy = evolve(policy, retries_errors=errors and retry, speculate=speculate and retry)
+        policy = replace(policy, retries_errors=errors and retry, speculate=speculate and retry)
         for _ in range(count):
             number = len(self.tasks) + 1
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")

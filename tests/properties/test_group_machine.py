@@ -13,10 +13,11 @@ from itertools import chain, repeat
 from typing import Any
 from weakref import ref
 
-from attrs import define, evolve, field
+from attrs import define, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from msgspec.structs import replace
 from tests.spans import MAX, ids_of, spans_in
 
 from mwpy._core.master.algorithms import Defined
@@ -349,7 +350,7 @@ class _GroupMachine(RuleBasedStateMachine):
         refers = [known[at] for at in sorted({pick % len(known) for pick in chosen})] if known else []
         self.hold([each for each in refers if not each.is_held])
         number = len(self.tasks) + 1
-        task = _Task(number, evolve(policy, keep=keep), f"call of {number}", refers=refers, is_held=keep)
+        task = _Task(number, replace(policy, keep=keep), f"call of {number}", refers=refers, is_held=keep)
         self.tasks.append(task)
         payload, _ = CODEC.dumps_value(task.call)
         if refers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.unit.test_agent_shares import SETTINGS, do, heard, new_core, opened, slave_heard, tasks
 
 from mwpy._core.agent import shares
@@ -127,7 +127,7 @@ def test_a_released_value_is_dropped_when_no_task_of_a_slave_needs_it(core: Agen
 
 
 def test_values_that_stay_are_not_dropped_for_other_objects() -> None:
-    core = new_core(evolve(SETTINGS, max_share_bytes=100))
+    core = new_core(replace(SETTINGS, max_share_bytes=100))
     keep(core)
     assert do(core, tasks(2, Share("other", 1000))) == [("open", "other"), ("pass on", 1, [2])]
 
@@ -135,7 +135,7 @@ def test_values_that_stay_are_not_dropped_for_other_objects() -> None:
 @pytest.mark.parametrize("limit", ["memory", "number", "bytes"])
 def test_a_value_without_room_goes_to_the_master(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most half of the memory of the job is used."""
-    core = new_core(evolve(SETTINGS, memory_bytes=300) if limit == "memory" else SETTINGS)
+    core = new_core(replace(SETTINGS, memory_bytes=300) if limit == "memory" else SETTINGS)
     if limit == "number":
         monkeypatch.setattr(shares, "KEPT_MAX", 1)
     elif limit == "bytes":

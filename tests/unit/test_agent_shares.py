@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from attrs import evolve
 from msgspec.structs import replace
 
 from mwpy._core.agent.core import AgentCore
@@ -159,7 +158,7 @@ def test_a_part_that_nobody_asked_for_is_ignored(core: AgentCore) -> None:
 
 def test_objects_that_no_task_needs_are_dropped_when_all_are_too_large() -> None:
     """The one that was used least recently goes first, and the slaves that know it forget it."""
-    core = new_core(evolve(SETTINGS, max_share_bytes=2500))
+    core = new_core(replace(SETTINGS, max_share_bytes=2500))
     shares = [Share(f"object {number}", 1000) for number in range(4)]
     for number, share in enumerate(shares[:2], 1):
         do(core, tasks(number, share), opened(share, complete=True), result(number))
@@ -175,7 +174,7 @@ def test_objects_that_no_task_needs_are_dropped_when_all_are_too_large() -> None
 
 
 def test_an_object_that_a_task_needs_is_not_dropped() -> None:
-    core = new_core(evolve(SETTINGS, max_share_bytes=500))
+    core = new_core(replace(SETTINGS, max_share_bytes=500))
     do(core, tasks(1, SMALL), opened(SMALL, complete=True))
     assert do(core, tasks(2, LARGE, slave=2)) == [("open", "large"), ("pass on", 2, [2])]
     do(core, opened(LARGE, complete=True), result(2, slave=2))
@@ -188,7 +187,7 @@ def test_an_object_that_a_task_needs_is_not_dropped() -> None:
 
 
 def test_an_object_whose_slave_has_ended_can_be_dropped() -> None:
-    core = new_core(evolve(SETTINGS, max_share_bytes=500))
+    core = new_core(replace(SETTINGS, max_share_bytes=500))
     do(core, tasks(1, SMALL), opened(SMALL, complete=True), SlaveExited(1, "killed by signal 11", NO_WORDS, 1))
     assert ("drop", "small") in do(core, tasks(2, LARGE, slave=2))
 
@@ -210,7 +209,7 @@ def test_tasks_learn_why_an_object_cannot_be_kept(core: AgentCore) -> None:
 
 
 def test_an_object_that_is_larger_than_the_memory_of_the_job_is_refused() -> None:
-    core = new_core(evolve(SETTINGS, memory_bytes=2 << 20))
+    core = new_core(replace(SETTINGS, memory_bytes=2 << 20))
     [passed_on, given] = do(core, tasks(1, LARGE))
     assert passed_on == ("pass on", 1, [1])
     assert "of 12.0 MiB does not fit into the 2.0 MiB of memory that the job of this agent has" in str(given)
@@ -227,7 +226,7 @@ def test_an_object_whose_tasks_have_ended_is_given_up(core: AgentCore) -> None:
 
 
 def test_tasks_that_were_taken_back_need_nothing(core: AgentCore) -> None:
-    core = new_core(evolve(SETTINGS, max_share_bytes=500))
+    core = new_core(replace(SETTINGS, max_share_bytes=500))
     do(core, tasks(1, SMALL), opened(SMALL, complete=True))
     do(core, Recalled(1, 0, 1))
     assert ("drop", "small") in do(core, tasks(2, LARGE))

@@ -25,9 +25,7 @@ from mwpy._values.errors import UsageError
 class _Modules(UserModules):
     """Modules that were edited or loaded again as a test says."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.reloaded = False
+    reloaded: bool = False
 
     def look(self) -> bool:
         reloaded, self.reloaded = self.reloaded, False

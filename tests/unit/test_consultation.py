@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 
 import pytest
-from attrs import asdict, define, field
+from attrs import define, field
+from msgspec import to_builtins
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._doctor.consultation import Consultation
@@ -17,7 +18,7 @@ LAUNCH = Launch("m", "/r.rsc", ("python", "--mw-slave"), 1, "/logs")
 
 REPORT = Report("node1", "3.11.7", "/usr/bin/python3", 1000.0, {"mwpy": "1"}, 8, None, 1 << 40, imports={})
 
-WELL = Outcome.of_process(0, 1.0, f"a warning\n{MARK}{json.dumps(asdict(REPORT))}\n")
+WELL = Outcome.of_process(0, 1.0, f"a warning\n{MARK}{json.dumps(to_builtins(REPORT))}\n")
 
 
 @define

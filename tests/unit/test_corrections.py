@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from attrs import evolve
 from msgspec.structs import replace
 from tests.pool import PLAIN, RIGHT, WRONG, Pool, first_holder, outvote
 from tests.spans import MAX, MIN, span
@@ -183,7 +182,7 @@ def test_results_in_doubt_are_computed_again_when_the_algorithm_asks() -> None:
         (3, None, "min"),
     ]
     assert [call.buffers for call in calls] == [(), (), [b"large"]]
-    assert calls[0].policy == evolve(policy, corrects=True, speculate=False)
+    assert calls[0].policy == replace(policy, corrects=True, speculate=False)
     assert pool.each_of(records.ResultsRecomputed) == [records.ResultsRecomputed([(1, 3)])]
     assert ask(pool) == []
     submit_again(pool, calls[:1], 5)

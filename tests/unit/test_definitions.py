@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.spans import defined, span
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Algorithms
@@ -90,7 +90,7 @@ def test_what_tasks_need_is_kept_even_if_it_is_too_large(core: MasterCore) -> No
     assert decide(core) == ([([1], [])], [])
     finish(core, 1)
     assert decide(core) == ([([2], [])], [1])
-    core.state.settings = evolve(core.state.settings, max_definition_bytes=SIZE)
+    core.state.settings = replace(core.state.settings, max_definition_bytes=SIZE)
     core.state.members.pace |= {3: 0.001, 4: 0.001}
     finish(core, 2)
     assert decide(core) == ([([3], [1, 2]), ([4], [])], [2])
@@ -159,7 +159,7 @@ class _Walked(OrderedDict[Any, Any]):
 
 def test_an_iteration_walks_no_table_of_algorithms(core: MasterCore) -> None:
     """The work of an iteration does not grow with the algorithms that were ever seen, nor with those that wait."""
-    core.state.settings = evolve(core.state.settings, max_definition_bytes=1 << 30)
+    core.state.settings = replace(core.state.settings, max_definition_bytes=1 << 30)
     jar = core.state.jar
     for task in range(1, 101):
         run(core, task, task)

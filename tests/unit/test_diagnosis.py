@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._doctor.diagnosis import Address, Report, diagnose, no_report, stuck
 from mwpy._values.jobs import Job, JobState, Outcome
@@ -59,18 +59,18 @@ def test_an_address_that_is_not_needed_is_spare() -> None:
 
 
 def test_a_small_difference_of_clocks_gives_no_negative_age() -> None:
-    found = {each.about: each.found for each in diagnose(evolve(WELL, file_age=-3.0), None, 999.0, 1001.0)}
+    found = {each.about: each.found for each in diagnose(replace(WELL, file_age=-3.0), None, 999.0, 1001.0)}
     assert found["resource file"] == "read, written 0 s ago"
 
 
 def test_a_job_without_a_resource_file_is_one_fault() -> None:
-    fault = evolve(WELL, file_fault="cannot read it", addresses=[], agent="")
+    fault = replace(WELL, file_fault="cannot read it", addresses=[], agent="")
     assert [about for about, _, _ in faults(fault)] == ["resource file"]
 
 
 def test_what_is_not_known_is_no_fault() -> None:
     """Facts may be missing: the memory of a machine, the time limit of a job, the packages of an application."""
-    dim = evolve(WELL, memory=None, seconds_left=None, imports={}, cores=1)
+    dim = replace(WELL, memory=None, seconds_left=None, imports={}, cores=1)
     assert faults(dim) == []
     found = {each.about: each.found for each in diagnose(dim, None, 999.0, 1001.0)}
     assert (found["memory"], found["time left"]) == ("not known", "no limit is known")
@@ -98,7 +98,7 @@ def test_what_is_not_known_is_no_fault() -> None:
 )
 def test_a_fault_comes_with_its_remedy(changes: dict[str, Any], about: str, found: str, remedy: str) -> None:
     """There is one fault, and all other findings are good."""
-    wrong = faults(evolve(WELL, **changes), WELL)
+    wrong = faults(replace(WELL, **changes), WELL)
     assert [each[0] for each in wrong] == [about]
     assert found in wrong[0][1]
     assert remedy in wrong[0][2]
@@ -114,15 +114,15 @@ def test_a_fault_comes_with_its_remedy(changes: dict[str, Any], about: str, foun
 )
 def test_another_version_than_here_is_a_fault(changes: dict[str, Any], about: str, found: str) -> None:
     """This holds for Python's minor versions, mwpy, and the application's packages, if there is a report from here."""
-    wrong = faults(evolve(WELL, **changes), WELL)
+    wrong = faults(replace(WELL, **changes), WELL)
     assert [each[0] for each in wrong] == [about]
     assert found in wrong[0][1]
-    assert faults(evolve(WELL, **changes)) == []
+    assert faults(replace(WELL, **changes)) == []
 
 
 def test_another_version_of_a_library_or_another_patch_version_of_python_is_no_fault() -> None:
     """Nevertheless, master and agents understand each other."""
-    other = evolve(WELL, python="3.11.2", libraries={"mwpy": "1.0", "pyzmq": "26"})
+    other = replace(WELL, python="3.11.2", libraries={"mwpy": "1.0", "pyzmq": "26"})
     assert faults(other, WELL) == []
     assert "pyzmq 26 there, 27 here" in diagnose(other, WELL, 999.0, 1001.0)[2].found
 
@@ -130,7 +130,7 @@ def test_another_version_of_a_library_or_another_patch_version_of_python_is_no_f
 def test_a_finished_computation_has_no_addresses() -> None:
     """Nothing is reported about a connection to a finished computation."""
     found = {
-        each.about for each in diagnose(evolve(WELL, addresses=[], agent="", file_fault="finished"), None, 0.0, 2000.0)
+        each.about for each in diagnose(replace(WELL, addresses=[], agent="", file_fault="finished"), None, 0.0, 2000.0)
     }
     assert not found & {"address", "master"}
 

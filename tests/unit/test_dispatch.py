@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.master_state import Books
 from tests.spans import MIN, ids_of
 
@@ -134,7 +134,7 @@ def test_an_addressed_task_that_its_slave_cannot_run_is_handed_back(books: Books
 
 
 def test_a_fixed_group_is_sent_whole(books: Books, dispatch: Dispatch) -> None:
-    books.state.settings = evolve(books.state.settings, task_group=3)
+    books.state.settings = replace(books.state.settings, task_group=3)
     slaves = [books.slave() for _ in range(2)]
     books.submit(4)
     dispatch.decide(0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.master_state import Books, sid
 from tests.spans import MAX, ids_of, span
 
@@ -19,7 +19,7 @@ def books() -> Books:
 
 @pytest.fixture
 def handback(books: Books) -> HandBack:
-    books.state.settings = evolve(books.state.settings, max_call_bytes=10)
+    books.state.settings = replace(books.state.settings, max_call_bytes=10)
     return HandBack(books.state)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.spans import MAX, span
 
 from mwpy._core.master import relay
@@ -305,7 +305,7 @@ def test_a_second_computation_ends_before_it_begins_if_nobody_needs_it() -> None
 
 def test_a_delayed_second_computation_is_stopped() -> None:
     master = Master(3)
-    task, agent = master.keep(evolve(KEEP, after=5.0))
+    task, agent = master.keep(replace(KEEP, after=5.0))
     master.vanish(agent)
     user = master.submit(task)
     died = messages.SlaveDied(1, task, Cause.CRASH, "it crashed", NO_WORDS)
@@ -375,7 +375,7 @@ def _failed(master: Master, user: int) -> str:
 
 def test_tasks_fail_if_a_lost_value_must_not_be_computed_twice() -> None:
     master = Master(3)
-    task, agent = master.keep(evolve(KEEP, retry=False))
+    task, agent = master.keep(replace(KEEP, retry=False))
     master.vanish(agent)
     user = master.submit(task)
     assert "cannot run again: its policy says retry=False" in _failed(master, user)
@@ -415,7 +415,7 @@ def test_a_lost_value_is_computed_from_other_lost_values() -> None:
 def test_tasks_fail_if_a_second_computation_does_not_end_well(how: str) -> None:
     """The algorithm has the first result, and gets neither another one nor an unrunnable task."""
     master = Master(3)
-    task, agent = master.keep(evolve(KEEP, attempts_max=1))
+    task, agent = master.keep(replace(KEEP, attempts_max=1))
     master.vanish(agent)
     user = master.submit(task)
     if how == "fails":
@@ -431,7 +431,7 @@ def test_tasks_fail_if_a_second_computation_does_not_end_well(how: str) -> None:
 def test_a_blocked_second_computation_may_fail() -> None:
     """Its failure is not given to the algorithm."""
     master = Master(3)
-    inner, _ = master.keep(evolve(KEEP, attempts_max=1))
+    inner, _ = master.keep(replace(KEEP, attempts_max=1))
     outer = master.submit(inner, policy=KEEP)
     agent = master.answer(outer, keeps=True)
     master.vanish(agent)
@@ -453,7 +453,7 @@ def test_the_reports_of_a_second_computation_are_not_given_out() -> None:
 def test_a_second_computation_for_a_slave_that_is_gone_goes_on_as_its_policy_says() -> None:
     master = Master(2)
     sids = list(master.core.state.members.slaves)
-    task, agent = master.keep(evolve(KEEP, sid=SlaveId(sids[0]), do_it_anyway=True))
+    task, agent = master.keep(replace(KEEP, sid=SlaveId(sids[0]), do_it_anyway=True))
     master.vanish(agent)
     master.submit(task)
     assert master.holder(task) == 1 - agent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.spans import MAX, span
 
 from mwpy._core.master import allocation
@@ -128,7 +128,7 @@ def test_slaves_are_needed_for_tasks_that_can_be_taken_back(core: MasterCore) ->
     core.decide(0.0)
     assert core.state.members.slaves[SlaveId("SLAVE-0")].held.count == 5
     assert core.counts().slaves_needed == 4
-    core.state.settings = evolve(core.state.settings, task_group=5)
+    core.state.settings = replace(core.state.settings, task_group=5)
     assert core.counts().slaves_needed == 0
     core.submit(_tasks(11))
     assert core.counts().slaves_needed == 3

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.interrupts import moments
 from tests.spans import MAX
 
@@ -805,7 +805,7 @@ def test_results_in_doubt_are_computed_again_until_none_is_left(
     io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second results have the ids and tags of the first ones; the tag of an item of a map is the item."""
-    inbox = Inbox(access, evolve(SETTINGS, verify=10.0))
+    inbox = Inbox(access, replace(SETTINGS, verify=10.0))
     closed = Portion(MapTasks(closed=True), 9, 0, (), 1, 0)
     first = [_call(3, "mine"), _call(5, Portion(MapTasks(), 4, 0, ["a", "b"], 1, 0)), _call(9, closed)]
     _hand_out(io, monkeypatch, first, [_call(6)])
@@ -819,7 +819,7 @@ def test_results_in_doubt_are_computed_again_until_none_is_left(
 def test_a_second_result_that_does_not_count_is_a_failure(
     io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inbox = Inbox(access, evolve(SETTINGS, verify=10.0))
+    inbox = Inbox(access, replace(SETTINGS, verify=10.0))
     call = _call(3)
     call.only = "host"
     _hand_out(io, monkeypatch, [call])
@@ -835,7 +835,7 @@ def test_a_second_computation_may_be_unrunnable_or_late(
     io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit of the time ends the wait, and the next call returns the rest. Other unrunnable tasks stay."""
-    inbox, call = Inbox(access, evolve(SETTINGS, verify=10.0)), _call(3, "mine")
+    inbox, call = Inbox(access, replace(SETTINGS, verify=10.0)), _call(3, "mine")
     _hand_out(io, monkeypatch, [call])
     io.runs = False
     with pytest.raises(UsageError, match="the timeout must be a number"):

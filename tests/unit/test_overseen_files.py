@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._core.overseer.state import OverseerSettings
@@ -74,7 +74,7 @@ def test_an_agent_runs_what_the_resource_file_names_or_another_program() -> None
     own = ("--mw-slave", "--mw-slave-processes", "4", "own", "--", "--mw-x")
     assert agent_command(CONTENT, (), 4) == ("/env/bin/python", "app.py", *own)
     assert agent_command(CONTENT, ("packed.pex",), 4) == ("packed.pex", *own)
-    plain = evolve(CONTENT, slave_arguments=("app.py",))
+    plain = replace(CONTENT, slave_arguments=("app.py",))
     assert agent_command(plain, (), 1) == ("/env/bin/python", "app.py", "--mw-slave", "--mw-slave-processes", "1")
 
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.core import OverseerCore
@@ -53,7 +53,7 @@ class Desk:
         """Change the content of a resource file."""
         old = self.needs.get(mark, NEED)
         assert isinstance(old, Need)
-        self.needs[mark] = evolve(old, **changes)  # type: ignore[arg-type]
+        self.needs[mark] = replace(old, **changes)
 
     def job(
         self,
@@ -467,7 +467,7 @@ def test_a_file_that_cannot_be_read_decides_nothing(desk: Desk) -> None:
     assert desk.look().say == []
     lines = [line for _ in range(400) for line in desk.look().say if "torn" in line]
     assert len(lines) == 3
-    desk.needs["a"] = evolve(NEED, slaves_needed=2)
+    desk.needs["a"] = replace(NEED, slaves_needed=2)
     actions = desk.look()
     assert (actions.submit, actions.say[0]) == ([Submit("a", 2)], "A: the resource file is readable again")
 
@@ -593,7 +593,7 @@ def test_nothing_is_submitted_before_it_is_known_how_the_last_jobs_ended(desk: D
 
 def on(host: str, outcome: Outcome = DIED) -> Outcome:
     """The same outcome on this machine."""
-    return evolve(outcome, host=host)
+    return replace(outcome, host=host)
 
 
 def test_a_machine_on_which_jobs_fail_is_avoided_if_jobs_run_well_elsewhere(desk: Desk) -> None:

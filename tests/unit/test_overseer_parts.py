@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
@@ -255,7 +255,7 @@ def test_missing_jobs_are_the_needed_ones_less_those_on_their_way() -> None:
     listed["6"] = Job("6", "a", RUNNING, 600.0)
     computation = watched(listed, slaves_needed=9, slaves_per_job=4, connected={"3": 4})
     computation.note_idleness(0.0)
-    listed["2"] = evolve(listed["2"], state=QUEUED)
+    listed["2"] = replace(listed["2"], state=QUEUED)
     computation.note_idleness(600.0)
     assert [job.job_id for job in computation.unconnected()] == ["6"]
     assert (computation.coming, computation.missing) == (2, 1)

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec import field
 
 from mwpy._roles import meter
 from mwpy._roles.meter import Figures, Meter
@@ -52,8 +53,7 @@ class _Shown:
 class _Cell(Cell):
     """A cell that is no notebook's."""
 
-    def __init__(self) -> None:
-        self.shown: list[tuple[str, str]] = []
+    shown: list[tuple[str, str]] = field(default_factory=list)
 
     def show(self, text: str, html: str) -> None:
         self.shown.append((text, html))

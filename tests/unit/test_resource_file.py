@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._values.errors import ResourceFileError
 from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, due, is_stale, read, write
@@ -21,7 +21,7 @@ CONTENT = ResourceFile(
 def test_a_written_file_is_read_is_private_and_has_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     path.write_text("old")
-    content = evolve(
+    content = replace(
         CONTENT,
         shortest_task=2.5,
         connected_jobs={"17.3": 2, "17.4": 0},
@@ -116,28 +116,28 @@ def test_a_file_without_jobs_has_none(tmp_path: Path) -> None:
 
 def test_changes_of_jobs_are_written_soon_but_not_each_second() -> None:
     """The file changes when a job connects, leaves or becomes idle, but not when it has more or fewer busy slaves."""
-    last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
+    last = replace(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
     for jobs in ({"1.0": 2}, {"1.0": 2, "1.1": 0, "1.2": 0}, {"1.0": 0, "1.1": 0}, {"1.0": 2, "1.1": 0, "1.2": 1}):
-        new = evolve(last, connected_jobs=jobs)
-        assert not due(last, evolve(new, timestamp=104.0))
-        assert due(last, evolve(new, timestamp=105.0))
-    assert not due(last, evolve(last, connected_jobs={"1.0": 1, "1.1": 0}, timestamp=399.0))
+        new = replace(last, connected_jobs=jobs)
+        assert not due(last, replace(new, timestamp=104.0))
+        assert due(last, replace(new, timestamp=105.0))
+    assert not due(last, replace(last, connected_jobs={"1.0": 1, "1.1": 0}, timestamp=399.0))
 
 
 def test_when_an_idle_job_gets_work_the_file_is_written_at_once() -> None:
     """Otherwise an overseer would remove the job."""
-    last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
-    assert due(last, evolve(last, connected_jobs={"1.0": 2, "1.1": 1}, timestamp=100.1))
+    last = replace(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
+    assert due(last, replace(last, connected_jobs={"1.0": 2, "1.1": 1}, timestamp=100.1))
 
 
 def test_when_a_host_is_excluded_the_file_is_written_at_once() -> None:
     """Its jobs may change each second, if a batch system starts them there again and again."""
-    last = evolve(CONTENT, update_interval=300.0, excluded_hosts={"node1": ["1.0"]})
-    assert due(last, evolve(last, excluded_hosts={}, timestamp=100.1))
-    assert due(last, evolve(last, excluded_hosts={"node1": ["1.0"], "node2": []}, timestamp=100.1))
-    new = evolve(last, excluded_hosts={"node1": ["1.1"]})
-    assert not due(last, evolve(new, timestamp=104.0))
-    assert due(last, evolve(new, timestamp=105.0))
+    last = replace(CONTENT, update_interval=300.0, excluded_hosts={"node1": ["1.0"]})
+    assert due(last, replace(last, excluded_hosts={}, timestamp=100.1))
+    assert due(last, replace(last, excluded_hosts={"node1": ["1.0"], "node2": []}, timestamp=100.1))
+    new = replace(last, excluded_hosts={"node1": ["1.1"]})
+    assert not due(last, replace(new, timestamp=104.0))
+    assert due(last, replace(new, timestamp=105.0))
 
 
 def test_a_file_is_stale_after_three_missed_updates() -> None:
@@ -157,5 +157,5 @@ def test_a_file_is_stale_after_three_missed_updates() -> None:
     ],
 )
 def test_a_file_is_due_at_its_interval_or_a_large_change(change: dict[str, Any], is_due: bool) -> None:
-    assert due(CONTENT, evolve(CONTENT, **change)) is is_due
+    assert due(CONTENT, replace(CONTENT, **change)) is is_due
     assert due(None, CONTENT)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._roles.resource_keeper import NOTICE_S, ResourceKeeper
@@ -121,7 +121,7 @@ def test_a_deleted_or_damaged_file_is_restored(path: Path, damage: bytes | None)
 def test_a_file_of_another_master_is_replaced_by_the_master_that_has_the_lock(path: Path, tmp_path: Path) -> None:
     """For example, somebody copied an old file to its place."""
     keeper = ResourceKeeper(path, content())
-    resource_file.write(tmp_path / "old.rsc", evolve(content("20-2"), computation_status=FINISHED))
+    resource_file.write(tmp_path / "old.rsc", replace(content("20-2"), computation_status=FINISHED))
     shutil.copy(tmp_path / "old.rsc", path)
     (notices,) = offered(keeper, keeper.template)
     assert "another process wrote to the resource file" in notices
@@ -143,7 +143,7 @@ def test_the_older_of_two_masters_yields_if_both_have_the_lock(path: Path) -> No
 def test_an_intact_file_is_only_written_when_it_is_due(path: Path) -> None:
     keeper = ResourceKeeper(path, content())
     before = path.stat().st_mtime_ns
-    offered(keeper, evolve(keeper.template, slaves_wanted=1))
+    offered(keeper, replace(keeper.template, slaves_wanted=1))
     assert path.stat().st_mtime_ns == before
 
 
@@ -167,7 +167,7 @@ class TestWithoutLocks:
             ResourceKeeper(path, content())
 
     @pytest.mark.parametrize(
-        "old", [content("20-2", age_s=50.0), evolve(content("20-2"), computation_status=FINISHED)], ids=lambda _: "old"
+        "old", [content("20-2", age_s=50.0), replace(content("20-2"), computation_status=FINISHED)], ids=lambda _: "old"
     )
     def test_an_old_or_finished_file_is_replaced(self, path: Path, old: ResourceFile) -> None:
         resource_file.write(path, old)

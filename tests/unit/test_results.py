@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.master_state import Books, kinds_of
 from tests.spans import MIN, ids_of, portion
 
@@ -256,7 +256,7 @@ def test_a_task_is_tried_again_after_an_exception_and_charged(books: Books, resu
 def test_tasks_with_the_same_exception_and_pause_come_back_in_one_record(books: Books, results: Results) -> None:
     slave = books.slave()
     books.submit(3, policy=RETRIES)
-    books.submit(1, policy=evolve(RETRIES, after=1.0))
+    books.submit(1, policy=replace(RETRIES, after=1.0))
     books.send(slave, 4)
     books.taken()
     raise_error(results, slave, {1: "a", 2: "b", 3: "a", 4: "a"}, [0, 1, 2, 3])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, field
+from msgspec.structs import replace
 from tests.spans import ids_of
 
 from mwpy._core.master.algorithms import Defined
@@ -380,7 +381,7 @@ def test_a_stretch_whose_times_are_known_together_gives_each_task_their_mean() -
 
 def test_a_task_whose_arguments_are_too_large_is_answered_from_the_file_all_the_same() -> None:
     file = File()
-    file.core.state.settings = evolve(file.core.state.settings, max_call_bytes=4)
+    file.core.state.settings = replace(file.core.state.settings, max_call_bytes=4)
     file.generation(1, ["long text"])
     file.answer(1, 5, [1])
     file.reuse.begin()

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.spans import MAX, defined, span
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
@@ -102,7 +102,7 @@ def test_a_task_needs_what_its_function_has_captured(core: MasterCore) -> None:
     submit(core, 1, handle("argument"), algorithm=by_value)
     assert shares_of(core) == ["captured", "argument"]
     assert core.state.jar.algorithms.size == by_value.size
-    core.state.settings = evolve(core.state.settings, max_definition_bytes=SIZE)
+    core.state.settings = replace(core.state.settings, max_definition_bytes=SIZE)
     finish(core, 1)
     core.decide(0.0)
     assert [each for each in core.take_actions().records if isinstance(each, records.AlgorithmsForgotten)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attrs import define, evolve, field
+from attrs import define, field
+from msgspec.structs import replace
 from tests.spans import MAX, MIN, held_by, span
 
 from mwpy._core.master.algorithms import Defined
@@ -174,7 +175,7 @@ def test_a_straggler_has_run_three_times_as_long_as_the_mean(master: Master) -> 
 
 def test_a_straggler_has_also_run_three_times_as_long_as_its_policy_says(master: Master) -> None:
     """So a task that is known to be long is none. The agent of the second attempt must have enough time left."""
-    master.submit(evolve(SPECULATE, seconds_expected=10.0))
+    master.submit(replace(SPECULATE, seconds_expected=10.0))
     master.agent("b", left_s=39.9)
     master.agent("c", left_s=100.0)
     master.pass_time(29.9)
@@ -197,9 +198,9 @@ def test_nothing_is_a_straggler_while_too_few_tasks_have_ended() -> None:
     "policy",
     [
         TaskPolicy(),
-        evolve(SPECULATE, retry=False),
-        evolve(SPECULATE, attempts_max=1),
-        evolve(SPECULATE, sid=SlaveId("SLAVE-0")),
+        replace(SPECULATE, retry=False),
+        replace(SPECULATE, attempts_max=1),
+        replace(SPECULATE, sid=SlaveId("SLAVE-0")),
     ],
     ids=["not wanted", "once", "no attempt to lose", "addressed"],
 )
@@ -333,7 +334,7 @@ def test_an_exception_is_an_answer(pair: Master) -> None:
 
 def test_after_an_exception_that_may_pass_the_other_attempt_may_answer(master: Master) -> None:
     """The exception counts for `attempts_max`. The next attempt has a number of its own."""
-    task = master.submit(evolve(SPECULATE, retries_errors=True, after=5.0))
+    task = master.submit(replace(SPECULATE, retries_errors=True, after=5.0))
     master.agent("b")
     master.pass_time(1.0)
     assert master.answer("a1", task, 1, fails=True).results == []
@@ -497,7 +498,7 @@ def test_the_policy_for_all_tasks_leaves_out_those_that_may_run_only_once() -> N
     terms = TermsOf(Definitions(Codec(), False), {"speculate": True}, Codec())
     algorithm = algorithm_of(max)
     assert terms.policy(algorithm, {}) == (SPECULATE, None)
-    assert terms.policy(algorithm, {"attempts_max": 2}) == (evolve(SPECULATE, attempts_max=2), None)
+    assert terms.policy(algorithm, {"attempts_max": 2}) == (replace(SPECULATE, attempts_max=2), None)
     assert terms.policy(algorithm, {"retry": False}) == (TaskPolicy(retry=False), None)
     with pytest.raises(UsageError, match="contradict"):
         terms.policy(algorithm, {"retry": False, "speculate": True})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from attrs import define, evolve
+from attrs import define
 from msgspec.structs import replace
 from tests.spans import held_by, ids_of
 from tests.unit.test_reuse import CODE, File
@@ -60,7 +60,7 @@ class Successor(File):
 
     def __attrs_post_init__(self) -> None:
         File.__attrs_post_init__(self)
-        self.core.state.settings = evolve(self.core.state.settings, task_group=2)
+        self.core.state.settings = replace(self.core.state.settings, task_group=2)
         self.generation(1, [1, 2, 3, 4, 5, 6])
         if self.once:
             self.sent(1, 1, self.once)
@@ -181,7 +181,7 @@ def test_a_task_that_runs_elsewhere_is_answered_and_its_attempt_is_killed(master
 def test_all_attempts_of_a_task_end_that_has_several(master: Successor) -> None:
     master.connect(b"b", slaves=1)
     master.connect(b"c", slaves=1)
-    master.core.state.settings = evolve(master.core.state.settings, task_group=1)
+    master.core.state.settings = replace(master.core.state.settings, task_group=1)
     master.submit([1])
     master.act()
     task = master.core.state.jar.held[SlaveId("SLAVE-0")].spans[0].whole
@@ -673,7 +673,7 @@ def test_the_master_says_which_agent_it_does_not_believe(doubtful: Successor) ->
 
 
 def test_a_task_that_would_wait_is_cancelled_if_the_run_is_stopped(doubtful: Successor) -> None:
-    doubtful.core.state.settings = evolve(doubtful.core.state.settings, max_failures=MaxFailures(1))
+    doubtful.core.state.settings = replace(doubtful.core.state.settings, max_failures=MaxFailures(1))
     doubtful.core.stop.stopped = True
     doubtful.submit([1], policy=ONCE)
     assert waiting(doubtful) == [1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from tests.master_state import Books
 from tests.spans import MAX, MIN, ids_of, span
 
@@ -205,7 +205,7 @@ def test_batch_systems_learn_how_long_the_shortest_task_takes() -> None:
     """As long as one of the tasks has no forecast, jobs of any length may be useful."""
     core = MasterCore(MasterSettings("m", "g"))
     assert core.counts().shortest_task_s == 0.0
-    short = evolve(TAKES_60, seconds_expected=30.0)
+    short = replace(TAKES_60, seconds_expected=30.0)
     core.definitions.add(Defined(MAX))
     core.submit([span(1, MAX, policy=TAKES_60), span(2, MAX, policy=short)])
     assert core.counts().shortest_task_s == 30.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._values.errors import ExitCode, MwpyError
 from mwpy._values.jobs import End, Job, JobState, Outcome
@@ -27,8 +27,7 @@ class BatchUnavailable(MwpyError):
     exit_code = ExitCode.UNREACHABLE
 
 
-@frozen
-class Launch:
+class Launch(Struct, frozen=True):
     """What is submitted for one computation."""
 
     mark: str

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
@@ -224,4 +224,4 @@ def _outcome(ad: dict[str, Any]) -> Outcome:
     if ad["JobStatus"] == 3 or not {"ExitCode", "ExitSignal"} & ad.keys():
         return Outcome(End.REMOVED, f"removed: {ad.get('RemoveReason', 'no reason is given')}", None, ran_s)
     returncode = -ad["ExitSignal"] if ad.get("ExitBySignal") else ad["ExitCode"]
-    return evolve(Outcome.of_process(returncode, ran_s, end_of(ad["Err"])), host=_host(ad))
+    return replace(Outcome.of_process(returncode, ran_s, end_of(ad["Err"])), host=_host(ad))

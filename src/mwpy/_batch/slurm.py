@@ -18,7 +18,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
@@ -203,7 +203,7 @@ def outcome(shown: str) -> Outcome | None:
     host = fields.get("NodeList", "").replace("(null)", "")
     if state in BY_EXIT_CODE:
         code, _, number = fields.get("ExitCode", "0:0").partition(":")
-        return evolve(Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr), host=host)
+        return replace(Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr), host=host)
     if state in ENDS:
         end, text = ENDS[state]
         return Outcome(end, text, None, ran_s, stderr, host)

@@ -28,7 +28,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, _ssh_host
 from mwpy._system import clock, process
@@ -61,8 +62,7 @@ KEPT_OUTCOMES = 10_000
 SOURCE = inspect.getsource(_ssh_host).encode()
 
 
-@frozen
-class HostLine:
+class HostLine(Struct, frozen=True):
     """A line of the hosts file."""
 
     name: str
@@ -114,21 +114,19 @@ def _host(words: Sequence[str]) -> HostLine:
     return HostLine(name, int(slots) if "slots" in settings else None, settings.get("python"))
 
 
-@frozen
-class _Placed:
+class _Placed(Struct, frozen=True):
     """A job on a host, and the slots that it takes."""
 
     job: Job
     slaves: int
 
 
-@define(eq=False)
-class _Host:
+class _Host(Struct, eq=False):
     """What is known about a host."""
 
     line: HostLine
-    placed: dict[str, _Placed] = field(factory=dict)
-    to_stop: dict[str, None] = field(factory=dict)
+    placed: dict[str, _Placed] = field(default_factory=dict)
+    to_stop: dict[str, None] = field(default_factory=dict)
     """Jobs that the host must stop at the next call that it answers."""
     home: str = ""
     cores: int = 0
@@ -236,7 +234,7 @@ class Ssh:
         living: dict[str, dict[str, Any]] = answer["living"]
         host.placed = {job: _placed(job, report, host.line.name) for job, report in living.items()}
         for job, report in answer["ended"].items():
-            self._keep(job, evolve(_outcome(report), host=host.line.name))
+            self._keep(job, replace(_outcome(report), host=host.line.name))
 
     def _keep(self, job: str, outcome: Outcome) -> None:
         self._ended[job] = outcome

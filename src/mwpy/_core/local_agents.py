@@ -8,7 +8,7 @@ task and gives it up.
 
 from __future__ import annotations
 
-from attrs import define, frozen
+from msgspec import Struct
 
 from mwpy._values.errors import ExitCode
 
@@ -25,8 +25,7 @@ EARLY_ENDS_ALLOWED = 3
 """When this many agents in a row have ended early, the last one is not replaced."""
 
 
-@frozen
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The decision after the end of a local agent."""
 
     start_another: bool
@@ -34,8 +33,7 @@ class Verdict:
     """What to tell the user, if anything."""
 
 
-@define(eq=False)
-class LocalAgentCore:
+class LocalAgentCore(Struct, eq=False):
     """Decides about one local agent and those that replace it.
 
     Args:

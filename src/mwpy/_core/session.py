@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
@@ -41,8 +41,7 @@ KEPT_BYTES = 256 << 20
 """When the kept messages of an agent are larger, it reads no messages of its slaves, so that they wait."""
 
 
-@define(eq=False)
-class Session:
+class Session(Struct, eq=False):
     """One side of a session."""
 
     handled: int = 0
@@ -57,7 +56,7 @@ class Session:
     """About how many bytes were handled since it was last said."""
     _dropped: int = 0
     """How many messages the other side has handled, so that they are not kept."""
-    _kept: deque[tuple[Sequence[Buffer], int]] = field(factory=deque)
+    _kept: deque[tuple[Sequence[Buffer], int]] = field(default_factory=deque)
     """The messages that were sent after these, and their sizes."""
 
     # ---- what is sent --------------------------------------------------------------------------------------

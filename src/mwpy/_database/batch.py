@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import define, field
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._database.packing import PackedResults, ResultColumns
 from mwpy._values import records
@@ -56,23 +55,21 @@ class StoredGroup(Struct, gc=False):
     """The record, if an agent has brought these results from a former generation."""
 
 
-@define(eq=False)
-class Batch:
+class Batch(Struct, eq=False):
     """The rows of one commit."""
 
-    rows: dict[str, list[list[Any]]] = field(factory=lambda: {table: [] for table in COLUMNS})
+    rows: dict[str, list[list[Any]]] = field(default_factory=lambda: {table: [] for table in COLUMNS})
     """New rows, by table."""
-    blob: bytearray = field(factory=bytearray)
+    blob: bytearray = field(default_factory=bytearray)
     """The bytes in these rows."""
-    groups: list[StoredGroup] = field(factory=list)
-    calls: Mapping[int, bytes] = field(factory=dict)
+    groups: list[StoredGroup] = field(default_factory=list)
+    calls: Mapping[int, bytes] = field(default_factory=dict)
     """The encoded arguments of tasks that failed, by id, as far as they are known."""
-    changes: list[tuple[str, tuple[Any, ...]]] = field(factory=list)
+    changes: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     """Statements that change earlier rows, and their parameters. They follow after all new rows."""
 
 
-@define(eq=False)
-class RowNumbers:
+class RowNumbers(Struct, eq=False):
     """Numbers the rows of all tables.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._database.opening import open_for_writing
 from mwpy._database.owner import Owner
@@ -18,8 +18,7 @@ HISTORY = ("allocations", "losses", "ends", "events")
 """The tables that only people read."""
 
 
-@frozen
-class Pruned:
+class Pruned(Struct, frozen=True):
     """What was removed from a run database."""
 
     attempts: int

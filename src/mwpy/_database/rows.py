@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from attrs import Factory, define, field, fields
+from attrs import Factory, define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -55,8 +55,7 @@ class _Held(Struct, gc=False):
     """When it got the first of them, or when it sent the last results."""
 
 
-@define(eq=False)
-class ResultRows:
+class ResultRows(Struct, eq=False):
     """Turns groups of results into rows."""
 
     numbers: RowNumbers
@@ -318,7 +317,7 @@ def _text_of_policy(policy: TaskPolicy) -> str | None:
     """The fields of a policy that are not the default, as JSON; None if all are."""
     if policy == DEFAULT_POLICY:
         return None
-    names = (each.name for each in fields(TaskPolicy))
+    names = TaskPolicy.__struct_fields__
     return json.dumps(
         {name: getattr(policy, name) for name in names if getattr(policy, name) != getattr(DEFAULT_POLICY, name)}
     )

@@ -7,7 +7,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._batch import Batch, BatchUnavailable, Job, JobState, Launch, Outcome
 from mwpy._batch.local import Local
@@ -64,7 +65,7 @@ def examine(
         local = Consultation(Local(Path(folder)), timeout_s, say)
         if batch is None:
             return local.findings(launch)
-        here = local.report(evolve(launch, command=_examining(content, ())))
+        here = local.report(replace(launch, command=_examining(content, ())))
         return Consultation(batch, timeout_s, say).findings(launch, here if isinstance(here, Report) else None)
 
 
@@ -75,8 +76,7 @@ def _examining(content: ResourceFile, program: Sequence[str]) -> tuple[str, ...]
     return (*words[:role], "--mw-examine", *words[role:])
 
 
-@frozen
-class Consultation:
+class Consultation(Struct, frozen=True):
     """Sends an examination as a job, and waits for its report."""
 
     batch: Batch

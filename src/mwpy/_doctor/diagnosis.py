@@ -6,7 +6,7 @@ machine, if there is one. Each fault comes with its remedy.
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from msgspec import Struct, field
 
 from mwpy._values.jobs import Job, JobState, Outcome
 from mwpy._values.phrases import counted
@@ -37,8 +37,7 @@ OTHER_REMEDY = (
 )
 
 
-@frozen
-class Address:
+class Address(Struct, frozen=True):
     """A candidate address of the master, and the result of an attempt to connect to it."""
 
     address: str
@@ -49,8 +48,7 @@ class Address:
     """Without a connection: `refused`, `unreachable`, `lost` or `unknown host`."""
 
 
-@frozen
-class Report:
+class Report(Struct, frozen=True):
     """What an examination found on the machine of an agent."""
 
     host: str
@@ -71,7 +69,7 @@ class Report:
     file_age: float | None = None
     """The age of the resource file in seconds, by the clock of that machine."""
     update_interval: float = 0.0
-    addresses: list[Address] = field(factory=list)
+    addresses: list[Address] = field(default_factory=list)
     """The addresses that were tried. No address is tried after the first one that works."""
     agent: str = ""
     """The name that the master gave it; empty if the master did not accept it."""
@@ -83,8 +81,7 @@ class Report:
     import_fault: str = ""
 
 
-@frozen
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that was examined: what was found, and the remedy if it is a fault."""
 
     about: str

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import asdict
+from msgspec.structs import asdict
 
 from mwpy import resource_file
 from mwpy._doctor.diagnosis import Address, Report
@@ -43,8 +43,9 @@ PACKAGES_REPORTED = 100
 
 def run(options: Options, slave_command: Sequence[str], version: str) -> int:
     """Examine this machine, and write the report to standard error. Return the exit code, which is always 0."""
-    report = asdict(_examine(options, slave_command, version))
-    sys.stderr.write(f"\n{MARK}{json.dumps(report)}\n")
+    report = _examine(options, slave_command, version)
+    addresses = [asdict(address) for address in report.addresses]
+    sys.stderr.write(f"\n{MARK}{json.dumps(asdict(report) | {'addresses': addresses})}\n")
     sys.stderr.flush()
     return ExitCode.OK
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
@@ -91,7 +91,7 @@ def run(
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
     if options.forks and not forks.adopt_orphans():
-        options = evolve(options, slave_start="spawn")
+        options = replace(options, slave_start="spawn")
     launcher = Launcher(command, options.slave_max_memory or 0, first)
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
@@ -70,8 +70,7 @@ def _without(others: Iterable[int], first: int, last: int) -> list[tuple[int, in
     return [(start, count) for start, count in [*ranges, (first, last + 1 - first)] if count > 0]
 
 
-@define(eq=False, weakref_slot=True)
-class CellTasks:
+class CellTasks(Struct, eq=False, weakref=True):
     """The tasks that the cell which runs has submitted to one master."""
 
     access: Access

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.commands import RenewSlaves
 from mwpy._roles.access import Access
@@ -28,14 +28,13 @@ from mwpy._values.errors import UsageError
 __all__ = ["CodeWatch"]
 
 
-@define(eq=False)
-class CodeWatch:
+class CodeWatch(Struct, eq=False):
     """Watches the modules of one interactive master."""
 
     _access: Access
-    _modules: UserModules = field(factory=UserModules)
+    _modules: UserModules = field(default_factory=UserModules)
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         self._modules.look()
 
     def look(self, function: Callable[..., Any], by_value: bool) -> bool:

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.events import Send, Stored
 from mwpy._roles.sessions import Said
@@ -28,8 +28,7 @@ from mwpy._values.records import ResultsHandedOver
 __all__ = ["CommittedSends"]
 
 
-@define(eq=False)
-class CommittedSends:
+class CommittedSends(Struct, eq=False):
     """The messages that wait. The I/O thread calls all methods, except those that say otherwise.
 
     Args:
@@ -41,15 +40,15 @@ class CommittedSends:
     """The number of the last messages that were held back."""
     _committed: int = 0
     """Up to this number, messages can be sent."""
-    _waiting: dict[bytes, deque[tuple[int, Send]]] = field(factory=dict)
+    _waiting: dict[bytes, deque[tuple[int, Send]]] = field(default_factory=dict)
     """By peer: the messages that wait, in their order, each with its number."""
-    _stored: deque[Stored] = field(factory=deque)
+    _stored: deque[Stored] = field(default_factory=deque)
     """News for the core."""
-    _said: deque[tuple[bytes, Handled]] = field(factory=deque)
+    _said: deque[tuple[bytes, Handled]] = field(default_factory=deque)
     """What to say about handled messages, each with its peer."""
     _has_failed: bool = False
     _is_closed: bool = False
-    _lock: threading.Lock = field(factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held to wake the I/O thread, which must not end meanwhile."""
 
     def add(self, sends: Sequence[Send]) -> Sequence[Send]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attrs import define, evolve, field
+from attrs import define, field
+from msgspec.structs import replace
 
 from mwpy._roles.access import FORKED, Access
 from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
@@ -177,7 +178,7 @@ def _new_core(options: Options, generation: str, connections: Connections, audit
     room, files = connections.room, connections.max_open_files
     if room < FEW_AGENTS and not only_here(options):
         audit.write([records.Notice(_about_room(room, files))], clock.wall())
-    return master_parts.MasterCore(evolve(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
+    return master_parts.MasterCore(replace(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
 
 
 def _publish(
@@ -209,7 +210,7 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
 
     slave = OwnSlave(options.member_id)
-    settings = evolve(
+    settings = replace(
         master_parts.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True
     )
     io = master_parts.MasterIo(master_parts.MasterCore(settings), slave, audit, clock, process.start)

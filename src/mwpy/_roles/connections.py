@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._system import clean_fork, open_files, process
 from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
@@ -31,8 +31,7 @@ PASSAGES_SHARE = 16
 """One in so many files may be a passage to an agent on the same host."""
 
 
-@frozen
-class AgentStarter:
+class AgentStarter(Struct, frozen=True):
     """Starts agents on this machine."""
 
     link: LocalMasterLink
@@ -68,8 +67,7 @@ class AgentStarter:
                 os.close(fd)
 
 
-@frozen
-class Connections:
+class Connections(Struct, frozen=True):
     """The connections of a master that starts."""
 
     link: LocalMasterLink

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.map_tasks import Portion
@@ -22,17 +22,16 @@ __all__ = ["Corrected"]
 ADVICE = "submit the task again when slaves on other hosts are connected"
 
 
-@define(eq=False)
-class Corrected:
+class Corrected(Struct, eq=False):
     """The calls that are computed again."""
 
-    calls: deque[DoubtedCall] = field(factory=deque)
+    calls: deque[DoubtedCall] = field(default_factory=deque)
     """Those that the core has handed out and that are not submitted yet."""
-    open: dict[DoubtedCall, None] = field(factory=dict)
+    open: dict[DoubtedCall, None] = field(default_factory=dict)
     """Those whose tasks have not ended."""
     is_used: bool = False
     """Whether results may be second results."""
-    _arrived: dict[DoubtedCall, Result[Any]] = field(factory=dict)
+    _arrived: dict[DoubtedCall, Result[Any]] = field(default_factory=dict)
     """The second results that were not fetched."""
 
     def without_own(self, results: Iterable[Result[Any]]) -> list[Result[Any]]:

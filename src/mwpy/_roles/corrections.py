@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.commands import CorrectResults
 from mwpy._roles.access import Access
@@ -16,8 +16,7 @@ from mwpy._values.task import Result
 __all__ = ["Corrections"]
 
 
-@define(eq=False)
-class Corrections:
+class Corrections(Struct, eq=False):
     """Submits the calls of such results once more, and waits for their second results."""
 
     access: Access

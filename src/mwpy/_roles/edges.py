@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._system.clock import Clock
 
@@ -237,8 +237,7 @@ class OutputStream(Protocol):
     def flush(self, now: float, patience_s: float = 0.0) -> None: ...
 
 
-@frozen
-class SlaveParts:
+class SlaveParts(Struct, frozen=True):
     """A slave process that was started, and the agent's ends of its channel and pipes."""
 
     process: SlaveProcess
@@ -293,8 +292,7 @@ class SlaveLauncher(Protocol):
         """
 
 
-@frozen
-class AgentEdges:
+class AgentEdges(Struct, frozen=True):
     """The edges of an agent."""
 
     link: AgentConnection

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_submission import Work
@@ -16,8 +16,7 @@ from mwpy._roles.executor_submission import Work
 __all__ = ["ExecutorCells"]
 
 
-@define(eq=False, weakref_slot=True)
-class ExecutorCells:
+class ExecutorCells(Struct, eq=False, weakref=True):
     """Knows which tasks were submitted while a cell ran.
 
     Args:
@@ -37,7 +36,7 @@ class ExecutorCells:
     """Wakes the thread of the executor; None before its start."""
     _before: int = 0
     """How many tasks were submitted before the cell began."""
-    _interrupted: deque[tuple[int, int]] = field(factory=deque)
+    _interrupted: deque[tuple[int, int]] = field(default_factory=deque)
     """The interrupted cells: how many tasks were submitted before each of them, and with it."""
 
     # ---- for the main thread ----

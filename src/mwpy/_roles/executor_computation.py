@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from attrs import define, field
+from msgspec import Struct
 
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
@@ -42,8 +43,7 @@ class ExecutorComputation(Protocol):
         """
 
 
-@define(eq=False)
-class OwnComputation:
+class OwnComputation(Struct, eq=False):
     """A computation that begins and ends with its executor.
 
     Args:

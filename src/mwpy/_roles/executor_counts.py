@@ -6,7 +6,7 @@ from collections.abc import Sized
 from concurrent.futures import Future
 from typing import Any
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._roles.meter import Figures
 from mwpy._values.task import Result, failed
@@ -14,8 +14,7 @@ from mwpy._values.task import Result, failed
 __all__ = ["Counts"]
 
 
-@define(eq=False)
-class Counts:
+class Counts(Struct, eq=False):
     """Counts the tasks that have ended."""
 
     ended: int = 0

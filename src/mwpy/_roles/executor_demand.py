@@ -5,7 +5,7 @@ Most tasks of an executor are not with its master, so the master must be asked t
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.commands import ExpectTasks
 from mwpy._roles.master_io import MasterIo
@@ -13,8 +13,7 @@ from mwpy._roles.master_io import MasterIo
 __all__ = ["Demand"]
 
 
-@define(eq=False)
-class Demand:
+class Demand(Struct, eq=False):
     """The tasks in the queue of an executor, as far as its master knows them.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._roles.executor_future import Future
 from mwpy._roles.parts import MasterParts
@@ -22,8 +22,7 @@ Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any], P
 a plain tuple, because there is one for each task."""
 
 
-@define(eq=False)
-class Submission:
+class Submission(Struct, eq=False):
     """Submits tasks, in the thread of the executor.
 
     Args:
@@ -33,7 +32,7 @@ class Submission:
 
     _parts: MasterParts
     _wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-    _seeds: Seeds = field(factory=Seeds)
+    _seeds: Seeds = field(default_factory=Seeds)
 
     def terms_of(self, work: Work) -> Terms:
         """The algorithm and the policies of a task."""

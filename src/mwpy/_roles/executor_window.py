@@ -6,7 +6,7 @@ executor keeps most tasks itself, and hands over only what keeps the slaves busy
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 __all__ = ["Window"]
 
@@ -23,8 +23,7 @@ OVERHEAD_S = 2e-6
 """Seconds that a task costs a slave in addition to its compute time."""
 
 
-@define(eq=False)
-class Window:
+class Window(Struct, eq=False):
     """Decides how many tasks may be with the master."""
 
     _task_s: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._transport import shared_objects
@@ -14,11 +14,10 @@ from mwpy._values.shares import SharedObject
 __all__ = ["GivenShares"]
 
 
-@define(eq=False)
-class GivenShares:
+class GivenShares(Struct, eq=False):
     """Keeps them, and knows which tasks can start."""
 
-    _given: dict[str, SharedObject] = field(factory=dict)
+    _given: dict[str, SharedObject] = field(default_factory=dict)
 
     def hear(self, message: messages.ShareGiven | messages.ShareForgotten) -> None:
         """Read a message of the agent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from attrs import define, frozen
+from msgspec import Struct
 
 from mwpy._roles.master_io import MasterIo
 from mwpy._system import clock
@@ -18,8 +18,7 @@ from mwpy._values.phrases import counted
 __all__ = ["Glance", "Standing"]
 
 
-@frozen
-class Standing:
+class Standing(Struct, frozen=True):
     """How a computation stands at one moment."""
 
     slaves: int
@@ -42,8 +41,7 @@ class Standing:
             yield name, getattr(self, name)
 
 
-@define(eq=False)
-class Glance:
+class Glance(Struct, eq=False):
     """Shows a master, also after its end and to threads that cannot use it."""
 
     _io: MasterIo

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.commands import GiveResult, HoldResults, ReleaseResults
 from mwpy._roles.access import Access
@@ -29,15 +29,14 @@ from mwpy._values.task import Result, UnrunnableTask, encoded_in, failed
 __all__ = ["HeldResults"]
 
 
-@define(eq=False)
-class HeldResults:
+class HeldResults(Struct, eq=False):
     """Makes the core keep results."""
 
     access: Access
     inbox: Inbox
-    _held: dict[int, bool] = field(factory=dict)
+    _held: dict[int, bool] = field(default_factory=dict)
     """The tasks whose results the core may keep, and whether it surely does. An interrupt may come in between."""
-    _kept: dict[int, None] = field(factory=dict)
+    _kept: dict[int, None] = field(default_factory=dict)
     """Those of them with the policy `keep`."""
 
     def keep(self, number: int) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._roles.executor_future import Future
 from mwpy._transport import shared_objects
@@ -45,8 +45,7 @@ Done = Callable[[Future[Any]], object]
 """What is called with the future of a batch that has ended."""
 
 
-@define(eq=False)
-class Batches:
+class Batches(Struct, eq=False):
     """The batches that were dispatched and have not ended. Any thread may use it.
 
     Args:
@@ -58,13 +57,13 @@ class Batches:
     executor: Executor
     run: Callable[[Any], Any]
     most: int = 1
-    _waiting: deque[tuple[Any, Done]] = field(factory=deque)
+    _waiting: deque[tuple[Any, Done]] = field(default_factory=deque)
     _running: int = 0
     """How many batches are submitted, or will be at once."""
-    _submitted: set[Future[Any]] = field(factory=set)
+    _submitted: set[Future[Any]] = field(default_factory=set)
     _cancels: int = 0
     """How often all batches were cancelled."""
-    _lock: threading.Lock = field(factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     """Not held while other code runs, because `done` may add the next batch."""
 
     def add(self, batch: Any, done: Done) -> None:
@@ -131,8 +130,7 @@ def _nothing() -> None:
     """Do nothing: its end shows that there is a slave."""
 
 
-@define(eq=False)
-class RepeatedArrays:
+class RepeatedArrays(Struct, eq=False):
     """Finds arrays that come again in the arguments of the tasks of a call.
 
     Args:
@@ -141,8 +139,8 @@ class RepeatedArrays:
     """
 
     least_bytes: int | None
-    codec: Codec = field(factory=lambda: Codec(main_by_value=True))
-    _seen: dict[int, tuple[ref[Any], Shared | None]] = field(factory=dict)
+    codec: Codec = field(default_factory=lambda: Codec(main_by_value=True))
+    _seen: dict[int, tuple[ref[Any], Shared | None]] = field(default_factory=dict)
     """The arrays by `id`, and their handles if they came again. An entry is dropped with its array."""
 
     def shared(self, calls: Iterable[Call]) -> list[Call]:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._roles.hello import hello_of_this_process
@@ -46,8 +47,7 @@ LINGER_S = 1.0
 """Seconds for sending the last message of a visit."""
 
 
-@frozen
-class MasterContact:
+class MasterContact(Struct, frozen=True):
     """The addresses of the master, and what the master requires from an agent."""
 
     addresses: Sequence[str]
@@ -175,7 +175,7 @@ def connect(contact: MasterContact) -> tuple[AgentLink, MasterContact]:
         if isinstance(answer, messages.Refused):
             raise Refused(f"the master refused this agent: {answer.reason}")
         if isinstance(answer, messages.Welcome):
-            contact = evolve(contact, client_timeout=answer.client_timeout_s, masters_timeout=answer.client_timeout_s)
+            contact = replace(contact, client_timeout=answer.client_timeout_s, masters_timeout=answer.client_timeout_s)
     return try_all(contact), contact
 
 

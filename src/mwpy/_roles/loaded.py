@@ -8,8 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attrs import define, field
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import undisturbed
@@ -85,16 +84,15 @@ def _compared(
     return Unavailable(f"{reason}: {REMEDY}", LoadFailure.OTHER_CODE)
 
 
-@define(eq=False)
-class LoadedAlgorithms:
+class LoadedAlgorithms(Struct, eq=False):
     """The algorithms that the master has defined, by number."""
 
-    functions: dict[int, Callable[..., Any]] = field(factory=dict)
+    functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
     """Those that can run here."""
-    unavailable: dict[int, Unavailable] = field(factory=dict)
+    unavailable: dict[int, Unavailable] = field(default_factory=dict)
     """Why others cannot run here."""
-    names: dict[int, str] = field(factory=dict)
-    _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = field(factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = field(default_factory=dict)
     """Those by value that were not used yet. Each is unpickled before its first task, because most slaves of an agent
     never run most of them."""
     _unpacked: int = 0

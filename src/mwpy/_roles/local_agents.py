@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.local_agents import LocalAgentCore
 from mwpy._roles.edges import Clock, Process, ProcessStarter
@@ -18,8 +18,7 @@ FAREWELL_S = 2.5
 POLL_S = 0.01
 
 
-@define(eq=False)
-class _LocalAgent:
+class _LocalAgent(Struct, eq=False):
     """A local agent and its replacements. `process` is None if the last one could not be started."""
 
     command: Sequence[str]

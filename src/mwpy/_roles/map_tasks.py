@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from attrs import define, field
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._values.stretch import Stretch
 from mwpy._values.task import Result
@@ -72,19 +71,18 @@ class Portion(Struct, eq=False):
         return ((self.position + at, item) for at, item in enumerate(self.items) if at not in taken)
 
 
-@define(eq=False)
-class MapTasks:
+class MapTasks(Struct, eq=False, weakref=True):
     """The tasks of one map."""
 
-    open: dict[int, Portion] = field(factory=dict)
+    open: dict[int, Portion] = field(default_factory=dict)
     """The portions with results that were not taken from `arrived`, by the ids of their first tasks."""
     num_open: int = 0
     """How many results were not taken."""
-    arrived: deque[Arrived] = field(factory=deque)
+    arrived: deque[Arrived] = field(default_factory=deque)
     """What arrived. An interrupt may leave something here twice."""
     num_arrived: int = 0
     """About how many results this is."""
-    early: dict[int, Arrived] = field(factory=dict)
+    early: dict[int, Arrived] = field(default_factory=dict)
     """What was taken from `arrived` and waits for its turn, by position."""
     unread: int | None = 0
     """How many items were not read; None if this is unknown."""

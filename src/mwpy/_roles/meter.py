@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from mwpy._system import clock
 from mwpy._values.phrases import counted
@@ -21,8 +22,7 @@ FIRST_MARK_S = 2.0
 """For this time, the rate is that of the whole time."""
 
 
-@frozen
-class Figures:
+class Figures(Struct, frozen=True):
     """What is shown about progress."""
 
     done: int

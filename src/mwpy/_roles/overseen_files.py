@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy import resource_file
 from mwpy._batch import Launch
@@ -43,14 +43,13 @@ PATIENCE_S = 2.0
 """How long one file system may delay all computations."""
 
 
-@frozen
-class OverseerOptions:
+class OverseerOptions(Struct, frozen=True):
     """The options of an overseer; `mwpy oversee --help` describes each."""
 
     paths: Sequence[Path]
-    settings: OverseerSettings = field(factory=OverseerSettings)
+    settings: OverseerSettings = field(default_factory=OverseerSettings)
     slaves_per_job: int = 1
-    priorities: dict[str, int] = field(factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
     """Priorities by the path of a resource file as the user wrote it, or by its file name."""
     command: Sequence[str] = ()
     log_dir: Path | None = None
@@ -89,8 +88,7 @@ def agent_command(content: ResourceFile, program: Sequence[str], slaves: int) ->
     return (*(program or words[:role]), "--mw-slave", "--mw-slave-processes", str(slaves), *own)
 
 
-@define(eq=False)
-class _Place:
+class _Place(Struct, eq=False):
     """A path that the user named: a resource file, or a directory with resource files."""
 
     find: Question[tuple[bool, list[Path]]]
@@ -99,8 +97,7 @@ class _Place:
     hangs: bool = False
 
 
-@define(eq=False)
-class _File:
+class _File(Struct, eq=False):
     path: Path
     content: Question[ResourceFile]
     log_dir: Path

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, JobState, Launch
@@ -250,7 +250,7 @@ class Overseer:
 
     def _submit(self, submit: Submit) -> None:
         try:
-            launch = evolve(self._files.launch(submit.mark, self._contents[submit.mark]), avoided=submit.avoided)
+            launch = replace(self._files.launch(submit.mark, self._contents[submit.mark]), avoided=submit.avoided)
             job_ids = self._batch.submit(launch, submit.count)
         except (BatchUnavailable, OSError) as error:
             self._fail(NotSubmitted(submit.mark, submit.count, str(error)))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._batch import JobState
 from mwpy._core.overseer.computation import WatchedComputation
@@ -15,15 +15,14 @@ from mwpy._core.overseer.events import OverseerActions
 __all__ = ["Round"]
 
 
-@define(eq=False)
-class Round:
+class Round(Struct, eq=False):
     """What was decided and done in one round, for all computations."""
 
-    to_remove: list[str] = field(factory=list)
-    removed: list[str] = field(factory=list)
-    to_submit: dict[str, int] = field(factory=dict)
+    to_remove: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    to_submit: dict[str, int] = field(default_factory=dict)
     """How many jobs to submit, by the mark of the computation."""
-    submitted: dict[str, list[str]] = field(factory=dict)
+    submitted: dict[str, list[str]] = field(default_factory=dict)
     """The jobs that were submitted, by the mark of the computation."""
 
     def decided(self, actions: OverseerActions) -> None:

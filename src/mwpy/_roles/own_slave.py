@@ -17,7 +17,7 @@ from bdb import BdbQuit
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.master.core import Actions
@@ -53,15 +53,14 @@ ENDS_THE_CALL = (KeyboardInterrupt, BdbQuit)
 """What a user raises in a task, with Ctrl-C or in a debugger. It ends the call of the master algorithm that waits."""
 
 
-@define(eq=False)
-class _Channel:
+class _Channel(Struct, eq=False):
     """The runner's end of the channel to its agent."""
 
-    arrived: list[list[Buffer]] = field(factory=list)
+    arrived: list[list[Buffer]] = field(default_factory=list)
     """Messages for the runner."""
-    sent: list[list[Buffer]] = field(factory=list)
+    sent: list[list[Buffer]] = field(default_factory=list)
     """Messages of the runner."""
-    journal: Journal = field(factory=lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
+    journal: Journal = field(default_factory=lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
     fed_at: float = 0.0
     position: int = 0
     eof: bool = False
@@ -70,7 +69,7 @@ class _Channel:
     run_each: None = None
     """No portion comes here."""
     has_message: bool = False
-    _pid: int = field(factory=os.getpid)
+    _pid: int = field(default_factory=os.getpid)
 
     @property
     def forked(self) -> bool:
@@ -111,11 +110,10 @@ class _Channel:
         """Do nothing."""
 
 
-@frozen
-class _WatchedCodec(Codec):
+class _WatchedCodec(Codec, frozen=True):
     """Encodes failures as always, and keeps the last exception."""
 
-    errors: list[BaseException] = field(factory=list)
+    errors: list[BaseException] = field(default_factory=list)
     """The last exception, until its result arrives."""
 
     def dumps_failure(self, error: BaseException, remark: str = "") -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._core.master.commands import Tell
 from mwpy._core.master.failed_calls import FailedCalls
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["MasterParts"]
 
 
-@frozen(eq=False)
-class MasterParts:
+class MasterParts(Struct, frozen=True, eq=False):
     """What the methods of a master use."""
 
     access: Access

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import MasterSettings
@@ -58,8 +58,7 @@ OVERHEAD_S = 2e-7
 """Seconds that an item costs a slave in addition to its compute time."""
 
 
-@define(eq=False)
-class MapItems:
+class MapItems(Struct, eq=False):
     """The items of a map, and the calls that they make.
 
     Args:
@@ -132,8 +131,7 @@ def can_be_packed(terms: Terms, settings: MasterSettings) -> bool:
     return extras is None and not fixed and not special
 
 
-@define(eq=False)
-class PortionSizes:
+class PortionSizes(Struct, eq=False):
     """Decides how many items the next portion has.
 
     Args:

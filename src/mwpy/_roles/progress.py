@@ -15,7 +15,7 @@ from collections.abc import Callable
 from operator import index
 from typing import Any, Literal, Protocol, SupportsIndex, TextIO
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._roles.meter import Figures, Meter
 from mwpy._system import clock
@@ -62,8 +62,7 @@ class Display(Protocol):
     def end(self, figures: Figures) -> None: ...
 
 
-@define(eq=False)
-class Progress:
+class Progress(Struct, eq=False):
     """Shows the progress of one map, or of a computation.
 
     Args:
@@ -96,12 +95,11 @@ class Progress:
             self.display.end(figures)
 
 
-@define(eq=False)
-class OpenProgress:
+class OpenProgress(Struct, eq=False):
     """The progress that a master shows while its thread waits, oldest first. Several maps may be open."""
 
-    _all: list[Progress] = field(factory=list)
-    _lock: threading.RLock = field(factory=threading.RLock)
+    _all: list[Progress] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     """Held to show something."""
 
     def __bool__(self) -> bool:
@@ -149,8 +147,7 @@ class OpenProgress:
             self._all.pop().end()
 
 
-@define(eq=False)
-class ExecutorProgress:
+class ExecutorProgress(Struct, eq=False):
     """What the thread of an executor shows: its own progress, and that of the whole computation that it shares.
 
     Args:
@@ -158,7 +155,7 @@ class ExecutorProgress:
     """
 
     master: OpenProgress
-    _own: OpenProgress = field(factory=OpenProgress)
+    _own: OpenProgress = field(default_factory=OpenProgress)
 
     def __bool__(self) -> bool:
         return bool(self._own) or self.master.is_shared
@@ -177,8 +174,7 @@ class ExecutorProgress:
         self._own.end_all()
 
 
-@define(eq=False)
-class ToFunction:
+class ToFunction(Struct, eq=False):
     """Reports to a function of the user."""
 
     report: Report
@@ -195,8 +191,7 @@ class ToFunction:
         self.show(figures)
 
 
-@define(eq=False)
-class TerminalLine:
+class TerminalLine(Struct, eq=False):
     """A line that is overwritten."""
 
     meter: Meter
@@ -218,8 +213,7 @@ class TerminalLine:
         return self.meter.bar(figures, width_of(self.stream) - 1, self.stream.encoding)
 
 
-@define(eq=False)
-class LogLines:
+class LogLines(Struct, eq=False):
     """Lines that come at growing intervals, because they stay."""
 
     meter: Meter
@@ -245,12 +239,11 @@ class LogLines:
         print(self.meter.text(figures), file=self.stream, flush=True)
 
 
-@define(eq=False)
-class NotebookBar:
+class NotebookBar(Struct, eq=False):
     """A bar in the output of the cell that runs."""
 
     meter: Meter
-    _cell: Cell = field(factory=Cell)
+    _cell: Cell = field(default_factory=Cell)
 
     def show(self, figures: Figures) -> None:
         """Draw the bar."""
@@ -266,8 +259,7 @@ class NotebookBar:
         self.show(figures)
 
 
-@define(eq=False)
-class Careful:
+class Careful(Struct, eq=False):
     """Shows figures until this fails once: what shows them in the thread of an executor concerns none of its tasks."""
 
     display: Display
@@ -292,8 +284,7 @@ class Careful:
             print(f"mwpy: the progress is not shown any more, because showing it raised {text}", file=sys.stderr)
 
 
-@frozen
-class _Nothing:
+class _Nothing(Struct, frozen=True):
     """Shows nothing: standard error is a pipe, or closed."""
 
     def show(self, figures: Figures) -> None: ...

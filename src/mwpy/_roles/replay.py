@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.failed_calls import KEPT_CALLS, FailedCalls
 from mwpy._transport.codec import loads_call, loads_function, loads_state, seed_of, split_resumed
@@ -29,8 +29,7 @@ def calls_of_newest_master() -> FailedCalls:
     return _newest[0]
 
 
-@define(eq=False)
-class _Replayed:
+class _Replayed(Struct, eq=False):
     """A task that runs again: its states and reports are ignored, because it has no next attempt and no master."""
 
     _left: Sequence[Buffer]

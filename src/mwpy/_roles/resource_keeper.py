@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore
@@ -40,7 +40,7 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
     """
     counts = core.counts()
     finished = core.closing is not None and core.closing.finished
-    return evolve(
+    return replace(
         content,
         computation_status=FINISHED if finished else IN_PROGRESS,
         timestamp=wall,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import inf
 
-from attrs import define
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.session import Session
@@ -29,8 +29,7 @@ Said = Sequence[tuple[bytes, messages.Handled]]
 """What is said about handled messages, each with its peer."""
 
 
-@define(eq=False)
-class _Known:
+class _Known(Struct, eq=False):
     """The session of an agent."""
 
     session: Session

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._system import process
 from mwpy._transport.orders import AgentOrders, open_orders
@@ -28,8 +28,7 @@ class NewTemplate(NamedTuple):
         self.orders.close()
 
 
-@frozen
-class SlaveCommand:
+class SlaveCommand(Struct, frozen=True):
     """The command line that starts a slave, and how many slaves share the cores of this agent."""
 
     line: Sequence[str]

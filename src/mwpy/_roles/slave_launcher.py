@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._roles.edges import SlaveParts
 from mwpy._roles.slave_command import NewTemplate, SlaveCommand
@@ -24,8 +24,7 @@ MESSAGE_SLACK = 2 << 20
 """Bytes of a slave's message beyond its results: the header, and the results that are not counted in it."""
 
 
-@define(eq=False)
-class Launcher:
+class Launcher(Struct, eq=False):
     """Starts real slave processes.
 
     Args:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 
-from attrs import define, evolve, field
+from attrs import define, field
+from msgspec.structs import replace
 
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
@@ -92,7 +93,7 @@ class SlaveProcesses:
                 continue
             if answer.unsafe:
                 self.leave_template()
-            slave.parts = evolve(slave.parts, process=process)
+            slave.parts = replace(slave.parts, process=process)
             self._has_process(slave)
             self._core.handle(events.Forked(slave.number, answer.unsafe, answer.own_bytes), now)
         if answers:

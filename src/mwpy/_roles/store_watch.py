@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._roles.edges import RecordStore
 
@@ -27,8 +27,7 @@ GROWTH = 3.0
 """Each report comes this many times as late as the one before."""
 
 
-@define(eq=False)
-class StoreWatch:
+class StoreWatch(Struct, eq=False):
     """Watches the store of a master. The I/O thread calls it.
 
     Args:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._roles.unsendable import check_size, not_sendable
 from mwpy._roles.waiting_tasks import WaitingTasks
@@ -51,8 +51,7 @@ MAX_BLOCK = 1024
 _NONE: Sequence[Buffer] = ()
 
 
-@define(eq=False)
-class _Gathered:
+class _Gathered(Struct, eq=False):
     """The results of a stretch that were not sent."""
 
     first: int
@@ -60,12 +59,12 @@ class _Gathered:
     attempt: int
     until: float
     """When to send them."""
-    values: list[Any] = field(factory=list)
-    kinds: set[type] = field(factory=set)
+    values: list[Any] = field(default_factory=list)
+    kinds: set[type] = field(default_factory=set)
     """The types of these values."""
-    failed: list[int] = field(factory=list)
+    failed: list[int] = field(default_factory=list)
     """The positions of the failures among them."""
-    times: list[float] = field(factory=list)
+    times: list[float] = field(default_factory=list)
     """How long each block took, in seconds."""
     size: int = 0
     """About how many bytes the texts, bytes and encoded values take."""
@@ -75,8 +74,7 @@ class _Gathered:
         return bool(self.failed) or now >= self.until or self.size > STRETCH_BYTES
 
 
-@define(eq=False)
-class Stretches:
+class Stretches(Struct, eq=False):
     """Runs tasks of portions.
 
     Args:
@@ -93,7 +91,7 @@ class Stretches:
     codec: Codec
     send: Callable[[messages.Message, Sequence[Buffer]], None]
     look: Callable[[int, BaseException | None], bool]
-    _gathered: _Gathered = field(factory=lambda: _Gathered(0, 0, 0.0))
+    _gathered: _Gathered = field(default_factory=lambda: _Gathered(0, 0, 0.0))
 
     def run(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import index
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.errors import UsageError
 from mwpy._values.task import SlaveKind
@@ -14,11 +14,10 @@ from mwpy._values.task import SlaveKind
 __all__ = ["TargetNumbers", "kind_of_slave", "whole_number"]
 
 
-@define(eq=False)
-class TargetNumbers:
+class TargetNumbers(Struct, eq=False):
     """How many pending tasks are wanted in memory, of one algorithm or (None) of all."""
 
-    _numbers: dict[Any, int] = field(factory=dict)
+    _numbers: dict[Any, int] = field(default_factory=dict)
 
     def set(self, number: int, algorithm: Callable[..., Any] | None) -> None:
         """Set a target number.

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.first_calls import CALLS_OUTLINED
@@ -57,8 +57,7 @@ def with_code(
     return AlgorithmDefined(record.definition, record.packed, code.digest.hex(), code.parts)
 
 
-@define(eq=False)
-class TaskKeys:
+class TaskKeys(Struct, eq=False):
     """Makes the keys of the tasks of one master.
 
     Args:
@@ -66,10 +65,10 @@ class TaskKeys:
     """
 
     notice: Callable[[str], None]
-    referable: dict[int, tuple[Defined, bytes | None, bytes]] = field(factory=dict)
+    referable: dict[int, tuple[Defined, bytes | None, bytes]] = field(default_factory=dict)
     """The tasks to whose results others may refer until they are fetched, by id: their algorithm, their key if it was
     made here, and the encoded call, from which the key follows otherwise."""
-    _reasons: dict[int, str] = field(factory=dict)
+    _reasons: dict[int, str] = field(default_factory=dict)
     """For each algorithm: why its last task without a key has none."""
 
     def of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles.definitions import Definitions
@@ -17,8 +18,7 @@ from mwpy._values.policy import Policies, TaskPolicy, condition_in
 __all__ = ["Extras", "Terms", "TermsOf", "check_map_key"]
 
 
-@frozen
-class Extras:
+class Extras(Struct, frozen=True):
     """What travels with the arguments of a task."""
 
     seed: SupportsIndex | None

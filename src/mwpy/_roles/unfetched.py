@@ -10,7 +10,7 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._roles.access import Access
 
@@ -24,8 +24,7 @@ SHARE = 8
 """Below one in eight of the bytes that may wait, nothing is counted again. So small results cost nothing."""
 
 
-@define(eq=False)
-class _Waiting:
+class _Waiting(Struct, eq=False):
     """Results that wait together."""
 
     count: int = 0
@@ -37,8 +36,7 @@ class _Waiting:
             self.count, self.size = count, self.size * count // self.count
 
 
-@define(eq=False)
-class Unfetched:
+class Unfetched(Struct, eq=False):
     """Tells the I/O thread how much was fetched.
 
     Args:
@@ -47,10 +45,10 @@ class Unfetched:
 
     access: Access
     most: int
-    maps: WeakSet[MapTasks] = field(factory=WeakSet)
+    maps: WeakSet[MapTasks] = field(default_factory=WeakSet)
     """The maps, whose results are counted apart."""
-    _alone: _Waiting = field(factory=_Waiting)
-    _of_maps: _Waiting = field(factory=_Waiting)
+    _alone: _Waiting = field(default_factory=_Waiting)
+    _of_maps: _Waiting = field(default_factory=_Waiting)
     _total: int = 0
     """How many bytes have ever arrived."""
     is_much: bool = False

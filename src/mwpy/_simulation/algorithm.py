@@ -8,7 +8,7 @@ from functools import partial
 from itertools import repeat
 from random import Random
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._core.master.commands import (
     AllocateSlaves,
@@ -337,11 +337,11 @@ class SimulatedAlgorithm:
         attempts, seconds = random.choice((1, 2, 3, 3, 3)), random.choice((None, None, None, 0.3, 2.0))
         after, memory = random.choice(PAUSES), random.choice((None, None, 500, 800, 2000, 5000))
         policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, seconds_max=seconds, after=after)
-        policy = evolve(policy, seconds_expected=random.choice((None, None, None, 0.1, 2.0, 6.0)))
+        policy = replace(policy, seconds_expected=random.choice((None, None, None, 0.1, 2.0, 6.0)))
         errors = random.randint(1, 4) if random.random() < 0.15 else 0
-        policy = evolve(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
-        policy = evolve(policy, speculate=retry and random.random() < self._speculate)
-        policy = evolve(policy, keep=self._keeps.keep(self._io.submissions.total + 1))
+        policy = replace(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
+        policy = replace(policy, speculate=retry and random.random() < self._speculate)
+        policy = replace(policy, keep=self._keeps.keep(self._io.submissions.total + 1))
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload = self._calls.payload(random, refers)

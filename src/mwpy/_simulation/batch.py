@@ -10,7 +10,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from attrs import define, evolve, field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, Launch
 from mwpy._simulation.cluster import Cluster
@@ -27,8 +28,7 @@ NOTICE_S = 6
 """Within this many seconds an overseer can know that a job is at work: a resource file may be read 5 s late."""
 
 
-@define(eq=False)
-class SimulatedJob:
+class SimulatedJob(Struct, eq=False):
     """A simulated job."""
 
     job_id: str
@@ -81,8 +81,7 @@ class SimulatedJob:
         return self.state in (JobState.QUEUED, JobState.RUNNING) and not leaves and not self.uncounted
 
 
-@define(eq=False)
-class SimulatedBatch:
+class SimulatedBatch(Struct, eq=False):
     """A simulated batch system; it is a `Batch`."""
 
     random: random.Random
@@ -98,11 +97,11 @@ class SimulatedBatch:
     has_bad_machine: bool = False
     """Whether all jobs fail at their start on one machine."""
     now: int = 0
-    queue: dict[str, SimulatedJob] = field(factory=dict)
-    outcomes: dict[str, Outcome] = field(factory=dict)
-    submitted: Counter[str] = field(factory=Counter)
+    queue: dict[str, SimulatedJob] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    submitted: Counter[str] = field(default_factory=Counter)
     """How many jobs of each mark were submitted."""
-    replaceable: Counter[str] = field(factory=Counter)
+    replaceable: Counter[str] = field(default_factory=Counter)
     """The largest number of jobs of each mark that needed a replacement."""
     _clusters: int = 0
 
@@ -230,4 +229,4 @@ class SimulatedBatch:
         job.kill()
         ran_s = float(self.now - job.started_at)
         outcome = Outcome.of_process(-9 if code is None else code, ran_s, "last words")
-        self.outcomes[job.job_id] = evolve(outcome, host=job.machine)
+        self.outcomes[job.job_id] = replace(outcome, host=job.machine)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._core.master.core import MasterCore
 from mwpy._roles.master_io import FAREWELL_S
@@ -108,9 +108,9 @@ class Cluster:
         for number in range(agents):
             again = partial(self._start_again, number)
             kind = bad if number == agents - 1 > 0 else ""
-            limits = evolve(_draw_limits(random), **_draw_forks(Random(f"forks {seed} {number}")))
-            limits = evolve(limits, max_share_bytes=shares.choice((1 << 30, 3 * PART_BYTES)))
-            limits = evolve(limits, returns_s=Random(f"returns {seed} {number}").choice((0.0, 2.0, 60.0)))
+            limits = replace(_draw_limits(random), **_draw_forks(Random(f"forks {seed} {number}")))
+            limits = replace(limits, max_share_bytes=shares.choice((1 << 30, 3 * PART_BYTES)))
+            limits = replace(limits, returns_s=Random(f"returns {seed} {number}").choice((0.0, 2.0, 60.0)))
             host = AgentHost(f"host {number}", again, limits=limits, able=number == 0, bad=kind)
             self.hosts.append(host)
             if kind == "error":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.ids import SlaveId
 from mwpy._values.records import AlgorithmDefined
@@ -10,15 +10,14 @@ from mwpy._values.records import AlgorithmDefined
 __all__ = ["CodeChecker"]
 
 
-@define(eq=False)
-class CodeChecker:
+class CodeChecker(Struct, eq=False):
     """Knows the code of each task, and the edits of the modules."""
 
     edits: int = 0
     """How often a module of the algorithm was edited."""
-    _algorithms: dict[int, AlgorithmDefined] = field(factory=dict)
+    _algorithms: dict[int, AlgorithmDefined] = field(default_factory=dict)
     """The definition with which each task was submitted."""
-    _edits_before: dict[int, int] = field(factory=dict)
+    _edits_before: dict[int, int] = field(default_factory=dict)
     """How often before each task was submitted."""
 
     def submitted(self, task: int, algorithm: AlgorithmDefined) -> None:

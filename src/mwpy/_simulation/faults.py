@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._simulation.machines import AgentHost, AgentProcess
 from mwpy._simulation.network import Network
@@ -36,8 +36,7 @@ SILENT_S = 31.0
 """For how long nothing was heard from an agent whose connection broke for this reason, in seconds."""
 
 
-@define(eq=False)
-class Faults:
+class Faults(Struct, eq=False):
     """Lets faults happen, one after the other, as long as the world is faulty."""
 
     _world: World

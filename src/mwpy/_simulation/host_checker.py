@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values import messages, records
 from mwpy._values.ids import SlaveId
@@ -22,23 +22,22 @@ _LOST = re.compile(r"its repetition on (?P<host>.+?) was lost")
 _OUTVOTED = re.compile(r"(?P<wrong>\d+) of its results were different on two other hosts")
 
 
-@define(eq=False)
-class HostChecker:
+class HostChecker(Struct, eq=False):
     """Checks the excluded hosts of one computation."""
 
-    excluded: dict[str, None] = field(factory=dict)
+    excluded: dict[str, None] = field(default_factory=dict)
     times: int = 0
     """How often a host was excluded."""
-    _bad: Counter[str] = field(factory=Counter)
+    _bad: Counter[str] = field(default_factory=Counter)
     """How many attempts and starts were bad on each host, as the records say."""
-    _outvoted: Counter[str] = field(factory=Counter)
+    _outvoted: Counter[str] = field(default_factory=Counter)
     """How many results of each host were outvoted."""
-    _agents: dict[str, str] = field(factory=dict)
+    _agents: dict[str, str] = field(default_factory=dict)
     """The connected agents, and their hosts."""
-    _agent_of: dict[SlaveId, str] = field(factory=dict)
-    _host_of: dict[bytes, str] = field(factory=dict)
+    _agent_of: dict[SlaveId, str] = field(default_factory=dict)
+    _host_of: dict[bytes, str] = field(default_factory=dict)
     """The hosts of connections."""
-    _hosts: dict[str, str] = field(factory=dict)
+    _hosts: dict[str, str] = field(default_factory=dict)
     """The hosts of all agents that ever were connected."""
 
     def heard(self, peer: bytes, hello: messages.Hello) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._transport.channel.journal import AGAIN, VALUE
 from mwpy._values import groups, messages
@@ -13,12 +13,11 @@ from mwpy._values.ids import Buffer
 __all__ = ["SimulatedJournal"]
 
 
-@define(eq=False)
-class SimulatedJournal:
+class SimulatedJournal(Struct, eq=False):
     """The results that a slave has finished and not sent."""
 
     _sent_meanwhile: Callable[[], bool]
-    results: list[tuple[int, int, float, int, bytes]] = field(factory=list)
+    results: list[tuple[int, int, float, int, bytes]] = field(default_factory=list)
     """Task, attempt and seconds of each, whether it is a value, a failure, or a reason to try again, and what it
     is."""
     num_read: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Protocol
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._roles.edges import SlaveParts
 from mwpy._simulation.network import SimulatedAgentLink
@@ -29,8 +29,7 @@ class Owner(Protocol):
     def slave_ended(self, slave: SimulatedSlave) -> None: ...
 
 
-@define(eq=False)
-class SimulatedLauncher:
+class SimulatedLauncher(Struct, eq=False):
     """Starts the simulated slaves of an agent."""
 
     _world: World

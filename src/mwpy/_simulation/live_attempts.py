@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values import groups, records
 from mwpy._values.ids import SlaveId
@@ -16,24 +16,23 @@ LIVE_MAX = 2
 """How many attempts of a task may live at the same time."""
 
 
-@define(eq=False)
-class AttemptChecker:
+class AttemptChecker(Struct, eq=False):
     """Checks the attempts of tasks, by the records of a master."""
 
     policies: dict[int, TaskPolicy]
     """The policy of each task."""
-    answered: dict[int, int] = field(factory=dict)
+    answered: dict[int, int] = field(default_factory=dict)
     """The attempt of each task whose result counts."""
-    repeated: dict[int, None] = field(factory=dict)
+    repeated: dict[int, None] = field(default_factory=dict)
     """The tasks of which several attempts have lived at the same time."""
-    _live: dict[int, dict[SlaveId, int]] = field(factory=dict)
+    _live: dict[int, dict[SlaveId, int]] = field(default_factory=dict)
     """The live attempts of each task, by slave."""
-    _last: dict[int, int] = field(factory=dict)
+    _last: dict[int, int] = field(default_factory=dict)
     """The highest number of an attempt of each task."""
-    _unaddressed: dict[int, None] = field(factory=dict)
+    _unaddressed: dict[int, None] = field(default_factory=dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
-    _agent_of: dict[SlaveId, str] = field(factory=dict)
-    _away: dict[str, None] = field(factory=dict)
+    _agent_of: dict[SlaveId, str] = field(default_factory=dict)
+    _away: dict[str, None] = field(default_factory=dict)
     """The agents that are away."""
 
     def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:

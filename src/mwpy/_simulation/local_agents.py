@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._roles.edges import Process
 from mwpy._simulation.machines import AgentHost
@@ -17,8 +17,7 @@ from mwpy._values.exits import describe_exit
 __all__ = ["SimulatedLocalAgents"]
 
 
-@define(eq=False)
-class _LocalAgent:
+class _LocalAgent(Struct, eq=False):
     """The process of a local agent, as the master sees it."""
 
     kill: Callable[[], None]
@@ -40,8 +39,7 @@ class _LocalAgent:
         """Do nothing."""
 
 
-@define(eq=False)
-class SimulatedLocalAgents:
+class SimulatedLocalAgents(Struct, eq=False):
     """The local agents of all lives of a master.
 
     Args:
@@ -52,7 +50,7 @@ class SimulatedLocalAgents:
     _world: World
     _add: Callable[[AgentHost], None]
     _master: Callable[[], SimulatedMaster]
-    _hosts: list[AgentHost] = field(factory=list)
+    _hosts: list[AgentHost] = field(default_factory=list)
 
     def have_one(self) -> None:
         """The user asks for a local agent."""

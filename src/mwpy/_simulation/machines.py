@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from math import inf
 
-from attrs import define, evolve, field, frozen
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.agent.core import AgentCore
@@ -46,8 +46,7 @@ SOON = 1000
 """If an agent iterates this often in a row without a pause, it is in an endless loop."""
 
 
-@frozen
-class Pace:
+class Pace(Struct, frozen=True):
     """How fast things happen, in simulated seconds."""
 
     durations: tuple[float, ...] = (1e-5, 1e-3, 0.05, 1.0)
@@ -67,8 +66,7 @@ def due(now: float, timeout_s: float) -> float:
     return now + max(0.001, math.ceil(timeout_s * 1000) / 1000)
 
 
-@frozen
-class Limits:
+class Limits(Struct, frozen=True):
     """The limits of an agent and its slaves."""
 
     max_tasks: int | None = None
@@ -91,12 +89,11 @@ class Limits:
     """For how long the agent looks for its master when its connection has broken."""
 
 
-@define(eq=False)
-class _Signals:
+class _Signals(Struct, eq=False):
     """The signals of an agent process."""
 
     _link: SimulatedAgentLink
-    _caught: list[signal.Signals] = field(factory=list)
+    _caught: list[signal.Signals] = field(default_factory=list)
 
     def catch(self, number: signal.Signals) -> None:
         """A signal arrives."""
@@ -120,8 +117,7 @@ class _Signals:
         """Do nothing."""
 
 
-@define(eq=False)
-class _Trail:
+class _Trail(Struct, eq=False):
     """Takes an agent's records."""
 
     why: str = ""
@@ -137,8 +133,7 @@ class _Trail:
         """Do nothing."""
 
 
-@define(eq=False)
-class _SettlingClock:
+class _SettlingClock(Struct, eq=False):
     """An agent's clock. While the agent waits for its slaves to write which task they started, the slaves continue."""
 
     _world: World
@@ -286,7 +281,7 @@ class AgentProcess:
     def _follow(self, life: Life) -> None:
         """The agent has learned from the next life of the master which generation it is."""
         self._world.note(f"the agent on {self._host.name} knows {life.network.generation}")
-        after = evolve(self._workload, checker=life.checker, durations=life.durations)
+        after = replace(self._workload, checker=life.checker, durations=life.durations)
         self._workload.successor = self._workload = self.launcher.workload = after
         if not self._host.able:
             life.checker.unable[self._host.name] = None
@@ -387,8 +382,7 @@ class AgentProcess:
             assert times == 1 or slow or self._was_frozen, f"{slave.printed!r} was printed {times} times"
 
 
-@define(eq=False)
-class AgentHost:
+class AgentHost(Struct, eq=False):
     """A machine on which agents run, one after the other."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.commands import ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
@@ -26,8 +26,7 @@ GRACE_S = 5.0
 """Seconds that agents get for their end."""
 
 
-@define(eq=False)
-class _Trail:
+class _Trail(Struct, eq=False):
     """The master's audit file: checkers read the records."""
 
     _checker: HistoryChecker

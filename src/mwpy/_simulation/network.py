@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from attrs import define, field
+from msgspec import Struct
 
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
@@ -117,8 +118,7 @@ class SimulatedAgentLink:
         """Do nothing: the machine decides when the connection ends."""
 
 
-@define(eq=False)
-class Connection:
+class Connection(Struct, eq=False):
     """A simulated connection."""
 
     peer: bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.world import World
@@ -10,12 +10,11 @@ from mwpy._simulation.world import World
 __all__ = ["SimulatedOutlet", "SimulatedPipe"]
 
 
-@define(eq=False)
-class SimulatedOutlet:
+class SimulatedOutlet(Struct, eq=False):
     """A standard stream of an agent."""
 
     _world: World
-    data: bytearray = field(factory=bytearray)
+    data: bytearray = field(default_factory=bytearray)
     full_until: float = 0.0
     """Until when it accepts nothing."""
     found_full: bool = False
@@ -39,8 +38,7 @@ class SimulatedOutlet:
         """Do nothing: everything is written."""
 
 
-@define(eq=False)
-class SimulatedPipe:
+class SimulatedPipe(Struct, eq=False):
     """Standard output or error of a slave."""
 
     _fd: int
@@ -48,8 +46,8 @@ class SimulatedPipe:
     _outlet: SimulatedOutlet
     ended: bool = False
     _closed: bool = False
-    _unread: bytearray = field(factory=bytearray)
-    _all: bytearray = field(factory=bytearray)
+    _unread: bytearray = field(default_factory=bytearray)
+    _all: bytearray = field(default_factory=bytearray)
 
     def write(self, text: str) -> None:
         """The slave writes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values import messages
 from mwpy._values.causes import Cause
@@ -10,13 +10,12 @@ from mwpy._values.causes import Cause
 __all__ = ["OverrunChecker"]
 
 
-@define(eq=False)
-class OverrunChecker:
+class OverrunChecker(Struct, eq=False):
     """Knows which slaves are over a limit. A slave is named by the connection of its agent, and its number."""
 
-    _killed: dict[tuple[bytes, int], int] = field(factory=dict)
+    _killed: dict[tuple[bytes, int], int] = field(default_factory=dict)
     """Slaves that were killed when they ran a task that was over a limit, and this task."""
-    _too_large: dict[tuple[bytes, int, int], None] = field(factory=dict)
+    _too_large: dict[tuple[bytes, int, int], None] = field(default_factory=dict)
     """Slaves that alone used more memory than their jobs have, and the tasks that they ran."""
 
     def killed(self, peer: bytes, slave: int, task: int) -> None:

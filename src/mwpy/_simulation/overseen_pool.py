@@ -21,7 +21,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from attrs import define, evolve, field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch import Launch
@@ -55,8 +56,7 @@ LAG_S = 20
 EMPTY = ResourceFile("", 0.0, 60.0, "m", "", (), MemberKeys("", "", ""), 0, 0, 0, "agent", ())
 
 
-@define(eq=False)
-class _Computation:
+class _Computation(Struct, eq=False):
     """A computation and its resource file. When its master is killed, the next one begins from the start."""
 
     mark: str
@@ -67,7 +67,7 @@ class _Computation:
     tasks: int
     pace: Pace
     transcript: list[str]
-    clusters: list[Cluster] = field(factory=list)
+    clusters: list[Cluster] = field(default_factory=list)
     """A cluster for each life of its master. Agents join only the last one."""
     down_until: int = 1
     useful: int = 0
@@ -76,7 +76,7 @@ class _Computation:
     grown: int = 0
     """The sum of all increases of `useful`."""
     content: ResourceFile | None = None
-    history: list[ResourceFile] = field(factory=list)
+    history: list[ResourceFile] = field(default_factory=list)
     """All contents that were written, in their order."""
 
     def tick(self, now: int) -> None:
@@ -124,7 +124,7 @@ class _Computation:
             if job.mark == self.mark and (job.host is None or not cluster.needs(job.host)):
                 job.idle_at = now
         last = self.content
-        new = updated(evolve(EMPTY, generation=str(len(self.clusters))), cluster.core, float(now))
+        new = updated(replace(EMPTY, generation=str(len(self.clusters))), cluster.core, float(now))
         if last is None or last.generation != new.generation or resource_file.due(last, new):
             self.content = new
             self.history.append(new)
@@ -134,8 +134,7 @@ class _Computation:
         return next((each for each in reversed(self.history) if each.timestamp <= now - late_s), None)
 
 
-@define(eq=False)
-class _Files:
+class _Files(Struct, eq=False):
     """The resource files as an overseer sees them; they are a `Files`."""
 
     pool: OverseenPool
@@ -169,8 +168,7 @@ class _OverseerKilled(Exception):
     """The overseer is killed while it sleeps."""
 
 
-@define(eq=False)
-class _Clock:
+class _Clock(Struct, eq=False):
     """The time of the pool as an overseer sees it; it is a `Clock`."""
 
     pool: OverseenPool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.errors import DependencyFailed
 from mwpy._values.task import KEPT, Result, encoded_in
@@ -13,25 +13,24 @@ from mwpy._values.task import KEPT, Result, encoded_in
 __all__ = ["ReferenceChecker"]
 
 
-@define(eq=False)
-class ReferenceChecker:
+class ReferenceChecker(Struct, eq=False):
     """Follows values from the tasks that gave them to those that refer to them."""
 
     numbers: Mapping[int, int]
     """The values of tasks; all others have their ids as values."""
-    refers: dict[int, Sequence[int]] = field(factory=dict)
+    refers: dict[int, Sequence[int]] = field(default_factory=dict)
     """The tasks that refer to others, and these others."""
-    values: dict[int, object] = field(factory=dict)
+    values: dict[int, object] = field(default_factory=dict)
     """The values that the algorithm got."""
     num_seen: int = 0
     """How often a slave got a task with values."""
     num_kept: int = 0
     """How many values that had stayed at agents a slave got."""
-    unsure: dict[int, None] = field(factory=dict)
+    unsure: dict[int, None] = field(default_factory=dict)
     """Tasks whose values were lost. They may have no value any more."""
-    causes: dict[int, int] = field(factory=dict)
+    causes: dict[int, int] = field(default_factory=dict)
     """For each task that failed because of another one: the id of that task."""
-    _seen: dict[int, dict[int, object]] = field(factory=dict)
+    _seen: dict[int, dict[int, object]] = field(default_factory=dict)
     """The values that each task got."""
 
     def saw(self, task: int, values: dict[int, object], kept: Sequence[int] = ()) -> None:

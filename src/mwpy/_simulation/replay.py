@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.answered import Answer
 from mwpy._core.master.members import Members
@@ -22,12 +22,11 @@ from mwpy._values import records
 __all__ = ["Replay"]
 
 
-@define(eq=False)
-class Replay:
+class Replay(Struct, eq=False):
     """Rebuilds the state of one master from its records."""
 
-    rebuilt: MasterState = field(factory=lambda: MasterState(MasterSettings("replayed", "")))
-    _stream: list[tuple[records.Record, bytes]] = field(factory=list)
+    rebuilt: MasterState = field(default_factory=lambda: MasterState(MasterSettings("replayed", "")))
+    _stream: list[tuple[records.Record, bytes]] = field(default_factory=list)
 
     @property
     def taken(self) -> list[records.Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._values.reports import Report
@@ -10,14 +10,13 @@ from mwpy._values.reports import Report
 __all__ = ["ReportChecker"]
 
 
-@define(eq=False)
-class ReportChecker:
+class ReportChecker(Struct, eq=False):
     """Follows the reports from their tasks to the algorithm."""
 
     checker: HistoryChecker
     given: int = 0
     """How many reports the algorithm got."""
-    _last: dict[tuple[int, int], int] = field(factory=dict)
+    _last: dict[tuple[int, int], int] = field(default_factory=dict)
     """The number of the last report of each task and attempt that the algorithm got."""
 
     def gave(self, report: Report) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.live_attempts import AttemptChecker
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
@@ -16,8 +16,7 @@ from mwpy._values.task import Result
 __all__ = ["RetryChecker"]
 
 
-@define(eq=False)
-class RetryChecker:
+class RetryChecker(Struct, eq=False):
     """Checks the attempts of tasks."""
 
     attempts: AttemptChecker
@@ -26,15 +25,15 @@ class RetryChecker:
     """How many attempts of each task were lost by its own fault, as far as the master knows."""
     cancelled: dict[int, None]
     """Tasks that must not be sent to a slave again."""
-    errors: dict[int, int] = field(factory=dict)
+    errors: dict[int, int] = field(default_factory=dict)
     """How many of its first attempts each task ends with an exception; all if it is not tried again."""
-    spoilt: dict[tuple[int, int], None] = field(factory=dict)
+    spoilt: dict[tuple[int, int], None] = field(default_factory=dict)
     """Tasks and their attempts that raise an exception, because they run on a bad host."""
-    answered: dict[int, None] = field(factory=dict)
+    answered: dict[int, None] = field(default_factory=dict)
     """The tasks with an answer that is kept. These do not pause."""
     now: float = 0.0
     """The time of the last records."""
-    _due_at: dict[int, float] = field(factory=dict)
+    _due_at: dict[int, float] = field(default_factory=dict)
     """When the last pause of each task ends."""
 
     def end_of(self, task: int, attempt: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.agent.events import AddressesFound, ComputationOver
 from mwpy._simulation.checkers import HistoryChecker
@@ -23,8 +23,7 @@ class Life(NamedTuple):
     """How long tasks take."""
 
 
-@define(eq=False)
-class SimulatedSearch:
+class SimulatedSearch(Struct, eq=False):
     """The resource file, and connections to the master that it names.
 
     Args:

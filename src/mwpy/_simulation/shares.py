@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from random import Random
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.world import World
 from mwpy._values import messages
@@ -61,14 +61,13 @@ class SharedByAlgorithm:
         return [handle for handle in (self.handle(), self.handle()) if handle is not None]
 
 
-@define(eq=False)
-class SimulatedStore:
+class SimulatedStore(Struct, eq=False):
     """The files of an agent. It checks that each part is written once, and that only what is complete is used."""
 
     _world: World
-    _missing: dict[str, dict[int, None]] = field(factory=dict)
+    _missing: dict[str, dict[int, None]] = field(default_factory=dict)
     """The parts that each file lacks."""
-    _content: dict[str, dict[int, bytes]] = field(factory=dict)
+    _content: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """The parts of results that stayed at agents."""
 
     def open(self, share: Share) -> tuple[str, bool]:
@@ -128,14 +127,13 @@ class SimulatedStore:
         return self._missing.get(digest) == {}
 
 
-@define(eq=False)
-class SharesOfSlave:
+class SharesOfSlave(Struct, eq=False):
     """The shared objects that a slave knows, and those that its tasks need."""
 
     _store: SimulatedStore
-    _known: dict[str, str] = field(factory=dict)
+    _known: dict[str, str] = field(default_factory=dict)
     """Why each is missing; empty if it is here."""
-    _needed: dict[int, list[str]] = field(factory=dict)
+    _needed: dict[int, list[str]] = field(default_factory=dict)
     """What the tasks need that it has not started, by the position of the task."""
 
     def hear(self, message: messages.Message) -> None:

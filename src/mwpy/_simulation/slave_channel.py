@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.journal import SimulatedJournal
 from mwpy._simulation.network import SimulatedAgentLink
@@ -18,8 +18,7 @@ from mwpy._values.ids import Buffer
 __all__ = ["SimulatedChannel"]
 
 
-@define(eq=False)
-class SimulatedChannel:
+class SimulatedChannel(Struct, eq=False):
     """The agent's end of the channel to a slave, and the actions of the slave at the other end."""
 
     _fd: int
@@ -39,8 +38,8 @@ class SimulatedChannel:
     """Whether the agent has collected the slave."""
     spoilt: bool = False
     """Whether some code in the slave has written into the stream or into the shared memory."""
-    to_slave: deque[Sequence[Buffer]] = field(factory=deque)
-    _to_agent: list[list[Buffer]] = field(factory=list)
+    to_slave: deque[Sequence[Buffer]] = field(default_factory=deque)
+    _to_agent: list[list[Buffer]] = field(default_factory=list)
     _ended: bool = False
     _nonsense: bool = False
 

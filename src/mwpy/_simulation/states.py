@@ -8,7 +8,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._simulation.world import World
@@ -28,8 +28,7 @@ Progress = tuple[int, int, int]
 """A state: the task and the attempt that left it, and how far the task is."""
 
 
-@define(eq=False)
-class StateChecker:
+class StateChecker(Struct, eq=False):
     """Follows the states from their slaves to the next attempts."""
 
     cancelled: dict[int, None]
@@ -38,17 +37,17 @@ class StateChecker:
     """Connections that broke, or that the master does not listen to any more."""
     answered: dict[int, None]
     """The tasks with an answer that is compared. They are repeated without their states."""
-    _arrived: dict[int, Progress] = field(factory=dict)
+    _arrived: dict[int, Progress] = field(default_factory=dict)
     """The newest state of each task that reached the master, from any of its attempts."""
-    _restarted: dict[int, int] = field(factory=dict)
+    _restarted: dict[int, int] = field(default_factory=dict)
     """The tasks that ran again because their values were lost: the last attempt before that."""
-    _newest: dict[tuple[int, int], Progress] = field(factory=dict)
+    _newest: dict[tuple[int, int], Progress] = field(default_factory=dict)
     """The newest state of each task and attempt that reached the master."""
-    _unkept: dict[int, list[Progress]] = field(factory=dict)
+    _unkept: dict[int, list[Progress]] = field(default_factory=dict)
     """The states of each task that reached the master later than the last one that it kept."""
-    _expected: dict[tuple[int, int], Progress | None] = field(factory=dict)
+    _expected: dict[tuple[int, int], Progress | None] = field(default_factory=dict)
     """For each task and attempt: the state with which the attempt must begin."""
-    _left: dict[tuple[bytes, int], Progress] = field(factory=dict)
+    _left: dict[tuple[bytes, int], Progress] = field(default_factory=dict)
     """The newest state that each slave left, by connection and number."""
 
     def left(self, peer: bytes, slave: int, state: Progress) -> None:
@@ -111,8 +110,7 @@ class StateChecker:
         assert state == expected, f"attempt {attempt} of task {task} begins with {state}, not with {expected}"
 
 
-@define(eq=False)
-class StatesOfSlave:
+class StatesOfSlave(Struct, eq=False):
     """The states that the tasks of one slave get and leave, and their reports."""
 
     _world: World
@@ -130,9 +128,9 @@ class StatesOfSlave:
     """The task and the attempt that runs and may leave states."""
     _reported: int = 0
     """How many reports its tasks have made."""
-    _given: dict[tuple[int, int], dict[int, object]] = field(factory=dict)
+    _given: dict[tuple[int, int], dict[int, object]] = field(default_factory=dict)
     """The values that each task got, by task and attempt. Those that stayed at agents are `KEPT`."""
-    _restored: dict[tuple[int, int], Progress] = field(factory=dict)
+    _restored: dict[tuple[int, int], Progress] = field(default_factory=dict)
     """The state that each task got, by task and attempt."""
 
     def hear(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.state import Stopped
 from mwpy._values import records
@@ -13,8 +13,7 @@ from mwpy._values.max_failures import MaxFailures
 __all__ = ["StopChecker"]
 
 
-@define(eq=False)
-class StopChecker:
+class StopChecker(Struct, eq=False):
     """Checks the stops of one computation. Each method raises an `AssertionError` that says what is wrong."""
 
     failures: int = 0

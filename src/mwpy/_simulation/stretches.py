@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.world import World
 from mwpy._values import groups, messages
@@ -13,8 +13,7 @@ from mwpy._values.ids import Buffer
 __all__ = ["SimulatedStretch"]
 
 
-@define(eq=False)
-class SimulatedStretch:
+class SimulatedStretch(Struct, eq=False):
     """The results of one stretch.
 
     Args:
@@ -25,9 +24,9 @@ class SimulatedStretch:
     _world: World
     _number: int
     _send: Callable[[messages.Message, Sequence[Buffer]], None]
-    positions: dict[int, None] = field(factory=dict)
+    positions: dict[int, None] = field(default_factory=dict)
     """The positions of the tasks of portions."""
-    _results: list[tuple[int, int, float, bytes]] = field(factory=list)
+    _results: list[tuple[int, int, float, bytes]] = field(default_factory=list)
     """Task, attempt, seconds and value of each result."""
 
     def add(self, task: int, attempt: int, seconds: float, entry: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.messages import Hello
 from mwpy._values.policy import TaskPolicy
@@ -16,19 +16,18 @@ ROUNDING_S = 1e-6
 """Tolerance for rounding, in seconds."""
 
 
-@define(eq=False)
-class TimeChecker:
+class TimeChecker(Struct, eq=False):
     """Checks the times of agents and tasks."""
 
     policies: dict[int, TaskPolicy]
     """The policy of each task."""
-    _goes_on: dict[int, None] = field(factory=dict)
+    _goes_on: dict[int, None] = field(default_factory=dict)
     """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
-    _left: dict[bytes, float | None] = field(factory=dict)
+    _left: dict[bytes, float | None] = field(default_factory=dict)
     """How long the tasks of each connection may run from its beginning on."""
-    _connects: dict[bytes, None] = field(factory=dict)
+    _connects: dict[bytes, None] = field(default_factory=dict)
     """The connections of agents that greeted the master later."""
-    _ends: dict[str, float | None] = field(factory=dict)
+    _ends: dict[str, float | None] = field(default_factory=dict)
     """Until when tasks may run at each agent, as the master knows it."""
 
     def begins(self, peer: bytes, left_s: float | None, *, connects: bool = False) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._simulation.retries import RetryChecker
@@ -23,16 +23,14 @@ CODEC = Codec()
 _SERVING = (SlaveState.IDLE, SlaveState.BUSY)
 
 
-@define(eq=False)
-class _Slave:
+class _Slave(Struct, eq=False):
     host: str
     agent: str
     state: SlaveState = SlaveState.CONNECTING
     kind: SlaveKind = SlaveKind.UNORDERED
 
 
-@define(eq=False)
-class VerifyChecker:
+class VerifyChecker(Struct, eq=False):
     """Checks the comparison of results. Some hosts compute some results wrongly, each time in another way."""
 
     policies: dict[int, TaskPolicy]
@@ -47,11 +45,11 @@ class VerifyChecker:
     """The seed of the history."""
     percent: float = 0.0
     """How many percent of the tasks are repeated."""
-    wrong: dict[str, float] = field(factory=dict)
+    wrong: dict[str, float] = field(default_factory=dict)
     """The hosts that compute wrongly, and the share of their results that is wrong."""
     num_wrong: int = 0
     """How many wrong results the algorithm got."""
-    late_wrong: list[int] = field(factory=list)
+    late_wrong: list[int] = field(default_factory=list)
     """The tasks of those that three hosts could have computed."""
     num_sure: int = 0
     """How many results were confirmed."""
@@ -59,27 +57,27 @@ class VerifyChecker:
     """How often a host was outvoted."""
     num_recomputed: int = 0
     """How many results were computed again because they were in doubt."""
-    _sure: dict[int, None] = field(factory=dict)
-    _unsure: dict[int, None] = field(factory=dict)
+    _sure: dict[int, None] = field(default_factory=dict)
+    _unsure: dict[int, None] = field(default_factory=dict)
     """Tasks whose results the algorithm gets although nobody could confirm them."""
-    _num_hosts: dict[int, int] = field(factory=dict)
+    _num_hosts: dict[int, int] = field(default_factory=dict)
     """How many hosts could compute each task when it had its first answer."""
-    _ended_early: dict[int, None] = field(factory=dict)
+    _ended_early: dict[int, None] = field(default_factory=dict)
     """Tasks that were cancelled or lost before they were repeated."""
-    _not_repeated: dict[int, None] = field(factory=dict)
+    _not_repeated: dict[int, None] = field(default_factory=dict)
     """Tasks that are cancelled, but may finish, and tasks that had several live attempts."""
-    _hosts: dict[int, list[str]] = field(factory=dict)
+    _hosts: dict[int, list[str]] = field(default_factory=dict)
     """The hosts that answered each task."""
-    _latest: dict[int, str] = field(factory=dict)
+    _latest: dict[int, str] = field(default_factory=dict)
     """The hosts of wrong results that the algorithm has got, by the first task; without those that run again."""
-    _named: dict[int, None] = field(factory=dict)
+    _named: dict[int, None] = field(default_factory=dict)
     """Tasks that the master names because their results cannot be corrected."""
-    _outvoted: dict[str, None] = field(factory=dict)
-    _host_of: dict[str, str] = field(factory=dict)
-    _agents: dict[str, None] = field(factory=dict)
+    _outvoted: dict[str, None] = field(default_factory=dict)
+    _host_of: dict[str, str] = field(default_factory=dict)
+    _agents: dict[str, None] = field(default_factory=dict)
     """The agents that serve and may run any task."""
-    _slaves: dict[SlaveId, _Slave] = field(factory=dict)
-    _refused: dict[str, None] = field(factory=dict)
+    _slaves: dict[SlaveId, _Slave] = field(default_factory=dict)
+    _refused: dict[str, None] = field(default_factory=dict)
     """Agents and slaves that refused any algorithm."""
 
     def value(self, task: int, attempt: int, host: str, *, digested: bool) -> bytes:

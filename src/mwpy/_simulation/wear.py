@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._simulation.world import World
 
@@ -12,8 +12,7 @@ PATIENCE_S = 0.1
 """Seconds in which an agent that is not frozen replaces a slave that has too much memory."""
 
 
-@define(eq=False)
-class Wear:
+class Wear(Struct, eq=False):
     """The wear of one slave. It checks from outside that the agent keeps the limits."""
 
     _world: World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.shares import SimulatedStore
@@ -14,8 +14,7 @@ from mwpy._values.messages import LoadFailure
 __all__ = ["Workload"]
 
 
-@define(eq=False)
-class Workload:
+class Workload(Struct, eq=False):
     """What the slaves of an agent have to do, and the checker that watches them."""
 
     world: World

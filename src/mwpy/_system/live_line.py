@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from attrs import define, field
+from msgspec import Struct, field
 
 __all__ = ["ERASE_RIGHT", "LiveLine", "is_terminal", "undrawn", "width_of"]
 
@@ -78,15 +78,14 @@ class _Routed:
             del self._stream.__dict__["write"]
 
 
-@define(eq=False)
-class _Screen:
+class _Screen(Struct, eq=False):
     """The terminal of this process."""
 
-    lock: threading.RLock = field(factory=threading.RLock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while something is written."""
-    lines: list[LiveLine] = field(factory=list)
+    lines: list[LiveLine] = field(default_factory=list)
     """The lines that have not ended. Only the last is drawn."""
-    routed: list[_Routed] = field(factory=list)
+    routed: list[_Routed] = field(default_factory=list)
     drawn: LiveLine | None = None
     """The line that can be seen now."""
     partial: bool = False

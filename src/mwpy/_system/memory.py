@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._system import clock
 
@@ -144,8 +144,7 @@ def _remove_unused(patience_s: float = 0.0) -> None:
         clock.sleep(POLL_S)
 
 
-@frozen
-class _Version:
+class _Version(Struct, frozen=True):
     """The files of a control group that limits memory."""
 
     limits: dict[str, str | None]

@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Iterator
 
-from attrs import define, field
+from msgspec import Struct, field
 
 __all__ = ["UserModules", "is_interactive", "is_of_user", "stamp_of"]
 
@@ -34,8 +34,7 @@ def is_of_user(name: str, module: object) -> bool:
     return file.endswith(".py") and "-packages" not in file
 
 
-@define
-class _Seen:
+class _Seen(Struct):
     """A module at one moment."""
 
     spec: object
@@ -44,13 +43,12 @@ class _Seen:
     """Time of modification and size of its file."""
 
 
-@define(eq=False)
-class UserModules:
+class UserModules(Struct, eq=False):
     """Compares the user's modules, as this process has loaded them, with their files."""
 
-    edited: set[str] = field(factory=set)
+    edited: set[str] = field(default_factory=set)
     """Modules whose files were edited, and that were not loaded again since."""
-    _seen: dict[str, _Seen] = field(factory=dict)
+    _seen: dict[str, _Seen] = field(default_factory=dict)
     _num_modules: int = 0
     """How many modules there were when new ones were looked for."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from attrs import define, frozen
+from msgspec import Struct
 
 __all__ = ["Cell", "is_notebook"]
 
@@ -16,8 +16,7 @@ def is_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-@frozen
-class _Shown:
+class _Shown(Struct, frozen=True):
     """Something that a cell shows."""
 
     text: str
@@ -30,8 +29,7 @@ class _Shown:
         return self.html
 
 
-@define(eq=False)
-class Cell:
+class Cell(Struct, eq=False):
     """A place in the output of the cell that runs, whose content can be replaced."""
 
     _handle: Any = None

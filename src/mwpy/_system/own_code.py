@@ -30,7 +30,7 @@ from importlib.util import find_spec, resolve_name
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._system.modules import is_interactive, is_of_user, stamp_of
 from mwpy._system.packages import imported_inside
@@ -47,8 +47,7 @@ USES_KEPT = 1000
 """How many functions that travel by value have what they use kept: each call of a closure makes a new definition."""
 
 
-@define(eq=False)
-class _Source:
+class _Source(Struct, eq=False):
     """The text of a module."""
 
     file: str
@@ -63,17 +62,16 @@ class _Source:
         return self._outline
 
 
-@define(eq=False)
-class OwnCode:
+class OwnCode(Struct, eq=False):
     """The code of the user's modules in one process."""
 
-    _sources: dict[str, _Source] = field(factory=dict)
+    _sources: dict[str, _Source] = field(default_factory=dict)
     """By the names of the modules."""
-    _stamps: dict[str, tuple[int, int]] = field(factory=dict)
+    _stamps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Time of modification and size of the file of each module that was loaded, as it was then."""
     _num_modules: int = 0
     """How many modules there were when new ones were looked for."""
-    _by_value: dict[tuple[object, ...], dict[str, ModuleCode]] = field(factory=dict)
+    _by_value: dict[tuple[object, ...], dict[str, ModuleCode]] = field(default_factory=dict)
     """What functions use that travel by value, by what distinguishes them."""
 
     def remember(self) -> None:
@@ -194,16 +192,15 @@ def _file_of(name: str) -> str:
 # ---- the text of a module -------------------------------------------------------------------------------------------
 
 
-@define(eq=False)
-class _Outline:
+class _Outline(Struct, eq=False):
     """Where a text defines what."""
 
     lines: list[str]
-    definitions: dict[str, list[tuple[int, int]]] = field(factory=dict)
+    definitions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """The first and last lines of functions and classes, by qualified name. Lines count from 1."""
-    variables: dict[str, list[ast.stmt]] = field(factory=dict)
+    variables: dict[str, list[ast.stmt]] = field(default_factory=dict)
     """The statements that set or change a variable of the module."""
-    imports: dict[str, tuple[str, str]] = field(factory=dict)
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     """For each name that is imported from a module: the module, with dots if it is relative, and its name there."""
 
     @classmethod
@@ -284,19 +281,18 @@ def _set_by(statement: ast.stmt) -> set[str]:
 # ---- what a function uses -------------------------------------------------------------------------------------------
 
 
-@define(eq=False)
-class _Walk:
+class _Walk(Struct, eq=False):
     """Follows the names that a function uses."""
 
     _own: OwnCode
     _without: str
     """A module that does not count: the script, if the function travels by value."""
-    parts: dict[str, dict[str, str]] = field(factory=dict)
+    parts: dict[str, dict[str, str]] = field(default_factory=dict)
     """The digest of each part, by module."""
-    _waiting: list[tuple[Mapping[str, Any], str, frozenset[str]]] = field(factory=list)
+    _waiting: list[tuple[Mapping[str, Any], str, frozenset[str]]] = field(default_factory=list)
     """Names that were not followed: where they mean something, and the other names beside them."""
-    _seen: set[object] = field(factory=set)
-    _kept: list[Mapping[str, Any]] = field(factory=list)
+    _seen: set[object] = field(default_factory=set)
+    _kept: list[Mapping[str, Any]] = field(default_factory=list)
     """Where names mean something, so that nothing else gets the identity of one of these objects."""
 
     def begin(self, function: Any) -> None:

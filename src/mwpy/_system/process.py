@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._system import clock, memory
 from mwpy._values.exits import describe_exit
@@ -229,8 +229,7 @@ def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
     return {name: value for name, value in changed.items() if value is not None}
 
 
-@frozen
-class Finished:
+class Finished(Struct, frozen=True):
     """A command that has ended, and what it wrote."""
 
     returncode: int

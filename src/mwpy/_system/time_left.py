@@ -15,6 +15,7 @@ from math import inf
 from types import TracebackType
 
 from attrs import define
+from msgspec import Struct
 
 from mwpy._system import clock
 from mwpy._values.errors import EndIsNear, UsageError
@@ -28,8 +29,7 @@ SHORTEST_S = 0.001
 """The shortest time that is set on the timer, because 0 stops it."""
 
 
-@define(eq=False)
-class RunningTime:
+class RunningTime(Struct, eq=False):
     """The time of the task that runs in this process."""
 
     end_at: Callable[[], float] | None = None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.shared import LARGE_BYTES, lend
@@ -82,8 +82,7 @@ CONDITIONS_KEPT = 16
 """How many conditions a slave keeps."""
 
 
-@frozen
-class Codec:
+class Codec(Struct, frozen=True):
     """How one process pickles.
 
     Args:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._transport.mappings import Mapping, Pages, drop_pages
 
@@ -45,13 +45,12 @@ _NOT_WRITTEN = _OF_FILE | {0}
 """What this byte is if the process has not written the page. It is 0 if the process has not read it, either."""
 
 
-@define(eq=False)
-class InPlace:
+class InPlace(Struct, eq=False):
     """The private mappings of this process that are in use."""
 
     num_forks: int = 0
     """How often this process has forked."""
-    _sizes: dict[int, int] = field(factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
     """The sizes of the mappings, by their addresses."""
     _num_copies: int = 0
     """How many contents to copy before one is mapped again."""

@@ -12,7 +12,8 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
-from attrs import asdict, evolve, frozen
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from mwpy._values.environment import SlaveSettings
 
@@ -24,8 +25,7 @@ MOST_BYTES = 1 << 16
 MOST_FDS = 5
 
 
-@frozen
-class Answer:
+class Answer(Struct, frozen=True):
     """What the template answers to an order."""
 
     slave: int
@@ -99,7 +99,7 @@ class TemplateOrders:
             return None
         stream, memory, passage, *outputs = fds
         settings = SlaveSettings.from_json(data.decode())
-        return evolve(settings, stream=stream, memory=memory, passage=passage), outputs
+        return replace(settings, stream=stream, memory=memory, passage=passage), outputs
 
     def answer(self, answer: Answer) -> None:
         """Answer the order. If the agent has ended, do nothing: the next `take` returns None."""

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from stat import S_ISREG
 from weakref import WeakValueDictionary, finalize
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._system import memory
 from mwpy._transport.codec import Codec, loads, loads_shared
@@ -255,12 +255,11 @@ def is_known(digest: str) -> bool:
     return digest in KNOWN
 
 
-@define(eq=False)
-class Store:
+class Store(Struct, eq=False):
     """The files of an agent: it fetches shared objects, and its slaves use them."""
 
-    _files: dict[str, int] = field(factory=dict)
-    _missing: dict[str, int] = field(factory=dict)
+    _files: dict[str, int] = field(default_factory=dict)
+    _missing: dict[str, int] = field(default_factory=dict)
     """How many bytes each file lacks that is not complete."""
 
     def open(self, share: Share) -> tuple[str, bool]:

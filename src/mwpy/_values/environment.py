@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from attrs import asdict, frozen
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from mwpy._values.errors import UsageError
 
@@ -103,8 +104,7 @@ def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> di
     return {name: share for name in THREAD_VARIABLES if name not in environment}
 
 
-@frozen
-class SlaveSettings:
+class SlaveSettings(Struct, frozen=True):
     """What an agent gives to a slave process at its start, through `SLAVE_VARIABLE`.
 
     Args:
@@ -144,8 +144,7 @@ class SlaveSettings:
             raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
 
 
-@frozen
-class TemplateSettings:
+class TemplateSettings(Struct, frozen=True):
     """What an agent gives to a template, through `SLAVE_VARIABLE`. The template forks slaves.
 
     Args:
@@ -161,8 +160,7 @@ class TemplateSettings:
         return json.dumps(asdict(self))
 
 
-@frozen
-class MasterStream:
+class MasterStream(Struct, frozen=True):
     """What a master gives to an agent that it starts on its own machine, through `MASTER_VARIABLE`.
 
     Args:

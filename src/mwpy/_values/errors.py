@@ -12,7 +12,7 @@ from enum import IntEnum
 from reprlib import Repr
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._values.ids import TaskId
 from mwpy._values.last_words import Death
@@ -232,8 +232,7 @@ class OutOfTime(MwpyError):
         )
 
 
-@frozen
-class FailureKind:
+class FailureKind(Struct, frozen=True):
     """Failures of one kind, in `TooManyFailures`."""
 
     kind: str

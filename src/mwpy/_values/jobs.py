@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._values.exits import describe_exit
 
@@ -22,8 +22,7 @@ class JobState(Enum):
     """It was removed and is still in the list. It does not count as a job, and is not removed again."""
 
 
-@frozen
-class Job:
+class Job(Struct, frozen=True):
     """A job in the queue."""
 
     job_id: str
@@ -54,8 +53,7 @@ class End(Enum):
     """Its processes are gone, or its machine does not answer. Nothing more is known."""
 
 
-@frozen
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The end of a job that has left the queue."""
 
     end: End

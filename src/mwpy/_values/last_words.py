@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, frozen
+from msgspec import Struct
 
 from mwpy._values.bounds import MAX_STREAM, Number, Stream
 from mwpy._values.causes import Cause
@@ -26,8 +26,7 @@ LINES_SHOWN = 20
 HEADLINE_CHARACTERS = 200
 
 
-@frozen
-class LastWords:
+class LastWords(Struct, frozen=True):
     """The last output of one slave; each text is the end of a stream."""
 
     stdout: Stream = ""
@@ -73,8 +72,7 @@ NO_WORDS = LastWords()
 """The last words of a slave about which nothing is known."""
 
 
-@define(slots=True)
-class Death:
+class Death(Struct):
     """The loss of an attempt of a task: one entry of the task's history."""
 
     sid: SlaveId

@@ -6,7 +6,7 @@ import re
 from operator import index
 from typing import SupportsIndex
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
 
@@ -27,8 +27,7 @@ OTHER_KINDS = "other kinds"
 _FORM = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<percent>%)?\s*(?P<finish>,\s*finish)?", re.ASCII)
 
 
-@frozen
-class MaxFailures:
+class MaxFailures(Struct, frozen=True):
     """At how many failures a run stops, and whether its running tasks may finish then."""
 
     number: float
@@ -76,11 +75,10 @@ class MaxFailures:
         return f"{self.number:g}{'%' if self.is_percentage else ''}{',finish' if self.finish else ''}"
 
 
-@define(eq=False)
-class FailuresByKind:
+class FailuresByKind(Struct, eq=False):
     """Counts failures by their kind, and keeps the first one of each."""
 
-    _kinds: dict[str, FailureKind] = field(factory=dict)
+    _kinds: dict[str, FailureKind] = field(default_factory=dict)
 
     def add(self, failure: TaskFailed) -> None:
         """Count a failure."""

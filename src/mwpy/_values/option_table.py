@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_SLAVES
 from mwpy._values.environment import END_VARIABLE, KEY_VARIABLE
@@ -85,8 +85,7 @@ _BYTES = _number(1, 1e15, bytes_in)
 _SECONDS = _number(0.1, 1e9, float)
 
 
-@frozen
-class Option:
+class Option(Struct, frozen=True):
     """One option: its name without `--mw-`, the form of its value, and the help text."""
 
     name: str

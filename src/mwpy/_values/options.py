@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from attrs import evolve, field, frozen
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._values.environment import (
     AGENT_VARIABLE,
@@ -54,8 +55,7 @@ class Role(Enum):
 _FOR_AGENTS = ("slave-max-tasks", "slave-max-memory", "slave-start-timeout", "slave-start", "idle-exit")
 
 
-@frozen
-class Options:
+class Options(Struct, frozen=True):
     """The options of one process; `OPTIONS` has a sentence about each."""
 
     role: Role = Role.LOCAL
@@ -97,13 +97,13 @@ class Options:
     run_database_sync: str = "normal"
     rerun: str = "nothing"
     reuse_changed_code: bool = False
-    policies: Policies = field(factory=Policies)
+    policies: Policies = field(default_factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None
     """When the batch system ends this job, in Unix seconds."""
     job_memory: int | None = None
     """How much memory this job has, in bytes; None if this is unknown."""
-    after_file: frozenset[str] = field(factory=frozenset)
+    after_file: frozenset[str] = field(default_factory=frozenset)
     """Which of master_host, master_port and member_id were given after `--mw-resource-file`. In a slave they override
     the file, as in CL-MW."""
 
@@ -256,7 +256,7 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
     policies: Any = {name: values.pop(name) for name in Policies.__annotations__ if name in values}
     options = Options(role=role, key=environment.get(KEY_VARIABLE), policies=policies, **values)
     end, memory = job_end(environment), job_memory(environment)
-    return evolve(options, after_file=after_file, job_end=end, job_memory=memory)
+    return replace(options, after_file=after_file, job_end=end, job_memory=memory)
 
 
 def job_end(environment: Mapping[str, str]) -> float | None:

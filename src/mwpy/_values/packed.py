@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._values.messagepack import LIST_OF_ONE, encode_entries, split_entries
 
@@ -18,8 +18,7 @@ ARGUMENTS = 2
 """Each entry is the only argument of a call."""
 
 
-@define(eq=False)
-class _Whole:
+class _Whole(Struct, eq=False):
     """What all parts of a portion share."""
 
     data: bytes

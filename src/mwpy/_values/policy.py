@@ -7,7 +7,6 @@ from math import ceil, floor, log10
 from operator import index
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
-from attrs import frozen
 from msgspec import Struct
 
 from mwpy._values.bounds import MAX_SECONDS
@@ -103,8 +102,7 @@ class Limits(Struct, frozen=True, array_like=True):
     """How many of these bytes it may use when its job is short of memory; None for an equal share."""
 
 
-@frozen(slots=True)
-class TaskPolicy:
+class TaskPolicy(Struct, frozen=True):
     """A checked policy. `Policies` explains the fields.
 
     `seeded` says whether the arguments contain a seed, and `retries_errors` whether they contain a condition.

@@ -13,7 +13,7 @@ import hashlib
 from operator import index
 from typing import SupportsIndex
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.errors import UsageError
 
@@ -28,11 +28,10 @@ def seed_at(seed: SupportsIndex, position: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{index(seed)} {position}".encode()).digest()[:SEED_BYTES], "big")
 
 
-@define(eq=False)
-class Seeds:
+class Seeds(Struct, eq=False):
     """How often each seed was used by the tasks that a master submitted one by one."""
 
-    _uses: dict[int, int] = field(factory=dict)
+    _uses: dict[int, int] = field(default_factory=dict)
 
     def next(self, seed: SupportsIndex) -> int:
         """Return the seed of the next task that is submitted with `seed`."""
@@ -42,8 +41,7 @@ class Seeds:
         return seed_at(seed, position)
 
 
-@define(eq=False)
-class RunningSeed:
+class RunningSeed(Struct, eq=False):
     """The seed of the task that runs in this process."""
 
     seed: int | None = None

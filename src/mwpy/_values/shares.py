@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NoReturn
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.ids import Buffer
 from mwpy._values.references import Reference, ReferringBuffers
@@ -33,14 +33,13 @@ def places_of(sizes: Sequence[int]) -> list[int]:
     return [*accumulate(rounded)]
 
 
-@define(eq=False)
-class SharedObject:
+class SharedObject(Struct, eq=False, weakref=True):
     """An encoded object that this process keeps. Its content never changes."""
 
     share: Share
     """How messages name it."""
     content: Buffer
-    loaded: list[object] = field(factory=list)
+    loaded: list[object] = field(default_factory=list)
     """The object itself, if it is unpickled; else empty."""
     reason: str = ""
     """Why there is no content; empty if there is."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from attrs import define
 from msgspec import Struct
 
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
@@ -321,8 +320,7 @@ def size_of(result: Result[Any]) -> int:
     return len(value) if isinstance(value, str | bytes) else 0
 
 
-@define(slots=True, eq=False, repr=False)
-class UnrunnableTask:
+class UnrunnableTask(Struct, eq=False):
     """A task that is returned because its policy forbids running it elsewhere or again."""
 
     task_id: TaskId

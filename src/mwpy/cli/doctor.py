@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import asdict
+from msgspec.structs import asdict
 
 from mwpy import resource_file
 from mwpy._doctor import consultation

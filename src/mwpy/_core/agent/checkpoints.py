@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
@@ -26,8 +26,7 @@ CHECKPOINT_S = 1.0
 repeated. A thousand slaves send the master at most a thousand messages a second. The manual names this number."""
 
 
-@define(eq=False)
-class Checkpoints:
+class Checkpoints(Struct, eq=False):
     """Decides when states are sent to the master."""
 
     _state: AgentState

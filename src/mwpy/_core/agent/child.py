@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 
-from attrs import define, field, frozen
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take_named
@@ -84,8 +83,7 @@ class HeldSpan(Struct, frozen=True, eq=False):
         return replace(self, count=count), rest
 
 
-@frozen
-class Doom:
+class Doom(Struct, frozen=True):
     """The running task for which a slave is killed, if it still runs it when the agent looks."""
 
     task: int
@@ -99,8 +97,7 @@ class Doom:
     """As in `SlaveDied`."""
 
 
-@frozen
-class Former:
+class Former(Struct, frozen=True):
     """The generation of the master to which a slave belongs that has outlived it."""
 
     generation: str
@@ -108,8 +105,7 @@ class Former:
     """The id that the slave had there."""
 
 
-@define(eq=False)
-class Child:
+class Child(Struct, eq=False):
     """A slave process, as its agent sees it."""
 
     number: int
@@ -119,7 +115,7 @@ class Child:
     """When the agent decided to start it."""
     state: ChildState = ChildState.STARTING
     """While it waits for the template, it has no process."""
-    held: deque[HeldSpan] = field(factory=deque)
+    held: deque[HeldSpan] = field(default_factory=deque)
     """The tasks that were passed on to it and are not finished, in order."""
     former: Former | None = None
     """The former generation to which it belongs; None if it belongs to the present one. See `former.py`."""
@@ -145,7 +141,7 @@ class Child:
     """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False
     """Whether it has sent a message."""
-    unprinted: bytearray = field(factory=bytearray)
+    unprinted: bytearray = field(default_factory=bytearray)
     """The part of its standard error that the agent holds back."""
     print_at: float | None = None
     """When to print what is held back."""
@@ -191,9 +187,9 @@ class Child:
     """Whether it is measured exactly the next time, because its job seems to be short of memory."""
     peak_bytes: int = 0
     """The most memory that was measured."""
-    peaks: dict[tuple[int, int], int] = field(factory=dict)
+    peaks: dict[tuple[int, int], int] = field(default_factory=dict)
     """The most memory that was measured while it ran a task with a limit of memory, by task and attempt."""
-    keeps: dict[tuple[int, int], None] = field(factory=dict)
+    keeps: dict[tuple[int, int], None] = field(default_factory=dict)
     """The tasks and attempts whose results stay at the agent. Some may have been taken back."""
     kills: int = 0
     """How many of its processes the kernel had killed then for lack of memory."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
@@ -290,7 +290,7 @@ class AgentCore:
         cause = Cause.OUT_OF_MEMORY if by_kernel else child.loss
         limit = self._enforcement.named(child, started) if cause is Cause.OUT_OF_MEMORY else ""
         reason = _reason_of(child, event.reason + limit, running)
-        words = evolve(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
+        words = replace(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
         # the rest of its last words was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
         self._checkpoints.slave_ended(child)

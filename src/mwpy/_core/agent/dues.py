@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child
@@ -20,17 +20,16 @@ from mwpy._core.moments import known
 __all__ = ["Dues"]
 
 
-@define(eq=False)
-class Dues:
+class Dues(Struct, eq=False):
     """Knows which slaves are due."""
 
     _state: AgentState
     _checkpoints: Checkpoints
     _reports: Reports
     _departure: Departure
-    changed: dict[int, Child] = field(factory=dict)
+    changed: dict[int, Child] = field(default_factory=dict)
     """The slaves that may have changed, by number."""
-    _dues: dict[int, float] = field(factory=dict)
+    _dues: dict[int, float] = field(default_factory=dict)
     """When to look at each slave, by number; infinity if there is no such moment."""
 
     def all_changed(self) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.agent.child import Child, Doom
 from mwpy._core.agent.state import AgentState
@@ -48,13 +48,12 @@ STOPS_KEPT = 100
 """How many stops of this agent are remembered."""
 
 
-@define(eq=False)
-class Enforcement:
+class Enforcement(Struct, eq=False):
     """Kills slaves whose tasks are over their limits."""
 
     _state: AgentState
     _trust: Trust
-    _stops: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=STOPS_KEPT))
+    _stops: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=STOPS_KEPT))
     """When this agent resumed after a stop, and for how many seconds it was stopped. Its slaves are stopped with it."""
     _is_short: bool = False
     """Whether the job seems to be short of memory, so that all slaves are measured exactly."""

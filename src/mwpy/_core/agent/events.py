@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -59,8 +58,7 @@ FAREWELL_S = 2.0
 """Seconds that slaves get for their tear-down when the master is lost, and that killed slaves get to disappear."""
 
 
-@frozen
-class AgentSettings:
+class AgentSettings(Struct, frozen=True):
     """What the core needs to know about its agent."""
 
     hello: messages.Hello

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from attrs import define, evolve, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import Child, ChildEvent, ChildState, Former
@@ -41,8 +41,7 @@ from mwpy._values.ids import Buffer
 __all__ = ["FormerTasks"]
 
 
-@define(eq=False)
-class FormerTasks:
+class FormerTasks(Struct, eq=False):
     """Leads slaves from one generation of the master to the next."""
 
     _state: AgentState
@@ -53,13 +52,13 @@ class FormerTasks:
     """Whether the next generation has not accepted this agent yet."""
     _generation: str = ""
     """The generation that has accepted this agent last."""
-    _left: dict[str, None] = field(factory=dict)
+    _left: dict[str, None] = field(default_factory=dict)
     """The generations that had accepted it before."""
     _sessions: int = 0
     """How many sessions were named since the first one."""
     _settings: tuple[int, int] = (0, 0)
     """The settings of the master with which slaves were started."""
-    _reported: dict[int, None] = field(factory=dict)
+    _reported: dict[int, None] = field(default_factory=dict)
     """The slaves with running tasks of a former generation that the master knows."""
 
     def has_left(self, generation: str) -> bool:
@@ -74,7 +73,7 @@ class FormerTasks:
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
-        state.settings = evolve(state.settings, hello=replace(hello, generation=refused.generation, resumed=""))
+        state.settings = replace(state.settings, hello=replace(hello, generation=refused.generation, resumed=""))
         self._reported.clear()
         self._starts.begin_again()
         self._shares.begin_again()
@@ -86,7 +85,7 @@ class FormerTasks:
         state, hello = self._state, self._state.settings.hello
         self._sessions += 1
         name = f"{hello.session.partition('.')[0]}.{self._sessions}"
-        state.settings = evolve(state.settings, hello=replace(hello, session=name))
+        state.settings = replace(state.settings, hello=replace(hello, session=name))
 
     def _make_former(self, child: Child, former: Former) -> None:
         child.former = former
@@ -103,7 +102,7 @@ class FormerTasks:
         was_joining, is_other = self.is_joining, self.is_joining and self._settings != settings
         former, self._settings = self._generation, settings
         self.is_joining, self._generation = False, welcome.generation
-        state.settings = evolve(state.settings, hello=replace(state.settings.hello, generation=welcome.generation))
+        state.settings = replace(state.settings, hello=replace(state.settings.hello, generation=welcome.generation))
         if was_joining:
             self._starts.renew()
         for child in state.living():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from attrs import define
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import Child
@@ -27,8 +27,7 @@ NOTHING = encode(None)
 """What a group has in place of a value that stays."""
 
 
-@define(eq=False)
-class Keeping:
+class Keeping(Struct, eq=False):
     """Takes the values out of results."""
 
     _shares: Shares

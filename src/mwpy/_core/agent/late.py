@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, HeldSpan
@@ -22,8 +22,7 @@ from mwpy._values.bounds import MAX_TASKS
 __all__ = ["LateResults", "num_missing"]
 
 
-@define(eq=False)
-class LateResults:
+class LateResults(Struct, eq=False):
     """Gives late tasks back."""
 
     _state: AgentState

@@ -14,7 +14,7 @@ from __future__ import annotations
 import zlib
 from math import inf
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.agent.departure import FAREWELL_S, Departure
 from mwpy._core.agent.events import AddressesFound, AttemptFailed, ComputationOver, Disconnected
@@ -61,8 +61,7 @@ class Phase(PlainEnum):
 _CONNECTED = Phase.CONNECTED
 
 
-@define(eq=False)
-class Outage:
+class Outage(Struct, eq=False):
     """Looks for the master."""
 
     _state: AgentState
@@ -82,7 +81,7 @@ class Outage:
     """When the agent was last back."""
     _short: int = 0
     """How many connections in a row were short."""
-    _addresses: list[str] = field(factory=list)
+    _addresses: list[str] = field(default_factory=list)
     """The addresses that are left to try in this round."""
     _address: str = ""
     """The address that was tried last."""

@@ -8,7 +8,7 @@ is up is printed at once.
 
 from __future__ import annotations
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.state import AgentState
@@ -23,12 +23,11 @@ HELD_BACK_BYTES = 64 * 1024
 """How much of a starting slave's standard error is held back. When there is more, it is printed."""
 
 
-@define(eq=False)
-class StartOutput:
+class StartOutput(Struct, eq=False):
     """Holds back the standard error of starting slaves."""
 
     _state: AgentState
-    _printed: dict[tuple[str, str], None] = field(factory=dict)
+    _printed: dict[tuple[str, str], None] = field(default_factory=dict)
     """The last words (standard error, fault) of slaves that ended before they were up."""
 
     def wrote(self, child: Child, data: bytes, now: float) -> None:

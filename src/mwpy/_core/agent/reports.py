@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
@@ -25,8 +25,7 @@ REPORT_S = 1.0
 thousand messages a second. The manual names this number."""
 
 
-@define(eq=False)
-class Reports:
+class Reports(Struct, eq=False):
     """Decides when reports are sent to the master."""
 
     _state: AgentState

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import (
@@ -49,8 +49,7 @@ PARTS_COMING = 4
 """How many parts are on their way at a time. Together, they are the longest wait for other messages."""
 
 
-@define(eq=False)
-class _Kept:
+class _Kept(Struct, eq=False):
     """A shared object at the agent."""
 
     share: Share
@@ -61,22 +60,21 @@ class _Kept:
     """Why it cannot be kept; empty if it can."""
     asked: int = 0
     """The parts before this byte were asked for."""
-    coming: dict[int, None] = field(factory=dict)
+    coming: dict[int, None] = field(default_factory=dict)
     """The parts that were asked for and have not arrived."""
-    needed: dict[int, int] = field(factory=dict)
+    needed: dict[int, int] = field(default_factory=dict)
     """The slaves that were passed tasks that need it: the position of the last one of these tasks, by slave."""
-    given: dict[int, None] = field(factory=dict)
+    given: dict[int, None] = field(default_factory=dict)
     """The slaves that know it."""
     stays: bool = False
     """Whether it is a result that stays here until the master releases it."""
 
 
-@define(eq=False)
-class Shares:
+class Shares(Struct, eq=False):
     """Decides which shared objects the agent fetches, gives to slaves and drops."""
 
     _state: AgentState
-    _kept: OrderedDict[str, _Kept] = field(factory=OrderedDict)
+    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
     """All of them, by digest. The first one was used least recently."""
     _has_failed: bool = False
     """Whether a result could not be kept. Then no other result is kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
@@ -16,14 +16,13 @@ UNBOUNDED = 1 << 30
 _LIVING = (ChildState.STARTING, ChildState.READY, ChildState.STOPPING)
 
 
-@define(eq=False)
-class AgentState:
+class AgentState(Struct, eq=False):
     """The state that the parts of an agent's core share."""
 
     settings: AgentSettings
-    children: dict[int, Child] = field(factory=dict)
+    children: dict[int, Child] = field(default_factory=dict)
     """The slave processes, by number."""
-    actions: AgentActions = field(factory=AgentActions)
+    actions: AgentActions = field(default_factory=AgentActions)
     template_bytes: int = 0
     """How much memory the template has, which slaves share."""
 

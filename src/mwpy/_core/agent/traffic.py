@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from attrs import define
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.agent.checkpoints import Checkpoints
@@ -42,8 +42,7 @@ SPARED_S = 0.1
 """Seconds that a slave gets to finish a cancelled task before it is killed: less than a fresh slave needs to start."""
 
 
-@define(eq=False)
-class Traffic:
+class Traffic(Struct, eq=False):
     """Tasks and results that pass through the agent."""
 
     _state: AgentState

@@ -10,7 +10,7 @@ nor in the journal, and this is still so after `MISSING_S` of silence, they are 
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.late import num_missing
@@ -27,8 +27,7 @@ MISSING_S = 2.5
 """Seconds after which missing results of a silent slave are lost. A slave sends results within milliseconds."""
 
 
-@define(eq=False)
-class Trust:
+class Trust(Struct, eq=False):
     """Decides which slaves are not trusted any more."""
 
     _state: AgentState

@@ -23,7 +23,7 @@ charged with a death. The agent does not wait after it has killed the slave itse
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.state import AgentState
@@ -44,8 +44,7 @@ KILLED_TOO_S = 0.25
 """Seconds between a slave's end by SIGKILL and its report: the agent itself may be killed next."""
 
 
-@define(eq=False)
-class Watch:
+class Watch(Struct, eq=False):
     """Handles slaves that are silent, closed their stream, or ended."""
 
     _state: AgentState

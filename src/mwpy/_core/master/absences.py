@@ -12,7 +12,7 @@ If the connection was ended from the other side, the process of the agent was pr
 
 from __future__ import annotations
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent, SlaveEvent
@@ -27,15 +27,14 @@ SHOWN = 3
 """How many agents that are away a message names."""
 
 
-@define(eq=False)
-class Absences:
+class Absences(Struct, eq=False):
     """Decides how long the master waits for agents that are away."""
 
     state: MasterState
     losses: Losses
-    _since: dict[str, float] = field(factory=dict)
+    _since: dict[str, float] = field(default_factory=dict)
     """Since when nothing was heard from each agent that is away, on the core's clock."""
-    _until: dict[str, float] = field(factory=dict)
+    _until: dict[str, float] = field(default_factory=dict)
     """Until when the master waits for it."""
 
     @property

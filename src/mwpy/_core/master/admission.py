@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.events import Send
 from mwpy._core.master.kinds import SlaveKinds
@@ -44,8 +44,7 @@ UNKNOWN = f"{NEXT} without the run database of this agent's generation, so it wa
 EXPIRED = "it came back too late: the master has given its tasks to others"
 
 
-@define(eq=False)
-class Admission:
+class Admission(Struct, eq=False):
     """Decides who joins."""
 
     state: MasterState
@@ -54,7 +53,7 @@ class Admission:
     """How many peers were refused since the last agent was accepted."""
     last_refusal: str = ""
     """The address of the last refused peer, and the reason."""
-    _ignored: dict[bytes, int] = field(factory=dict)
+    _ignored: dict[bytes, int] = field(default_factory=dict)
     """The connections of peers that were refused, and how many of their messages were ignored."""
 
     # ---- agents --------------------------------------------------------------------------------------------

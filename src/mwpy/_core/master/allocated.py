@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.holding import count_of, divided, take_each
 from mwpy._core.master.spans import Span, ids_in
@@ -23,13 +23,12 @@ _start = attrgetter("start")
 _AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING, TaskState.REPEATING)
 
 
-@define(eq=False)
-class HeldTasks:
+class HeldTasks(Struct, eq=False):
     """The tasks that one slave holds."""
 
-    spans: deque[Span] = field(factory=deque)
+    spans: deque[Span] = field(default_factory=deque)
     """The tasks, in the order in which they were sent."""
-    load: dict[int, int] = field(factory=lambda: defaultdict(int))
+    load: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """How many of them belong to each algorithm, by its number. No count is zero."""
     ended: bool = False
     """Whether the slave is gone. Then other records of the same iteration move these tasks."""
@@ -40,13 +39,12 @@ class HeldTasks:
         return sum(self.load.values())
 
 
-@define(eq=False)
-class AllocatedTasks:
+class AllocatedTasks(Struct, eq=False):
     """All tasks that slaves hold. Only the taskjar adds and removes them."""
 
     held: dict[SlaveId, HeldTasks]
     """The tasks of each slave."""
-    several: dict[int, dict[SlaveId, Span]] = field(factory=dict)
+    several: dict[int, dict[SlaveId, Span]] = field(default_factory=dict)
     """The live attempts of each task that has several, by its id: the spans in `held`, by slave, the oldest first."""
 
     def slave_ended(self, record: SlaveEnded) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._core.master.spans import Span
 from mwpy._values import groups, messages, records
@@ -23,8 +23,7 @@ Place = tuple[int, float | None, tuple[str, ...]]
 """The number of an algorithm, how long a task of it takes as its policy says, and the hosts that have run this task."""
 
 
-@frozen(eq=False)
-class Answer:
+class Answer(Struct, frozen=True, eq=False):
     """What one slave answered to one task."""
 
     sid: SlaveId
@@ -46,15 +45,14 @@ class Answer:
         return ANSWER_BYTES + sum(map(len, self.frames))
 
 
-@define(eq=False)
-class AnsweredTasks:
+class AnsweredTasks(Struct, eq=False):
     """All tasks with answers. Only the taskjar adds and removes them."""
 
-    tasks: dict[int, Span] = field(factory=dict)
+    tasks: dict[int, Span] = field(default_factory=dict)
     """The tasks, by id. Each has a span of its own."""
-    answers: dict[int, list[Answer]] = field(factory=dict)
+    answers: dict[int, list[Answer]] = field(default_factory=dict)
     """The answers to each of them, in the order of their arrival."""
-    waiting: dict[Place, dict[int, Span]] = field(factory=dict)
+    waiting: dict[Place, dict[int, Span]] = field(default_factory=dict)
     """Those tasks that no slave has. No entry is empty."""
     num_waiting: int = 0
     """How many these are."""

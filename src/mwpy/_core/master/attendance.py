@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._values import records
 from mwpy._values.ids import SlaveId
@@ -15,8 +15,7 @@ HOSTS_KEPT = 10_000
 """How many hosts are counted. The slaves of more hosts are not counted."""
 
 
-@frozen
-class Present:
+class Present(Struct, frozen=True):
     """The slaves that a host has had."""
 
     slaves: int
@@ -24,15 +23,14 @@ class Present:
     """How long they were connected, together."""
 
 
-@define(eq=False)
-class Attendance:
+class Attendance(Struct, eq=False):
     """Follows the records of a master."""
 
-    _hosts: dict[str, str] = field(factory=dict)
+    _hosts: dict[str, str] = field(default_factory=dict)
     """The host of each agent."""
-    _since: dict[SlaveId, tuple[str, float]] = field(factory=dict)
+    _since: dict[SlaveId, tuple[str, float]] = field(default_factory=dict)
     """The host of each connected slave, and since when it is connected."""
-    _ended: dict[str, Present] = field(factory=dict)
+    _ended: dict[str, Present] = field(default_factory=dict)
     """The slaves that have ended, by host."""
 
     def note(self, happened: Sequence[records.Record], now: float) -> None:

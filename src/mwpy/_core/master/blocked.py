@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.spans import Span
 from mwpy._values import groups, messages
@@ -33,13 +33,12 @@ from mwpy._values.task import TaskState
 __all__ = ["BlockedTasks", "Referred"]
 
 
-@define(eq=False)
-class Referred:
+class Referred(Struct, eq=False):
     """The result of a task to which other tasks refer or may refer."""
 
     is_held: bool = False
     """Whether the algorithm may submit more tasks that refer to it."""
-    waiting: dict[int, None] = field(factory=dict)
+    waiting: dict[int, None] = field(default_factory=dict)
     """The ids of the blocked tasks that refer to it."""
     frames: Sequence[Buffer] = ()
     """The encoded value and its large buffers; empty if there is no value, or not yet."""
@@ -54,7 +53,7 @@ class Referred:
     """The value that stays at an agent, as messages name it; None if there is none, or not yet, or not any more."""
     agent: str = ""
     """The name of this agent; empty if there is none."""
-    users: dict[int, None] = field(factory=dict)
+    users: dict[int, None] = field(default_factory=dict)
     """The ids of the tasks that refer to it, are not blocked and have not ended."""
 
     @property
@@ -78,27 +77,26 @@ class Referred:
         return sum(map(len, self.frames))
 
 
-@define(eq=False)
-class BlockedTasks:
+class BlockedTasks(Struct, eq=False):
     """All blocked tasks. Only the taskjar adds and removes them."""
 
-    tasks: dict[int, Span] = field(factory=dict)
+    tasks: dict[int, Span] = field(default_factory=dict)
     """The tasks, by id. Each has a span of its own."""
-    results: dict[int, Referred] = field(factory=dict)
+    results: dict[int, Referred] = field(default_factory=dict)
     """The results that are kept, by the id of their task."""
-    num_missing: dict[int, int] = field(factory=dict)
+    num_missing: dict[int, int] = field(default_factory=dict)
     """For each blocked task: how many of the results to which it refers have no value yet."""
-    ripe: dict[int, None] = field(factory=dict)
+    ripe: dict[int, None] = field(default_factory=dict)
     """The ids of the blocked tasks that need not wait any longer."""
     bytes: int = 0
     """How many bytes all values take in the master."""
-    at: dict[str, dict[int, None]] = field(factory=dict)
+    at: dict[str, dict[int, None]] = field(default_factory=dict)
     """The ids of the tasks whose values stay at each agent. No entry is empty."""
-    lost: dict[int, None] = field(factory=dict)
+    lost: dict[int, None] = field(default_factory=dict)
     """The ids of the kept tasks without values."""
-    bereft: dict[int, None] = field(factory=dict)
+    bereft: dict[int, None] = field(default_factory=dict)
     """The ids of the tasks without values at agents that have users."""
-    free: dict[int, None] = field(factory=dict)
+    free: dict[int, None] = field(default_factory=dict)
     """The ids of tasks whose values stay, and were not needed at some moment."""
 
     def add(self, spans: Iterable[Span]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.attempts import without_extra
@@ -32,8 +32,7 @@ from mwpy._values.task import TaskState
 __all__ = ["Cancellation"]
 
 
-@define(eq=False)
-class Cancellation:
+class Cancellation(Struct, eq=False):
     """Does what `CancelTasks` asks for."""
 
     state: MasterState

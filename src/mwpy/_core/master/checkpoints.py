@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterState
@@ -28,8 +28,7 @@ _ADVICE = (
 )
 
 
-@define(eq=False)
-class Checkpoints:
+class Checkpoints(Struct, eq=False):
     """Keeps the newest state of each task."""
 
     state: MasterState

@@ -7,7 +7,7 @@ an answer of a host that was outvoted does not count if nobody confirms it (see 
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.commands import CorrectResults
 from mwpy._core.master.doubts import joined
@@ -24,8 +24,7 @@ _WAITING = (
 )
 
 
-@define(eq=False)
-class Corrections:
+class Corrections(Struct, eq=False):
     """Answers the algorithm when it asks for corrections."""
 
     state: MasterState

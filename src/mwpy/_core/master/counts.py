@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from msgspec import Struct, field
 
 from mwpy._core.master import allocation
 from mwpy._core.master.feeding import Feeding
@@ -15,8 +15,7 @@ from mwpy._values.task import SlaveKind
 __all__ = ["Counting", "Counts"]
 
 
-@frozen
-class Counts:
+class Counts(Struct, frozen=True):
     """Figures for the algorithm, the resource file and inquirers."""
 
     slaves_wanted: int
@@ -26,9 +25,9 @@ class Counts:
     """How many seconds each pending task needs at least; 0 if this is not known of all of them."""
     agents: int = 0
     """How many agents are connected."""
-    jobs: dict[str, int] = field(factory=dict)
+    jobs: dict[str, int] = field(default_factory=dict)
     """The jobs of a batch system that are connected, and how many slaves of each are in use."""
-    excluded: dict[str, list[str]] = field(factory=dict)
+    excluded: dict[str, list[str]] = field(default_factory=dict)
     """The hosts that get no more work, and their last jobs."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.master.spans import Span
@@ -34,11 +34,10 @@ OLD_WORDS_CHARACTERS = 300
 _NO_END = SlaveEnded(SlaveId(""), Cause.CRASH, "", "", NO_WORDS)
 
 
-@define(eq=False)
-class KeptDeaths:
+class KeptDeaths(Struct, eq=False):
     """The deaths that tasks are charged with."""
 
-    _whole: deque[Death] = field(factory=deque)
+    _whole: deque[Death] = field(default_factory=deque)
     """The latest deaths; their last words are not truncated."""
     _size: int = 0
     """The size of these deaths, in characters."""

@@ -8,7 +8,7 @@ was forgotten is sent again when it is needed again.
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
@@ -19,8 +19,7 @@ from mwpy._values import messages, records
 __all__ = ["Definitions"]
 
 
-@define(eq=False)
-class Definitions:
+class Definitions(Struct, eq=False):
     """Decides which process keeps which definition."""
 
     state: MasterState

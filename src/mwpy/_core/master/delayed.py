@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.spans import Span
 from mwpy._values.errors import InternalError
@@ -15,13 +15,12 @@ from mwpy._values.task import TaskState
 __all__ = ["DelayedTasks"]
 
 
-@define(eq=False)
-class DelayedTasks:
+class DelayedTasks(Struct, eq=False):
     """All delayed tasks. Only the taskjar adds and removes them."""
 
-    tasks: dict[int, Span] = field(factory=dict)
+    tasks: dict[int, Span] = field(default_factory=dict)
     """The tasks, by id. Each has a span of its own, because its pause may end at any time."""
-    addressed: dict[SlaveId, dict[int, None]] = field(factory=dict)
+    addressed: dict[SlaveId, dict[int, None]] = field(default_factory=dict)
     """The ids of those that are addressed to a slave. No entry is empty."""
 
     def add(self, spans: Iterable[Span], pause_s: float) -> list[Span]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.spans import Span
@@ -26,15 +26,14 @@ OUTDATED_ALLOWED = 1000
 """How many pauses of tasks that are not delayed any more may be kept, beside as many as there are delayed tasks."""
 
 
-@define(eq=False)
-class Delays:
+class Delays(Struct, eq=False):
     """Returns tasks, and ends their pauses."""
 
     state: MasterState
     handback: HandBack
-    _new: list[Span] = field(factory=list)
+    _new: list[Span] = field(default_factory=list)
     """Tasks whose pause begins in this iteration."""
-    _ends: list[tuple[float, int, int]] = field(factory=list)
+    _ends: list[tuple[float, int, int]] = field(default_factory=list)
     """A heap of the ends of pauses: when, on the core's clock, and the id and the last attempt of the task. Those of
     tasks that were cancelled or given up are outdated."""
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.holding import count_of
 from mwpy._core.master import allocation
@@ -33,8 +33,7 @@ _IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
 _NOT_FED = (SlaveState.SHUTTING_DOWN, SlaveState.AWAY)
 
 
-@define(eq=False)
-class Dispatch:
+class Dispatch(Struct, eq=False):
     """Sends pending tasks to slaves."""
 
     state: MasterState

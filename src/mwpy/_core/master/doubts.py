@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.kept_calls import KeptCalls, ranges_of
 from mwpy._core.master.spans import Span
@@ -20,11 +20,10 @@ RANGES_KEPT = 100_000
 counted."""
 
 
-@define(eq=False)
-class _Alone:
+class _Alone(Struct, eq=False):
     """The results that one host alone computed and that the algorithm has got."""
 
-    ranges: deque[tuple[int, int]] = field(factory=deque)
+    ranges: deque[tuple[int, int]] = field(default_factory=deque)
     forgotten: int = 0
     """How many are not in `ranges` any more."""
 
@@ -43,16 +42,15 @@ class _Alone:
         return self.forgotten + sum(count for _, count in self.ranges)
 
 
-@define(eq=False)
-class Doubts:
+class Doubts(Struct, eq=False):
     """The results that only one host computed."""
 
     state: MasterState
-    calls: KeptCalls = field(factory=KeptCalls)
+    calls: KeptCalls = field(default_factory=KeptCalls)
     """The calls of their tasks."""
-    outvoted: dict[str, int] = field(factory=dict)
+    outvoted: dict[str, int] = field(default_factory=dict)
     """The hosts that computed wrong results, and how many."""
-    _alone: dict[str, _Alone] = field(factory=dict)
+    _alone: dict[str, _Alone] = field(default_factory=dict)
     """By host: the results that it alone computed, and that the algorithm has got."""
     _num_ranges: int = 0
     """How many ranges of ids there are, of all hosts."""

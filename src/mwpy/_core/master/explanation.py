@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import inf
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.feeding import Feeding
@@ -45,8 +45,7 @@ TEXT_CHARACTERS = 500
 _SERVING = SlaveState.IDLE, SlaveState.BUSY
 
 
-@define(eq=False)
-class ExplanationReport:
+class ExplanationReport(Struct, eq=False):
     """Says why a task waits, or how it ended."""
 
     state: MasterState

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._values.ids import Buffer
@@ -38,11 +37,10 @@ class FailedCall(Struct, frozen=True):
         return len(self.algorithm.packed) + len(self.payload) + sum(map(len, self.buffers))
 
 
-@define(eq=False)
-class FailedCalls:
+class FailedCalls(Struct, eq=False):
     """The newest calls of one master that failed."""
 
-    _calls: dict[int, FailedCall] = field(factory=dict)
+    _calls: dict[int, FailedCall] = field(default_factory=dict)
     _size: int = 0
 
     def keep(self, call: FailedCall) -> None:

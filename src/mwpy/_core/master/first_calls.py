@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import MasterState
@@ -22,8 +22,7 @@ CALLS_OUTLINED = 5
 """How many calls of an algorithm have outlines."""
 
 
-@define(eq=False)
-class FirstCalls:
+class FirstCalls(Struct, eq=False):
     """The outlines of calls of former generations and of this one.
 
     Args:
@@ -33,9 +32,9 @@ class FirstCalls:
 
     state: MasterState
     changes: Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]]
-    _earlier: dict[tuple[str, str], tuple[int, list[Outline]]] = field(factory=dict)
+    _earlier: dict[tuple[str, str], tuple[int, list[Outline]]] = field(default_factory=dict)
     """For the name and the code of each algorithm: the newest generation that called it, and its calls."""
-    _recorded: dict[int, int] = field(factory=dict)
+    _recorded: dict[int, int] = field(default_factory=dict)
     """How many calls of each algorithm of this generation are recorded."""
 
     def add(self, generation: int, name: str, code: str, outline: Outline) -> None:

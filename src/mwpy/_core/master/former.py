@@ -6,24 +6,23 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks
 
 __all__ = ["FormerGeneration"]
 
 
-@define(eq=False)
-class FormerGeneration:
+class FormerGeneration(Struct, eq=False):
     """The algorithms and tasks of a generation. Each task takes 4 bytes."""
 
-    _algorithms: dict[int, EarlierAlgorithm] = field(factory=dict)
+    _algorithms: dict[int, EarlierAlgorithm] = field(default_factory=dict)
     """By number."""
-    _numbers: array[int] = field(factory=lambda: array("i"))
+    _numbers: array[int] = field(default_factory=lambda: array("i"))
     """The number of the occurrence of each task, by task id; -1 if there is none."""
-    _firsts: array[int] = field(factory=lambda: array("q"))
+    _firsts: array[int] = field(default_factory=lambda: array("q"))
     """The first tasks of the entries of this generation."""
-    _algorithm_of: array[int] = field(factory=lambda: array("q"))
+    _algorithm_of: array[int] = field(default_factory=lambda: array("q"))
     """The algorithm of each entry."""
 
     def define(self, algorithm: EarlierAlgorithm) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.attempts import without_extra
 from mwpy._core.master.spans import Span, portion_of, size_of
@@ -19,8 +19,7 @@ from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
 __all__ = ["HandBack"]
 
 
-@define(eq=False)
-class HandBack:
+class HandBack(Struct, eq=False):
     """Ends tasks that no slave will run."""
 
     state: MasterState

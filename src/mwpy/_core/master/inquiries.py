@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.counts import Counts
@@ -36,17 +36,16 @@ PAUSE_OF_AN_OBJECT_S = 1e-5
 Question = messages.AskStatus | messages.AskTask
 
 
-@define(eq=False)
-class Inquiries:
+class Inquiries(Struct, eq=False):
     """Answers inquirers, one after the other."""
 
     state: MasterState
     admission: Admission
     report: StatusReport
     explanations: ExplanationReport
-    _open: dict[bytes, Question] = field(factory=dict)
+    _open: dict[bytes, Question] = field(default_factory=dict)
     """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
-    _inquirers: dict[bytes, None] = field(factory=dict)
+    _inquirers: dict[bytes, None] = field(default_factory=dict)
     """The connections of all inquirers."""
     _next_at: float = 0.0
     """When the next answer may be given, on the core's clock."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.holding import count_of
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
@@ -26,12 +26,11 @@ __all__ = ["Isolation"]
 _SERVING = (SlaveState.IDLE, SlaveState.BUSY)
 
 
-@define(eq=False)
-class Isolation:
+class Isolation(Struct, eq=False):
     """Reserves agents, each for one suspect."""
 
     state: MasterState
-    reserved: list[ConnectedAgent] = field(factory=list)
+    reserved: list[ConnectedAgent] = field(default_factory=list)
     """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
 
     def places(self, now: float) -> list[tuple[ConnectedSlave, Lane]]:

@@ -11,7 +11,7 @@ tasks that need the value fail.
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.cancellation import Cancellation
@@ -28,8 +28,7 @@ from mwpy._values.task import TaskState
 __all__ = ["Keeping"]
 
 
-@define(eq=False)
-class Keeping:
+class Keeping(Struct, eq=False):
     """Releases values, and lets tasks run again whose values are lost and needed."""
 
     state: MasterState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.answered import Answer
@@ -22,8 +22,7 @@ from mwpy._values.task import Origin, Result
 __all__ = ["KeptAnswers"]
 
 
-@define(eq=False)
-class KeptAnswers:
+class KeptAnswers(Struct, eq=False):
     """Gives out answers."""
 
     state: MasterState

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from attrs import define, evolve, field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
 from mwpy._core.master.spans import Span, size_of
@@ -29,8 +30,7 @@ CALL_BYTES = 200
 """About how many bytes a call takes beside its arguments."""
 
 
-@define(eq=False)
-class DoubtedCall:
+class DoubtedCall(Struct, eq=False):
     """The call of a task whose result is in doubt. It is the tag of the task that computes the result again."""
 
     task_id: int
@@ -47,19 +47,18 @@ class DoubtedCall:
     algorithm gets the second result."""
 
 
-@define(eq=False)
-class KeptCalls:
+class KeptCalls(Struct, eq=False):
     """The calls of one master."""
 
-    doubted: dict[int, Span] = field(factory=dict)
+    doubted: dict[int, Span] = field(default_factory=dict)
     """The tasks whose results are in doubt, and for which the algorithm did not ask, by the id of the first."""
     bytes: int = 0
     """About how many bytes all calls take."""
-    _calls: dict[int, tuple[str, Span]] = field(factory=dict)
+    _calls: dict[int, tuple[str, Span]] = field(default_factory=dict)
     """All others, oldest first: the host that computed the results, and the tasks."""
-    _parts: dict[object, tuple[int, int]] = field(factory=dict)
+    _parts: dict[object, tuple[int, int]] = field(default_factory=dict)
     """What several calls share: how many spans use it, and its size in bytes."""
-    _missing: dict[str, Counter[str]] = field(factory=dict)
+    _missing: dict[str, Counter[str]] = field(default_factory=dict)
     """By host: why calls are not kept, and how many."""
 
     def keep(self, host: str, span: Span) -> None:
@@ -97,7 +96,7 @@ class KeptCalls:
         for span in spans:
             del self.doubted[span.first]
             self._remove(span)
-            policy = evolve(span.policy, corrects=True, speculate=False)
+            policy = replace(span.policy, corrects=True, speculate=False)
             columns = zip(_originals(span), span.payloads, span.buffers or [()] * span.count, strict=True)
             calls += [DoubtedCall(*first, span.algorithm, policy, payload, own) for first, payload, own in columns]
         return calls

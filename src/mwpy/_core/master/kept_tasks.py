@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.blocked import BlockedTasks
@@ -28,17 +28,16 @@ __all__ = ["KeptTasks"]
 _KEPT = TaskState.KEPT
 
 
-@define(eq=False)
-class KeptTasks:
+class KeptTasks(Struct, eq=False):
     """All tasks whose values stay at agents. Only the taskjar changes them."""
 
     algorithms: Algorithms
     pending: PendingTasks
     blocked: BlockedTasks
     left: LeftStates
-    tasks: dict[int, Span] = field(factory=dict)
+    tasks: dict[int, Span] = field(default_factory=dict)
     """The kept tasks, by id. Each has a span of its own."""
-    again: dict[int, None] = field(factory=dict)
+    again: dict[int, None] = field(default_factory=dict)
     """The ids of the tasks that run again."""
 
     def store(self, spans: Sequence[Span], record: records.ResultsReceived) -> list[Span]:

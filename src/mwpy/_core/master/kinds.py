@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
@@ -19,13 +19,12 @@ _UNORDERED = SlaveKind.UNORDERED
 _BUSY, _DRAIN = SlaveState.BUSY, SlaveEvent.DRAIN
 
 
-@define(eq=False)
-class SlaveKinds:
+class SlaveKinds(Struct, eq=False):
     """Assigns kinds to slaves."""
 
     state: MasterState
     handback: HandBack
-    wanted: dict[SlaveKind, int] = field(factory=lambda: dict.fromkeys(SlaveKind, 0))
+    wanted: dict[SlaveKind, int] = field(default_factory=lambda: dict.fromkeys(SlaveKind, 0))
     """How many slaves of each kind the algorithm asked for."""
     unordered_unasked: bool = True
     """Whether the algorithm never said how many unordered slaves it wants. Then it wants as many as there are tasks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.allocated import AllocatedTasks
 from mwpy._core.master.spans import LeftState, Span
@@ -13,8 +13,7 @@ from mwpy._values.records import TaskCheckpointed
 __all__ = ["LeftStates"]
 
 
-@define(eq=False)
-class LeftStates:
+class LeftStates(Struct, eq=False):
     """Keeps the newest state of each task, in the span of the task. Only the taskjar adds and removes states."""
 
     allocated: AllocatedTasks

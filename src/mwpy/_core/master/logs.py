@@ -5,7 +5,7 @@ The algorithm may work for long, and then nobody takes the records. So only some
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.state import LogGroup, MasterState
@@ -21,8 +21,7 @@ GROUP_BYTES = 200
 """About how many bytes a group takes without its records."""
 
 
-@define(eq=False)
-class Logs:
+class Logs(Struct, eq=False):
     """Takes over records."""
 
     state: MasterState

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.silence import GROWTH, LONGEST_S
@@ -27,8 +27,7 @@ USUAL = 10.0
 names this number."""
 
 
-@define(eq=False)
-class LongTasks:
+class LongTasks(Struct, eq=False):
     """Says which tasks run for long. While there are such tasks, each interval is `GROWTH` times the one before."""
 
     state: MasterState

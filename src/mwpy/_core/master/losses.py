@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.holding import take, take_each
 from mwpy._core.master.attempts import without_extra
@@ -44,13 +44,12 @@ SILENT_KEPT = 1000
 """How many agents from which nothing was heard are remembered, because they may only have been stopped."""
 
 
-@define(eq=False)
-class _Silent:
+class _Silent(Struct, eq=False):
     """An agent from which nothing was heard, and for whose losses the network was blamed."""
 
     host: str
     sids: list[SlaveId]
-    lost: Counter[str] = field(factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
     """How many attempts of each algorithm were lost."""
 
     def note(self, held: Sequence[Span]) -> None:
@@ -59,8 +58,7 @@ class _Silent:
             self.lost[span.algorithm.name] += span.count
 
 
-@define(eq=False)
-class Losses:
+class Losses(Struct, eq=False):
     """Decides what follows when slaves and agents are gone."""
 
     state: MasterState
@@ -70,9 +68,9 @@ class Losses:
     delays: Delays
     hosts: Hosts
     verification: Verification
-    departures: dict[str, int] = field(factory=dict)
+    departures: dict[str, int] = field(default_factory=dict)
     """Why agents left, and how many left for each reason."""
-    _silent: dict[str, _Silent] = field(factory=dict)
+    _silent: dict[str, _Silent] = field(default_factory=dict)
     """The last agents from which nothing was heard, and their slaves."""
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.phrases import counted
 
@@ -24,15 +24,14 @@ NOTICES_A_MINUTE = 100
 """How many notices with a key are shown in a minute."""
 
 
-@define(eq=False)
-class Notices:
+class Notices(Struct, eq=False):
     """Chooses the notices that are shown."""
 
-    newest: deque[tuple[float, str]] = field(factory=lambda: deque(maxlen=NOTICES_KEPT))
+    newest: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
     """The newest notices, and when they were shown, by the monotonic clock."""
-    _keys: dict[str, None] = field(factory=dict)
+    _keys: dict[str, None] = field(default_factory=dict)
     """The keys of the notices that were shown; the oldest is first."""
-    _shown_at: deque[float] = field(factory=deque)
+    _shown_at: deque[float] = field(default_factory=deque)
     """When those of the last minute were shown."""
     _left_out: int = 0
     """How many notices were not shown since the last one that was."""

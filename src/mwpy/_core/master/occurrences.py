@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.earlier import KEY_BYTES
 
@@ -32,11 +32,10 @@ BUCKETS = 65_521
 because keys of plain arguments are not hashed: many of them differ in few bytes."""
 
 
-@define(eq=False)
-class _Repeated:
+class _Repeated(Struct, eq=False):
     """The occurrences of a key that has several."""
 
-    numbers: array[int] = field(factory=lambda: array("I"))
+    numbers: array[int] = field(default_factory=lambda: array("I"))
     generation: int = 0
     """The generation that took one last."""
     taken: int = 0
@@ -52,16 +51,15 @@ class _Repeated:
         return self.numbers[self.taken - 1]
 
 
-@define(eq=False)
-class Occurrences:
+class Occurrences(Struct, eq=False):
     """All occurrences of all keys."""
 
     count: int = 0
     """How many occurrences there are."""
     _generation: int = 0
     _mark: bytes = bytes(MARK_BYTES)
-    _buckets: dict[int, bytearray] = field(factory=dict)
-    _repeated: dict[bytes, _Repeated] = field(factory=dict)
+    _buckets: dict[int, bytearray] = field(default_factory=dict)
+    _repeated: dict[bytes, _Repeated] = field(default_factory=dict)
 
     def begin(self, generation: int) -> None:
         """Another generation begins with the first occurrence of each key.

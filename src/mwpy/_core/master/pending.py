@@ -23,7 +23,8 @@ from math import inf
 from operator import attrgetter
 from typing import TypeVar
 
-from attrs import define, evolve, field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, take_out
 from mwpy._core.master.spans import Span, ids_in, portion_of, size_of
@@ -45,19 +46,18 @@ MAX_SPAN = 1000
 """The largest number of tasks in a span that is new or may still be extended: to extend or cut a span copies it."""
 
 
-@define(eq=False)
-class PendingTasks:
+class PendingTasks(Struct, eq=False):
     """All pending tasks. Only the taskjar adds and removes them."""
 
-    queues: OrderedDict[Lane, deque[Span]] = field(factory=OrderedDict)
+    queues: OrderedDict[Lane, deque[Span]] = field(default_factory=OrderedDict)
     """Pending tasks that any slave may run. No queue is empty. The first queue has the next turn."""
-    suspects: dict[Lane, deque[Span]] = field(factory=dict)
+    suspects: dict[Lane, deque[Span]] = field(default_factory=dict)
     """Pending tasks that any slave may run if nothing else runs on its agent. No queue is empty."""
-    addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
+    addressed: dict[SlaveId, deque[Span]] = field(default_factory=dict)
     """Pending tasks that are addressed to a slave. No queue is empty."""
-    num_queued: dict[int, int] = field(factory=lambda: defaultdict(int))
+    num_queued: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `queues` and `suspects`. No number is zero."""
-    num_addressed: dict[int, int] = field(factory=lambda: defaultdict(int))
+    num_addressed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `addressed`. No number is zero."""
     count: int = 0
     """How many tasks are pending."""
@@ -206,7 +206,7 @@ class PendingTasks:
         """Any slave may run tasks that were addressed to one."""
         spans = self.remove(record.sid, record.tasks)
         for span in spans:
-            span.policy = evolve(span.policy, sid=None)
+            span.policy = replace(span.policy, sid=None)
         self.add(spans)
         return spans
 

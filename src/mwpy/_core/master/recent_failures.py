@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._core.master.state import MasterState
 from mwpy._values.bounds import shortened
@@ -26,8 +26,7 @@ FAILURES_KEPT = 1000
 TEXT_CHARACTERS = 500
 
 
-@frozen
-class RecentFailure:
+class RecentFailure(Struct, frozen=True):
     """How a task failed."""
 
     task: int
@@ -42,14 +41,13 @@ class RecentFailure:
         return f"task {self.task} ({self.algorithm}){place}: {self.text}"
 
 
-@define(eq=False)
-class RecentFailures:
+class RecentFailures(Struct, eq=False):
     """Counts failures by kind, and keeps the newest ones."""
 
     state: MasterState
-    kinds: dict[str, int] = field(factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
     """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
-    newest: dict[int, RecentFailure] = field(factory=dict)
+    newest: dict[int, RecentFailure] = field(default_factory=dict)
     """The newest failures by the id of the task; the last one is the newest."""
     _seen: int = 0
     """How many failures the jar had counted when the actions were last searched."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.commands import GiveResult, HoldResults, ReleaseResults
@@ -32,8 +32,7 @@ _ADVICE = (
 )
 
 
-@define(eq=False)
-class References:
+class References(Struct, eq=False):
     """Keeps results, and ends the waiting of blocked tasks."""
 
     state: MasterState

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.state import MasterState
@@ -27,14 +27,13 @@ Part = tuple[str, int]
 """The digest of a value, and the first byte of a part of it."""
 
 
-@define(eq=False)
-class Relay:
+class Relay(Struct, eq=False):
     """Asks agents for parts of values, and passes them on."""
 
     state: MasterState
-    _asked: dict[Part, dict[str, None]] = field(factory=dict)
+    _asked: dict[Part, dict[str, None]] = field(default_factory=dict)
     """The parts that agents wait for, and the names of these agents."""
-    _coming: dict[Part, str] = field(factory=dict)
+    _coming: dict[Part, str] = field(default_factory=dict)
     """Those of them that are on their way, and the name of the agent that has them."""
 
     def wanted(self, agent: ConnectedAgent, wanted: messages.ShareWanted) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.commands import TakeReports
 from mwpy._core.master.members import ConnectedSlave
@@ -35,14 +35,13 @@ _ADVICE = (
 )
 
 
-@define(eq=False)
-class Reports:
+class Reports(Struct, eq=False):
     """Keeps the newest report of each slave."""
 
     state: MasterState
     bytes: int = 0
     """About how many bytes they take."""
-    _unread: dict[SlaveId, Report] = field(factory=dict)
+    _unread: dict[SlaveId, Report] = field(default_factory=dict)
     """The reports that the algorithm did not get, the oldest first."""
     asking: TakeReports | None = None
     """The command of an algorithm that waits for the reports."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.holding import TaskIds, are_next, take_each, take_named
 from mwpy._core.master import allocation
@@ -52,8 +52,7 @@ _MAY_RETRY = (TaskState.ALLOCATED, TaskState.REPEATING)
 _result: type[Result[object]] = Result
 
 
-@define(eq=False)
-class Results:
+class Results(Struct, eq=False):
     """Takes over results and returned tasks."""
 
     state: MasterState

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
-from attrs import define, field
+from msgspec import Struct, field
 
 __all__ = ["RANGES_MAX", "ReusedIds"]
 
@@ -17,15 +17,14 @@ RANGES_MAX = 100_000
 """How many ranges are kept at most. Each takes 16 bytes. The ids of later tasks are not known."""
 
 
-@define(eq=False)
-class ReusedIds:
+class ReusedIds(Struct, eq=False):
     """The counts, and ranges of ids in ascending order."""
 
     count: int = 0
     failed: int = 0
     """How many of the tasks failed."""
-    _firsts: array[int] = field(factory=lambda: array("q"))
-    _ends: array[int] = field(factory=lambda: array("q"))
+    _firsts: array[int] = field(default_factory=lambda: array("q"))
+    _ends: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, first: int, count: int, failed: int) -> None:
         """Add ids that are higher than all others, and how many of these tasks failed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.absences import Absences
 from mwpy._core.master.admission import Admission
@@ -40,8 +40,7 @@ LOOK_AGAIN_S = 1.0
 """Seconds after progress until the watch checks for progress again."""
 
 
-@define(eq=False)
-class SilenceWatch:
+class SilenceWatch(Struct, eq=False):
     """Decides when to say that nothing progresses."""
 
     deadline: float | None = None
@@ -54,7 +53,7 @@ class SilenceWatch:
     """When the watch last observed that nothing can progress; None in a pause."""
     _pause: float | None = None
     """When the pause began."""
-    _reasons: set[str] = field(factory=set)
+    _reasons: set[str] = field(default_factory=set)
 
     def reset(self, deadline: float | None) -> None:
         """There was progress, or the user does not wait. Observe again no later than at the deadline."""
@@ -101,8 +100,7 @@ class SilenceWatch:
             self.stuck_s += now - self._seen
 
 
-@define(eq=False)
-class Silence:
+class Silence(Struct, eq=False):
     """Says why nothing progresses."""
 
     state: MasterState
@@ -111,7 +109,7 @@ class Silence:
     absences: Absences
     delays: Delays
     feeding: Feeding
-    watch: SilenceWatch = field(factory=SilenceWatch)
+    watch: SilenceWatch = field(default_factory=SilenceWatch)
     waits_for_disk: bool = False
     """Whether results wait for the disk of the run database. The master says so if this takes long."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
 from msgspec import Struct
 
 from mwpy._core.master.commands import Asking
@@ -40,8 +40,7 @@ from mwpy._values.task import Result, UnrunnableTask
 __all__ = ["Actions", "LogGroup", "MasterSettings", "MasterState", "Stopped"]
 
 
-@frozen
-class MasterSettings:
+class MasterSettings(Struct, frozen=True):
     """The options that the core uses; `_values/options.py` describes them."""
 
     member_id: str

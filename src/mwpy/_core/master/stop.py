@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.cancellation import Cancellation
 from mwpy._core.master.commands import CancelTasks, GoOn, Running
@@ -21,17 +21,16 @@ from mwpy._values.ids import TaskId
 __all__ = ["Stop"]
 
 
-@define(eq=False)
-class Stop:
+class Stop(Struct, eq=False):
     """Decides when the run stops, and when it goes on."""
 
     state: MasterState
     cancellation: Cancellation
     stopped: bool = False
     """Whether each task is cancelled."""
-    _asked: list[GoOn] = field(factory=list)
+    _asked: list[GoOn] = field(default_factory=list)
     """The commands that were not answered yet."""
-    _not_run: list[TaskId] = field(factory=list)
+    _not_run: list[TaskId] = field(default_factory=list)
     """The tasks that were cancelled since the stop."""
     _failed_before: int = 0
     """How many tasks had failed when the run went on after the last stop."""

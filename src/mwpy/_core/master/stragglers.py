@@ -13,7 +13,7 @@ second attempt, whether their policy says `speculate` or not.
 
 from __future__ import annotations
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.master.absences import Absences
 from mwpy._core.master.dispatch import Dispatch
@@ -37,8 +37,7 @@ LEAST_S = 1.0
 """No task is a straggler before it has run for this many seconds. The manual names this number."""
 
 
-@define(eq=False)
-class Stragglers:
+class Stragglers(Struct, eq=False):
     """Decides which tasks get a second attempt, and where."""
 
     state: MasterState

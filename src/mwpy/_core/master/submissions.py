@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.pending import MAX_SPAN
@@ -34,21 +34,20 @@ FIELDS = 4
 """The number of fields of a task: id, payload, buffers, tag."""
 
 
-@define(eq=False)
-class _Batch:
+class _Batch(Struct, eq=False):
     """Tasks that differ only in arguments and tags."""
 
     algorithm: Defined | None
     policy: TaskPolicy
     before: int
     """How many tasks were added before the first of this batch."""
-    fields: list[Any] = field(factory=list)
+    fields: list[Any] = field(default_factory=list)
     closed: Defined | None = None
     """The algorithm if this is a portion, or a task that refers to results. Then `algorithm` is None, so no other task
     is added."""
     refers: Sequence[int] = ()
     """The ids of the tasks to whose results it refers."""
-    keys: dict[int, bytes] = field(factory=dict)
+    keys: dict[int, bytes] = field(default_factory=dict)
     """The keys of those tasks, by id, whose key does not follow from their payload."""
 
 

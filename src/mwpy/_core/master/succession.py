@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import define, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds
@@ -42,8 +43,7 @@ _UNUSABLE = (
 )
 
 
-@define(eq=False)
-class Succession:
+class Succession(Struct, eq=False):
     """Receives results of former generations."""
 
     state: MasterState

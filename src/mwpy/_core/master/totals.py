@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
@@ -27,17 +27,16 @@ STATED_EVERY_S = 600.0
 """Seconds between two statements of all totals, if something happens."""
 
 
-@define(eq=False)
-class _Total:
+class _Total(Struct, eq=False):
     """What one algorithm did on one host."""
 
     tasks: int = 0
     failed: int = 0
     seconds: float = 0.0
     longest_s: float = 0.0
-    kinds: dict[str, int] = field(factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
     """How many tasks failed, by the type of their exceptions."""
-    lost: dict[Cause, int] = field(factory=dict)
+    lost: dict[Cause, int] = field(default_factory=dict)
     """How many attempts were lost, by cause."""
     lost_s: float = 0.0
     seconds_max: float = 0.0
@@ -62,14 +61,13 @@ class _Total:
         return records.Total(algorithm, host, *done, self.seconds_max, *memory, self.seconds_expected)
 
 
-@define(eq=False)
-class Totals:
+class Totals(Struct, eq=False):
     """Counts what was done and what was lost."""
 
     state: MasterState
-    rows: dict[tuple[str, str], _Total] = field(factory=dict)
+    rows: dict[tuple[str, str], _Total] = field(default_factory=dict)
     """By algorithm and host."""
-    _changed: dict[tuple[str, str], None] = field(factory=dict)
+    _changed: dict[tuple[str, str], None] = field(default_factory=dict)
     """The rows that have changed since they were stated."""
     state_at: float = 0.0
     """When to state the totals again, on the core's clock."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.overseer.computation import UNCONNECTED_S, WatchedComputation
 from mwpy._core.overseer.state import OverseerState
@@ -32,18 +32,16 @@ class About(Enum):
     EXCLUDED = "excluded machines"
 
 
-@define
-class _Complaint:
+class _Complaint(Struct):
     say_at: float
     interval_s: float = SAY_AGAIN_S
 
 
-@define(eq=False)
-class Complaints:
+class Complaints(Struct, eq=False):
     """Reports each fault at growing intervals, and reports once when it has ended."""
 
     _state: OverseerState
-    _open: dict[tuple[str, About], _Complaint] = field(factory=dict)
+    _open: dict[tuple[str, About], _Complaint] = field(default_factory=dict)
     """The open complaints, by mark and subject. The mark is empty if no computation is concerned."""
 
     def complain(

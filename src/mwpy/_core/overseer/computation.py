@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.overseer.failures import YOUNG_S
 from mwpy._core.overseer.files import FileView
@@ -32,8 +32,7 @@ ROUNDING_S = 1e-6
 """A period counts as complete when less than this is left."""
 
 
-@define(eq=False)
-class WatchedComputation:
+class WatchedComputation(Struct, eq=False):
     """One computation: its resource file, its jobs, and what was decided about them."""
 
     mark: str
@@ -41,11 +40,11 @@ class WatchedComputation:
     """Its name for people."""
     priority: int = 0
     slaves_per_job: int = 1
-    file: FileView = field(factory=FileView)
-    jobs: JobTable = field(factory=JobTable)
-    hosts: Hosts = field(factory=Hosts)
-    failures: FailurePause = field(factory=FailurePause)
-    refusals: RefusalPause = field(factory=RefusalPause)
+    file: FileView = field(default_factory=FileView)
+    jobs: JobTable = field(default_factory=JobTable)
+    hosts: Hosts = field(default_factory=Hosts)
+    failures: FailurePause = field(default_factory=FailurePause)
+    refusals: RefusalPause = field(default_factory=RefusalPause)
     finished_at: float | None = None
     """When the overseer first saw that it is finished."""
     done: bool = False
@@ -54,9 +53,9 @@ class WatchedComputation:
     """Whether a list of jobs has arrived since it is watched."""
     surplus_since: float | None = None
     """Since when more jobs wait than are needed."""
-    _idle_since: dict[str, float] = field(factory=dict)
+    _idle_since: dict[str, float] = field(default_factory=dict)
     """Connected jobs without work, and since when."""
-    _unconnected_since: dict[str, float] = field(factory=dict)
+    _unconnected_since: dict[str, float] = field(default_factory=dict)
     """Running jobs that are not connected to the present master, and since when."""
     _noted_at: float = 0.0
     starved_since: float | None = None

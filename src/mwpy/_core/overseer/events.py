@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._core.overseer.files import Need
 from mwpy._values.jobs import Job, Outcome
@@ -24,54 +24,47 @@ __all__ = [
 ]
 
 
-@frozen
-class FileRead:
+class FileRead(Struct, frozen=True):
     """A resource file was read."""
 
     mark: str
     need: Need
 
 
-@frozen
-class FileUnread:
+class FileUnread(Struct, frozen=True):
     """A resource file could not be read, or its content is wrong."""
 
     mark: str
     reason: str
 
 
-@frozen
-class Listed:
+class Listed(Struct, frozen=True):
     """The batch system listed all its jobs."""
 
     jobs: Sequence[Job]
 
 
-@frozen
-class NotListed:
+class NotListed(Struct, frozen=True):
     """The batch system did not answer."""
 
     reason: str
 
 
-@frozen
-class Ended:
+class Ended(Struct, frozen=True):
     """The answer to a question about a job that has left the list: how it ended; None if that is not known."""
 
     job_id: str
     outcome: Outcome | None
 
 
-@frozen
-class Submitted:
+class Submitted(Struct, frozen=True):
     """Jobs were put into the queue."""
 
     mark: str
     job_ids: Sequence[str]
 
 
-@frozen
-class NotSubmitted:
+class NotSubmitted(Struct, frozen=True):
     """The batch system refused to submit, or its answer was lost."""
 
     mark: str
@@ -79,8 +72,7 @@ class NotSubmitted:
     reason: str
 
 
-@frozen
-class NotRemoved:
+class NotRemoved(Struct, frozen=True):
     """The batch system refused to remove jobs, or its answer was lost."""
 
     job_ids: Sequence[str]
@@ -90,8 +82,7 @@ class NotRemoved:
 OverseerEvent = FileRead | FileUnread | Listed | NotListed | Ended | Submitted | NotSubmitted | NotRemoved
 
 
-@frozen
-class Submit:
+class Submit(Struct, frozen=True):
     """Put this many jobs of a computation into the queue."""
 
     mark: str
@@ -100,12 +91,11 @@ class Submit:
     """The machines on which they must not run."""
 
 
-@define
-class OverseerActions:
+class OverseerActions(Struct):
     """Everything that must be done now; the order of the fields is the order of execution."""
 
-    say: list[str] = field(factory=list)
-    ask: list[str] = field(factory=list)
+    say: list[str] = field(default_factory=list)
+    ask: list[str] = field(default_factory=list)
     """Jobs that have ended: ask the batch system how. Answer each question with `Ended`, then call `decide` again."""
-    remove: list[str] = field(factory=list)
-    submit: list[Submit] = field(factory=list)
+    remove: list[str] = field(default_factory=list)
+    submit: list[Submit] = field(default_factory=list)

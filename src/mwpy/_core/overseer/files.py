@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._values.staleness import is_stale
 
 __all__ = ["FileView", "Need"]
 
 
-@frozen
-class Need:
+class Need(Struct, frozen=True):
     """The content of a resource file, as far as an overseer needs it."""
 
     generation: str
@@ -26,14 +25,13 @@ class Need:
     slaves_needed: int
     connected: Mapping[str, int]
     """The connected jobs, and how many slaves of each are at work."""
-    excluded: Mapping[str, Sequence[str]] = field(factory=dict)
+    excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The hosts to which the master sends no work, as they name themselves, and their last jobs."""
     shortest_task_s: float = 0.0
     """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
 
 
-@define(eq=False)
-class FileView:
+class FileView(Struct, eq=False):
     """A resource file as it was last read."""
 
     need: Need | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.jobs import Job
 
@@ -28,23 +28,21 @@ JOBS_REMEMBERED = 1000
 """Of how many jobs that have ended the machines are remembered."""
 
 
-@define(eq=False)
-class _Failures:
+class _Failures(Struct, eq=False):
     count: int = 0
     last_at: float = 0.0
 
 
-@define(eq=False)
-class Hosts:
+class Hosts(Struct, eq=False):
     """The machines on which jobs of one computation have run. A machine whose name is not known is ``""``."""
 
-    _failures: dict[str, _Failures] = field(factory=dict)
+    _failures: dict[str, _Failures] = field(default_factory=dict)
     """The failures in a row at the start of jobs, by machine."""
-    _good: dict[str, None] = field(factory=dict)
+    _good: dict[str, None] = field(default_factory=dict)
     """The machines on which a job has run well."""
-    _excluded: dict[str, dict[str, None]] = field(factory=dict)
+    _excluded: dict[str, dict[str, None]] = field(default_factory=dict)
     """The hosts that the master has excluded, and the names that the batch system has for each."""
-    _machines: dict[str, str] = field(factory=dict)
+    _machines: dict[str, str] = field(default_factory=dict)
     """The machines of the last jobs that have ended."""
 
     def fail(self, host: str, now: float) -> None:

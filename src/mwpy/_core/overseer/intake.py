@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
@@ -23,8 +23,7 @@ STDERR_LINES = 20
 """How many lines of a failed job's standard error are shown."""
 
 
-@define(eq=False)
-class Intake:
+class Intake(Struct, eq=False):
     """Receives resource files, lists of jobs, and the outcomes of jobs."""
 
     _state: OverseerState

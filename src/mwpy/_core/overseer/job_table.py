@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.jobs import Job, JobState
 
@@ -27,29 +27,27 @@ QUESTIONS_AT_ONCE = 5
 """If many jobs vanish at the same time, the overseer asks about this many. The first few show what happened to all."""
 
 
-@define(eq=False)
-class _Submission:
+class _Submission(Struct, eq=False):
     at: float
     entered: bool = False
     """Whether one of its jobs was in a list, or is known to have ended. Then the others were in the queue, too."""
 
 
-@define(eq=False)
-class JobTable:
+class JobTable(Struct, eq=False):
     """The jobs of one computation."""
 
-    listed: Mapping[str, Job] = field(factory=dict)
+    listed: Mapping[str, Job] = field(default_factory=dict)
     """The jobs in the last list."""
-    _expected: dict[str, _Submission] = field(factory=dict)
+    _expected: dict[str, _Submission] = field(default_factory=dict)
     """Jobs that were submitted and have not been in a list yet. They may have ended."""
-    _unasked: list[str] = field(factory=list)
+    _unasked: list[str] = field(default_factory=list)
     """Those of them that were not asked for since the last list."""
     _uncertain: int = 0
     """How many jobs may exist because an attempt to submit them ended without an answer."""
     _uncertain_at: float = 0.0
-    _removed: dict[str, float] = field(factory=dict)
+    _removed: dict[str, float] = field(default_factory=dict)
     """Listed jobs that were removed, and when."""
-    _unexplained: dict[str, int] = field(factory=dict)
+    _unexplained: dict[str, int] = field(default_factory=dict)
     """Jobs that left the list for an unknown reason, and how often the batch system was asked for the reason."""
 
     # ---- what happens ----------------------------------------------------------------------------------------

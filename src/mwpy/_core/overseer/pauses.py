@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attrs import define
+from msgspec import Struct
 
 __all__ = ["FailurePause", "RefusalPause"]
 
@@ -22,8 +22,7 @@ FIRST_RETRY_S = 10.0
 LONGEST_RETRY_S = 600.0
 
 
-@define(eq=False)
-class FailurePause:
+class FailurePause(Struct, eq=False):
     """Pauses submissions when jobs fail at their start several times in a row, then allows one job at a time."""
 
     failures: int = 0
@@ -76,8 +75,7 @@ class FailurePause:
         return min(wanted, 1) if now >= self._until and not unproven else 0
 
 
-@define(eq=False)
-class RefusalPause:
+class RefusalPause(Struct, eq=False):
     """Pauses submissions when the batch system refuses them. Each refusal in a row makes the pause longer."""
 
     until: float = 0.0

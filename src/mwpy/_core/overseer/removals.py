@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import CERTAIN_S, ROUNDING_S, WatchedComputation
@@ -28,8 +28,7 @@ TRIAL_S = 300.0
 """Seconds that a tried job may wait for a machine other than those where jobs failed. Perhaps there is none."""
 
 
-@define(eq=False)
-class Removals:
+class Removals(Struct, eq=False):
     """Decides removals, and records their results."""
 
     _state: OverseerState

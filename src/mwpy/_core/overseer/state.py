@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.events import OverseerActions
@@ -10,8 +10,7 @@ from mwpy._core.overseer.events import OverseerActions
 __all__ = ["OverseerSettings", "OverseerState"]
 
 
-@frozen
-class OverseerSettings:
+class OverseerSettings(Struct, frozen=True):
     """The options that the core needs; `cli/oversee.py` describes them."""
 
     max_jobs: int = 1000
@@ -22,14 +21,13 @@ class OverseerSettings:
     """After how many seconds a batch system ends each job; None if this is not known."""
 
 
-@define(eq=False)
-class OverseerState:
+class OverseerState(Struct, eq=False):
     """The watched computations, and the actions that were decided."""
 
     settings: OverseerSettings
-    computations: dict[str, WatchedComputation] = field(factory=dict)
+    computations: dict[str, WatchedComputation] = field(default_factory=dict)
     """The watched computations, by mark."""
-    actions: OverseerActions = field(factory=OverseerActions)
+    actions: OverseerActions = field(default_factory=OverseerActions)
 
     def say(self, computation: WatchedComputation | None, text: str) -> None:
         """Request that a line is printed, about a computation or about all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
@@ -20,8 +20,7 @@ SPENT_S = 10.0
 """Seconds of a job's time in which its slaves run no task: the agent and its slaves start, and the agent ends."""
 
 
-@frozen
-class Wish:
+class Wish(Struct, frozen=True):
     """How many jobs a computation would submit without limits, and what determines its share."""
 
     count: int
@@ -30,8 +29,7 @@ class Wish:
     """How many places in the queue it has already."""
 
 
-@frozen
-class Shortage:
+class Shortage(Struct, frozen=True):
     """A computation, and how many useful jobs it cannot get because of the limit of jobs in the queue."""
 
     computation: WatchedComputation
@@ -47,13 +45,12 @@ def share(wishes: Sequence[Wish], budget: int) -> list[int]:
     return shares
 
 
-@define(eq=False)
-class Submissions:
+class Submissions(Struct, eq=False):
     """Decides submissions, and records their results."""
 
     _state: OverseerState
     _complaints: Complaints
-    _recent: deque[tuple[float, int]] = field(factory=deque)
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
     """The submissions of the last minute: when, and how many jobs."""
 
     def take_submitted(self, mark: str, job_ids: Sequence[str], now: float) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._system import clock
 from mwpy._transport.channel.journal import Journal
@@ -34,8 +34,7 @@ NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 """The descriptor of a stream was closed, or it belongs to something else now."""
 
 
-@frozen
-class SlaveFds:
+class SlaveFds(Struct, frozen=True):
     """The slave's end, as file descriptors that the slave process inherits."""
 
     stream: int
@@ -145,8 +144,7 @@ class AgentEnd:
         self._memory.close()
 
 
-@frozen
-class NotedResults:
+class NotedResults(Struct, frozen=True):
     """The journal of a slave, as its agent reads it."""
 
     _journal: Journal

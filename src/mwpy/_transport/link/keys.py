@@ -6,14 +6,13 @@ import hashlib
 import secrets
 
 import zmq
-from attrs import frozen
+from msgspec import Struct
 from zmq.utils import z85
 
 __all__ = ["CurvePair", "member_keys", "new_key", "raw", "server_keys"]
 
 
-@frozen
-class CurvePair:
+class CurvePair(Struct, frozen=True):
     """A CURVE key pair, as Z85 text."""
 
     public: str

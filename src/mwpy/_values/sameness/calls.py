@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from attrs import define
+from msgspec import Struct
 
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
 from mwpy._values.plain import hash_of, may_have_nan, short_digest, without_nan
@@ -76,8 +76,7 @@ def argument_digest(value: object, resolve: Resolve | None) -> bytes:
         raise NotComparable(reason_of(error)) from error
 
 
-@define(eq=False)
-class _Named:
+class _Named(Struct, eq=False):
     """Says how classes, functions and references count in arguments."""
 
     resolve: Resolve | None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._values.sameness.graph import UNKNOWN, graph_digest, parts_in, reachable
 from mwpy._values.sameness.reached import Reached
@@ -30,8 +30,7 @@ class NotComparable(Exception):
     """A function or a value cannot be compared with that of an earlier run; the text says why."""
 
 
-@frozen
-class Code:
+class Code(Struct, frozen=True):
     """What a function consists of."""
 
     digest: bytes

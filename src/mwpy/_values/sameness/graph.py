@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.plain import hash_of
 
@@ -29,8 +29,7 @@ Labels = Mapping[int, bytes]
 """The labels of nodes, by identity."""
 
 
-@define(eq=False)
-class Node:
+class Node(Struct, eq=False):
     """Something that a function reaches."""
 
     part: str
@@ -39,10 +38,10 @@ class Node:
     """Its content as a text: a digest, a short value, a version, or why it cannot be compared."""
     content: bytes
     """The digest of its content alone."""
-    edges: dict[str, Node] = field(factory=dict)
+    edges: dict[str, Node] = field(default_factory=dict)
     among: Callable[[Labels], bytes] | None = None
     """If it is a value that contains other nodes: returns its content from their labels."""
-    inside: list[Node] = field(factory=list)
+    inside: list[Node] = field(default_factory=list)
     """The nodes that it contains."""
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._values.installed import package_of, versions
 
@@ -24,8 +24,7 @@ _ABOUT_CYTHON, _ABOUT_NAMEDTUPLE = "_cython_", "namedtuple_"
 PYTHON_MODULES = frozenset({*sys.stdlib_module_names, "builtins"})
 
 
-@frozen
-class Home:
+class Home(Struct, frozen=True):
     """Where a module comes from."""
 
     part: str

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.plain import hash_of
@@ -31,8 +31,7 @@ _DATA = (*PLAIN, complex, tuple, list, dict, set, frozenset, range, bytearray, d
 """The types of attributes that count by their value. Others count by the source that makes them."""
 
 
-@frozen
-class Members:
+class Members(Struct, frozen=True):
     """The members of a class."""
 
     content: bytes

@@ -6,7 +6,7 @@ import dis
 from collections.abc import Iterator
 from types import CodeType
 
-from attrs import frozen
+from msgspec import Struct
 
 __all__ = ["Import", "chains_in", "imports_in"]
 
@@ -14,8 +14,7 @@ _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 
 
-@frozen
-class Import:
+class Import(Struct, frozen=True):
     """An import statement in a function."""
 
     module: str

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.references import Reference
@@ -58,13 +58,12 @@ def unknown_part(outline: Mapping[str, str]) -> str:
     return next((f"{part}: {text[len(UNKNOWN) :]}" for part, text in outline.items() if text.startswith(UNKNOWN)), "")
 
 
-@define(eq=False)
-class _Outline:
+class _Outline(Struct, eq=False):
     """An outline that is made."""
 
     resolve: Resolve | None
-    _parts: dict[str, str] = field(factory=dict)
-    _named: list[Callable[..., Any]] = field(factory=list)
+    _parts: dict[str, str] = field(default_factory=dict)
+    _named: list[Callable[..., Any]] = field(default_factory=list)
     """Classes and functions of the user."""
 
     def add(self, part: str, value: Any, depth: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.initialized import Initialized
 from mwpy._values.plain import DIGEST_BYTES, hash_of
@@ -53,19 +53,18 @@ NOT_YET = bytes(DIGEST_BYTES)
 """What a node counts for in the value that contains it, until the nodes have labels."""
 
 
-@define(eq=False)
-class Reached:
+class Reached(Struct, eq=False):
     """What one function reaches."""
 
-    watch: Watch = field(factory=Watch)
+    watch: Watch = field(default_factory=Watch)
     """What this depends on."""
-    _known: dict[object, Node] = field(factory=dict)
+    _known: dict[object, Node] = field(default_factory=dict)
     """The nodes by what they are made from."""
-    _kept: list[object] = field(factory=list)
+    _kept: list[object] = field(default_factory=list)
     """What nodes are made from, so that nothing else gets the identity of one of these objects."""
-    _waiting: deque[tuple[Callable[..., None], Node, Any]] = field(factory=deque)
+    _waiting: deque[tuple[Callable[..., None], Node, Any]] = field(default_factory=deque)
     """The nodes that were not followed."""
-    _inside: list[Node] = field(factory=list)
+    _inside: list[Node] = field(default_factory=list)
     """The nodes that were found in the value that is looked at."""
 
     def follow_all(self) -> None:

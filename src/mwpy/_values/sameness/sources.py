@@ -21,7 +21,7 @@ from operator import or_
 from types import CodeType
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.plain import hash_of
 from mwpy._values.sameness.structure import digest_of
@@ -38,8 +38,7 @@ FILES_KEPT = 1000
 """How many files are kept compiled."""
 
 
-@define(eq=False)
-class _File:
+class _File(Struct, eq=False):
     """The source in a file at one time."""
 
     tree: ast.Module
@@ -118,11 +117,10 @@ def _contains(node: Any, code: CodeType) -> bool:
     return True
 
 
-@define(eq=False)
-class Sources:
+class Sources(Struct, eq=False):
     """The files that were read."""
 
-    _files: dict[str, tuple[str, _File | None]] = field(factory=dict)
+    _files: dict[str, tuple[str, _File | None]] = field(default_factory=dict)
     """Their texts, and what they contain; None if they cannot be compiled."""
 
     def of_function(self, code: CodeType, space: dict[str, Any]) -> ast.AST | None:

@@ -37,7 +37,7 @@ from struct import pack
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.bounds import shortened
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode_sorted
@@ -129,8 +129,7 @@ def digest_of(value: object, named: Named = by_name) -> bytes:
     return reply
 
 
-@define(eq=False)
-class _Level:
+class _Level(Struct, eq=False):
     """An object that the walk is in."""
 
     value: object
@@ -140,19 +139,18 @@ class _Level:
     """The lowest depth to which a reference in it leads back."""
 
 
-@define(eq=False)
-class _Walk:
+class _Walk(Struct, eq=False):
     """One walk over a value."""
 
     named: Named
-    stack: list[_Level] = field(factory=list)
-    _depths: dict[int, int] = field(factory=dict)
+    stack: list[_Level] = field(default_factory=list)
+    _depths: dict[int, int] = field(default_factory=dict)
     """The depths of the objects that the walk is in, by the identity of the object."""
-    _known: dict[int, bytes] = field(factory=dict)
+    _known: dict[int, bytes] = field(default_factory=dict)
     """The digests of objects from which no reference leads back to an object that contains them."""
-    _cyclic: dict[int, None] = field(factory=dict)
+    _cyclic: dict[int, None] = field(default_factory=dict)
     """The other objects that the walk has left."""
-    _kept: list[object] = field(factory=list)
+    _kept: list[object] = field(default_factory=list)
     """All objects that the walk has left, so that no other object gets the identity of one of them."""
     _revisits: int = 0
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.plain import hash_of
@@ -29,15 +29,14 @@ _THINGS = (type, FunctionType, ModuleType, Reference)
 Owner = Mapping[str, Any] | CellType
 
 
-@define(eq=False)
-class Watch:
+class Watch(Struct, eq=False):
     """What the code of one function depends on."""
 
-    _codes: list[tuple[FunctionType, CodeType, Any]] = field(factory=list)
+    _codes: list[tuple[FunctionType, CodeType, Any]] = field(default_factory=list)
     """Functions, with their code and their default arguments."""
-    _same: list[tuple[Owner, str, Any]] = field(factory=list)
+    _same: list[tuple[Owner, str, Any]] = field(default_factory=list)
     """Variables whose values must be the same objects."""
-    _equal: list[tuple[Owner, str, bytes | None]] = field(factory=list)
+    _equal: list[tuple[Owner, str, bytes | None]] = field(default_factory=list)
     """Variables whose values must have the same digests; None if they have none."""
 
     def add_function(self, function: FunctionType) -> None:

@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.errors import UsageError
 
@@ -28,15 +28,14 @@ __all__ = ["Survey", "canonical", "pins", "survey"]
 OWN_NAME = "mwpy-cluster"
 
 
-@define
-class Survey:
+class Survey(Struct):
     """The origin of everything that a script imports."""
 
-    sources: dict[str, Path] = field(factory=dict)
+    sources: dict[str, Path] = field(default_factory=dict)
     """Modules and packages that are not installed, and the folder of each."""
-    requirements: dict[str, str] = field(factory=dict)
+    requirements: dict[str, str] = field(default_factory=dict)
     """Installed packages by canonical name, and the requirement for pip: `name==version`, or a folder."""
-    missing: dict[str, Path] = field(factory=dict)
+    missing: dict[str, Path] = field(default_factory=dict)
     """Modules that do not exist here, and the first file that imports each."""
 
 
