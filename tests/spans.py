@@ -40,13 +40,14 @@ def span(
     refers: Sequence[int] = (),
 ) -> Span:
     """`count` new tasks with the same arguments. They have counts of their own, not those of a core."""
-    own = [buffers] * count if buffers else []
-    return Span(TaskId(first), count, Defined(algorithm), policy, [payload] * count, own, [tag] * count, refers=refers)
+    own = (buffers,) * count if buffers else ()
+    calls, tags = (payload,) * count, (tag,) * count
+    return Span(TaskId(first), count, Defined(algorithm), policy, calls, own, tags, refers=refers)
 
 
 def portion(first: int, calls: PackedCalls, tag: object = None) -> Span:
     """The new tasks of a portion, with `max` as their algorithm."""
-    return Span(TaskId(first), len(calls), Defined(MAX), DEFAULT_POLICY, calls, [], [tag] * len(calls))
+    return Span(TaskId(first), len(calls), Defined(MAX), DEFAULT_POLICY, calls, (), (tag,) * len(calls))
 
 
 def ids_of(spans: Iterable[Span]) -> list[int]:

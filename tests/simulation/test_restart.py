@@ -77,10 +77,10 @@ class Generation:
                 for at, argument in enumerate(some, start + 1):
                     self.calls[at] = argument, made[argument]
                     made[argument] += 1
-                payloads = [encode((each,)) for each in some]
+                payloads = tuple(encode((each,)) for each in some)
                 keys = plain_keys(payloads)
-                tags = [None] * len(some)
-                span = Span(TaskId(start + 1), len(some), defined, DEFAULT_POLICY, payloads, [], tags, keys=keys)
+                tags = (None,) * len(some)
+                span = Span(TaskId(start + 1), len(some), defined, DEFAULT_POLICY, payloads, (), tags, keys=keys)
                 self.core.submit([span])
                 self.core.check()
                 start += len(some)

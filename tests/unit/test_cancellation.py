@@ -41,7 +41,7 @@ class Master:
     def submit(self, first: int, count: int, algorithm: records.AlgorithmDefined = MAX, sid: str = "") -> None:
         policy = TaskPolicy(SlaveId(sid) if sid else None)
         new = span(first, algorithm, count, policy=policy)
-        new.tags[:] = [f"tag {number}" for number in new.ids]
+        new.tags = tuple(f"tag {number}" for number in new.ids)
         self.core.submit([new])
         self.core.decide(0.0)
         self.core.take_actions()

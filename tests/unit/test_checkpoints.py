@@ -167,7 +167,7 @@ def test_only_the_task_that_left_a_state_gets_it() -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_task_with_a_state_is_not_joined_with_others(which: int) -> None:
     algorithm = Defined(MAX)
-    both = [Span(TaskId(number), 1, algorithm, TaskPolicy(), [b""], [], [None]) for number in (1, 2)]
+    both = [Span(TaskId(number), 1, algorithm, TaskPolicy(), (b"",), (), (None,)) for number in (1, 2)]
     assert both[0].joins(both[1])
     both[which].left = LeftState([b"state"], 1)
     assert not both[0].joins(both[1])

@@ -26,7 +26,7 @@ def handback(books: Books) -> HandBack:
 def test_too_large_tasks_fail_and_the_others_stay(books: Books, handback: HandBack) -> None:
     """A span is divided only if one of its tasks is too large; buffers count too."""
     small, large = span(1, MAX, 2), span(3, MAX, 2, b"123456", buffers=[b"12345"])
-    large.payloads = [b"x", b"123456"]
+    large.payloads = b"x", b"123456"
     assert ids_of(handback.small_enough([small, large])) == [1, 2, 3]
     [failed] = books.state.actions.results
     assert failed.task_id == 4

@@ -129,7 +129,7 @@ def test_the_next_attempt_reports_for_itself(master: Master) -> None:
 def test_each_task_of_a_group_has_its_own_tag() -> None:
     master = Master(tasks(3), task_group=3)
     [span] = master.core.state.jar.spans()
-    span.tags = ["a", "b", "c"]
+    span.tags = "a", "b", "c"
     master.join()
     report(master, 2)
     assert [each.tag for each in taken(master)] == ["b"]

@@ -119,7 +119,7 @@ def runner(books: Books) -> ConnectedSlave:
     """A slave that holds the tasks 1 to 4 of a portion, and the tasks 5 and 6."""
     slave = books.slave()
     calls = PackedCalls.of(ARGUMENTS, [7] * 4)
-    books.state.record(records.TasksSubmitted([portion(1, calls).facts()]), [["tag"] * 4])
+    books.state.record(records.TasksSubmitted([portion(1, calls).facts()]), [("tag",) * 4])
     books.tasks = 4
     books.send(slave, 4)
     books.give(slave, 2)

@@ -90,11 +90,11 @@ class File:
         policy: TaskPolicy = DEFAULT_POLICY,
     ) -> list[int]:
         """Submit calls in this generation. Return the ids of those that must run."""
-        payloads = [encode((each,)) for each in arguments]
+        payloads = tuple(encode((each,)) for each in arguments)
         calls = PackedCalls.of(ARGUMENTS, arguments) if packed else payloads
         first, count = TaskId(self.submitted + 1), len(arguments)
-        tags = [f"tag {each}" for each in arguments]
-        span = Span(first, count, defined or _defined(), policy, calls, [], tags, keys=_keys(arguments))
+        tags = tuple(f"tag {each}" for each in arguments)
+        span = Span(first, count, defined or _defined(), policy, calls, (), tags, keys=_keys(arguments))
         self.submitted += count
         self.core.submit([span])
         self.core.check()
@@ -342,7 +342,7 @@ def test_tasks_that_are_known_or_cannot_be_compared_are_no_misses() -> None:
     file.answer(1, 5, [1])
     file.reuse.begin()
     assert len(file.submit([*range(1, 2 * MISSES)])) == 2 * MISSES - 1
-    span = Span(TaskId(file.submitted + 1), MISSES, _defined(), DEFAULT_POLICY, [b""] * MISSES, [], [None] * MISSES)
+    span = Span(TaskId(file.submitted + 1), MISSES, _defined(), DEFAULT_POLICY, (b"",) * MISSES, (), (None,) * MISSES)
     span.keys = NO_KEY * MISSES
     file.core.submit([span])
     assert file.notices() == []
@@ -360,7 +360,7 @@ def test_tasks_without_a_key_or_without_known_code_are_never_matched() -> None:
     file.reuse.begin()
     assert file.submit([7], _defined(code="")) == [1]
     cube = _defined(1, "cube")
-    span = Span(TaskId(2), 2, cube, DEFAULT_POLICY, [b"x", b"y"], [], [0, 0], keys=NO_KEY + _keys([3]))
+    span = Span(TaskId(2), 2, cube, DEFAULT_POLICY, (b"x", b"y"), (), (0, 0), keys=NO_KEY + _keys([3]))
     file.core.submit([span])
     assert ids_of(file.core.state.jar.spans()) == [1, 2]
     [result] = file.core.take_actions().results

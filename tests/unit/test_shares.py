@@ -66,7 +66,7 @@ def sent(core: MasterCore) -> list[tuple[messages.Message, list[Buffer]]]:
 def submit(core: MasterCore, task: int, *handles: Shared, algorithm: Defined | None = None) -> None:
     """Submit a task whose arguments contain handles."""
     new = span(task, MAX)
-    new.buffers = [referring(*handles)] if handles else []
+    new.buffers = (referring(*handles),) if handles else ()
     new.algorithm = algorithm or core.state.jar.algorithms.defined[0]
     core.submit([new])
 

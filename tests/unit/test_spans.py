@@ -23,22 +23,25 @@ def test_the_size_of_a_task_counts_its_buffers() -> None:
 def test_a_span_is_cut_and_joined_without_a_change_to_itself() -> None:
     """Other code may still refer to it."""
     whole = span(5, MAX, 3)
-    whole.tags[:] = ["a", "b", "c"]
+    whole.tags = "a", "b", "c"
     head, rest = whole.cut(1)
-    assert (head.first, head.tags, rest.first, rest.tags, whole.count) == (5, ["a"], 6, ["b", "c"], 3)
-    assert [each.tags for each in whole.singles()] == [["a"], ["b"], ["c"]]
+    assert (head.first, head.tags, rest.first, rest.tags, whole.count) == (5, ("a",), 6, ("b", "c"), 3)
+    assert [each.tags for each in whole.singles()] == [("a",), ("b",), ("c",)]
     assert head.joins(rest)
     assert not rest.joins(head)
-    assert head.join(rest).tags == ["a", "b", "c"]
-    assert head.tags == ["a"]
+    assert head.join(rest).tags == ("a", "b", "c")
+    assert head.tags == ("a",)
     assert not head.joins(span(6, MAX, buffers=[b"large"]))
     assert not head.joins(span(6, MIN))
 
 
 def test_the_spans_of_a_master_are_taken_with_what_is_theirs() -> None:
     """When a span is cut in the middle, each part keeps the arguments and tags of its tasks."""
-    span = Span(TaskId(5), 3, Defined(MAX), DEFAULT_POLICY, [b"5", b"6", b"7"], [], ["five", "six", "seven"])
+    span = Span(TaskId(5), 3, Defined(MAX), DEFAULT_POLICY, (b"5", b"6", b"7"), (), ("five", "six", "seven"))
     held = deque([span])
     [taken] = take(held, 6, 1, 0)
-    assert (taken.first, taken.payloads, taken.tags) == (6, [b"6"], ["six"])
-    assert [(part.first, part.payloads, part.tags) for part in held] == [(5, [b"5"], ["five"]), (7, [b"7"], ["seven"])]
+    assert (taken.first, taken.payloads, taken.tags) == (6, (b"6",), ("six",))
+    assert [(part.first, part.payloads, part.tags) for part in held] == [
+        (5, (b"5",), ("five",)),
+        (7, (b"7",), ("seven",)),
+    ]

@@ -56,11 +56,11 @@ def test_a_task_that_refers_to_results_is_a_span_of_its_own(
     submissions.check()
     taken = submissions.take()
     assert [(each.first, each.payloads, each.buffers, each.tags, each.refers) for each in taken] == [
-        (1, [b"a"], [], ["A"], ()),
-        (2, [b"b"], [], ["B"], [1]),
-        (3, [b"c"], [[b"large"]], ["C"], [1, 2]),
-        (4, [b"d"], [], ["D"], ()),
-        (5, [b"e"], [], ["E"], [1]),
+        (1, (b"a",), (), ("A",), ()),
+        (2, (b"b",), (), ("B",), [1]),
+        (3, (b"c",), ([b"large"],), ("C",), [1, 2]),
+        (4, (b"d",), (), ("D",), ()),
+        (5, (b"e",), (), ("E",), [1]),
     ]
     jar.changes[records.TasksSubmitted](records.TasksSubmitted([span.facts() for span in taken]), ())
     assert [*jar.blocked.tasks] == [2, 3, 5]
@@ -83,10 +83,10 @@ def test_a_portion_is_a_span_of_its_own(
     submissions.check()
     taken = submissions.take()
     assert [(each.first, each.count, [*each.payloads], each.tags) for each in taken] == [
-        (1, 1, [b"a"], ["A"]),
-        (2, 3, [b"\x91\5", b"\x91\6", b"\x91\7"], ["P"] * 3),
-        (5, 2, [b"\x91\6", b"\x91\7"], ["Q"] * 2),
-        (7, 1, [b"d"], ["D"]),
+        (1, 1, [b"a"], ("A",)),
+        (2, 3, [b"\x91\5", b"\x91\6", b"\x91\7"], ("P",) * 3),
+        (5, 2, [b"\x91\6", b"\x91\7"], ("Q",) * 2),
+        (7, 1, [b"d"], ("D",)),
     ]
     jar.changes[records.TasksSubmitted](records.TasksSubmitted([span.facts() for span in taken]), ())
     assert [(span.first, portion_of(span)) for span in jar.pending.queues[0]] == [(1, 0), (2, 3), (5, 2), (7, 0)]
@@ -109,9 +109,9 @@ def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(
     assert submissions
     taken = submissions.take()
     assert [(span.first, span.algorithm, span.policy, span.payloads, span.buffers, span.tags) for span in taken] == [
-        (1, highest, DEFAULT_POLICY, [b"a", b"b"], [], ["A", "B"]),
-        (3, highest, TaskPolicy(retry=False), [b"c"], [(b"large",)], ["C"]),
-        (4, lowest, TaskPolicy(retry=False), [b"d"], [], ["D"]),
+        (1, highest, DEFAULT_POLICY, (b"a", b"b"), (), ("A", "B")),
+        (3, highest, TaskPolicy(retry=False), (b"c",), ((b"large",),), ("C",)),
+        (4, lowest, TaskPolicy(retry=False), (b"d",), (), ("D",)),
     ]
     assert [str(span) for span in taken] == ["tasks 1 to 2 (max)", "task 3 (max)", "task 4 (min)"]
     assert not submissions
@@ -199,8 +199,8 @@ def test_one_thread_can_take_tasks_while_another_adds_tasks(
     adder.join()
     submissions.check()
     assert [number for span in taken for number in span.ids] == [*range(1, total + 1)]
-    assert all(span.payloads == [b"%d" % number for number in span.ids] for span in taken)
-    assert all(span.tags == [*span.ids] for span in taken)
+    assert all([*span.payloads] == [b"%d" % number for number in span.ids] for span in taken)
+    assert all(span.tags == (*span.ids,) for span in taken)
 
 
 def test_tasks_that_two_threads_add_at_once_are_an_error(
@@ -251,8 +251,8 @@ def test_with_a_run_database_each_task_has_a_key(jar: Taskjar, algorithms: tuple
         (5, 1, given),
         (6, 1, given),
     ]
-    assert [each.tags for each in taken] == [["A", "B"], ["C", "C"], ["E"], ["F"]]
-    assert (taken[0].buffers, taken[0].payloads) == ([(), [b"large"]], [b"\x91\x05", b"call"])
+    assert [each.tags for each in taken] == [("A", "B"), ("C", "C"), ("E",), ("F",)]
+    assert (taken[0].buffers, taken[0].payloads) == (((), [b"large"]), (b"\x91\x05", b"call"))
 
 
 def test_many_tasks_with_keys_are_cut_between_tasks(jar: Taskjar, algorithms: tuple[Defined, Defined]) -> None:

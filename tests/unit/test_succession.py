@@ -212,8 +212,8 @@ def test_a_task_that_pauses_before_its_next_attempt_is_answered(master: Successo
 
 def _submit_referring(master: Successor, task: int, refers: Sequence[int], argument: int = 99) -> None:
     keys = plain_keys([encode((argument,))])
-    call = [encode((argument,))]
-    new = Span(TaskId(task), 1, Defined(SQUARE), DEFAULT_POLICY, call, [], ["tag"], refers=refers, keys=keys)
+    call = (encode((argument,)),)
+    new = Span(TaskId(task), 1, Defined(SQUARE), DEFAULT_POLICY, call, (), ("tag",), refers=refers, keys=keys)
     master.core.submit([new])
     master.core.check()
 

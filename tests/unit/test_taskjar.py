@@ -86,7 +86,7 @@ def test_finished_tasks_leave_the_jar_with_their_tags(books: Books) -> None:
     slave = books.slave()
     books.give(slave, 3)
     [span] = books.state.record(results(2, 1))
-    assert (span.tags, span.state) == ([2], TaskState.FINISHED)
+    assert (span.tags, span.state) == ((2,), TaskState.FINISHED)
     assert (ids_of(slave.held.spans), books.state.jar.runnable) == ([1, 3], 2)
 
 

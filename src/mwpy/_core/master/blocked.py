@@ -139,7 +139,7 @@ class BlockedTasks(Struct, eq=False):
                 index = encode([(number, len(frames)) for number, frames in values])
                 own = span.buffers[0] if span.buffers else ()
                 span.has_values = True
-                span.buffers = [extended(own, [index, *(frame for _, frames in values for frame in frames)])]
+                span.buffers = (extended(own, [index, *(frame for _, frames in values for frame in frames)]),)
             for number in span.refers:
                 if self.results[number].share is not None:
                     self.results[number].users[span.first] = None

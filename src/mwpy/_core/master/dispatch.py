@@ -230,7 +230,7 @@ class Dispatch(Struct, eq=False):
             portions.append(calls.kind if type(calls) is PackedCalls and span.left is None else 0)
             if span.left is not None:
                 payload, large = span.resumed(span.left)
-                calls, own = [payload], [large]
+                calls, own = (payload,), (large,)
             if own and not buffers:
                 buffers += [()] * num_tasks
             if own or buffers:

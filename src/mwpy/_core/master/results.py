@@ -202,7 +202,7 @@ class Results(Struct, eq=False):
         payloads, buffers = span.payloads, span.buffers or repeat(())
         if span.left is not None:
             payload, own = span.resumed(span.left)
-            payloads, buffers = [payload], [own]
+            payloads, buffers = (payload,), (own,)
         columns = zip(span.ids, payloads, buffers, failed, strict=False)
         self.state.actions.failed += [
             FailedCall(task, span.algorithm.record, payload, buffers) for task, payload, buffers, ill in columns if ill

@@ -129,7 +129,7 @@ class Actions(Struct):
     """When the master ends, if it is out of time from now on."""
 
 
-Move = Callable[[Any, Sequence[list[Any]]], list[Span]]
+Move = Callable[[Any, Sequence[tuple[Any, ...]]], list[Span]]
 Change = Callable[[Any], None]
 _NO_CHANGES: tuple[Move | None, Change | None] = None, None
 
@@ -162,7 +162,7 @@ class MasterState:
         moves, changes = self.jar.changes, self.members.changes
         return {kind: (moves.get(kind), changes.get(kind)) for kind in (*moves, *changes)}
 
-    def record(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
+    def record(self, record: records.Record, tags: Sequence[tuple[Any, ...]] = ()) -> list[Span]:
         """Change the state as a record says, and add the record to the actions.
 
         Args:

@@ -192,10 +192,11 @@ class Submissions:
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         algorithm = batch.algorithm or batch.closed
         assert algorithm is not None
-        ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
+        ids, *columns = (taken[at::FIELDS] for at in range(FIELDS))
+        payloads, buffers, tags = map(tuple, columns)
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
-        own = buffers if any(buffers) else []
+        own = buffers if any(buffers) else ()
         if type(payloads[0]) is PackedCalls:
             [payloads], tags = payloads, tags * len(payloads[0])
         self.taken += len(payloads)

@@ -51,7 +51,7 @@ _NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRU
 _REPEATING, _KEPT = TaskState.REPEATING, TaskState.KEPT
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
-Tags = Sequence[list[Any]]
+Tags = Sequence[tuple[Any, ...]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
 
 
@@ -207,7 +207,7 @@ class Taskjar:
         for position, each in enumerate(record.tasks):
             algorithm = self.algorithms.defined[each.algorithm]
             self.algorithms.begin(algorithm, each.count)
-            columns = _calls_in(each), each.buffers, tags[position] if tags else [None] * each.count
+            columns = _calls_in(each), tuple(each.buffers), tags[position] if tags else (None,) * each.count
             spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
             if each.policy.keep:
                 self.blocked.hold(records.ResultsHeld([*spans[-1].ids]))
@@ -437,9 +437,9 @@ def _end_new(jar: Taskjar, each: TaskRange | records.ReusedTasks) -> None:
     jar.ended += each.count
 
 
-def _calls_in(submitted: records.SubmittedTasks) -> Sequence[bytes]:
+def _calls_in(submitted: records.SubmittedTasks) -> tuple[bytes, ...] | PackedCalls:
     calls = submitted.payloads
-    return PackedCalls.from_data(submitted.packed, calls[0], submitted.count) if submitted.packed else calls
+    return PackedCalls.from_data(submitted.packed, calls[0], submitted.count) if submitted.packed else tuple(calls)
 
 
 def _only(*changes: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
