@@ -32,7 +32,8 @@ def test_tasks_that_are_too_long_for_an_agent_wait_for_another_one(stage: Stage)
 def test_an_overseer_submits_no_jobs_that_are_too_short(stage: Stage) -> None:
     """It knows the lifetime of the agents from its own command line."""
     stage.master("short_of_time.py", "ask", 3000)
-    until(lambda: resource_file.read(stage.resource).shortest_task == 3000.0, "the time of the shortest task")
+    until(lambda: resource_file.read(stage.resource).slaves_needed == 3, "all tasks to be submitted")
+    assert resource_file.read(stage.resource).shortest_task == 3000.0
     command = f"{sys.executable} {APPS / 'short_of_time.py'}"
     line = "oversee", stage.resource, "--with", "local", "--dry-run", "--max", 9, "--command"
     found = []
