@@ -227,7 +227,7 @@ def test_files_of_messages_that_do_not_arrive_are_limited(ends: Ends) -> None:
         with pytest.raises(ProtocolError, match="not passed ahead"):
             ends[1].ahead([1])
     ends[0].fold([LARGE])
-    with pytest.raises(ProtocolError, match=f"{MOST_UNTAKEN} messages that did not arrive"):
+    with pytest.raises(ProtocolError, match=f"more than {MOST_UNTAKEN} messages that did not arrive"):
         ends[1].ahead([1])
 
 

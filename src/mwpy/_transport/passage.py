@@ -249,12 +249,12 @@ class Passage:
             fds = []
         if not data:
             return False
-        if len(data) <= _NUMBER.size and len(self._untaken) < MOST_UNTAKEN:
+        if len(data) <= _NUMBER.size:
             self._untaken.append(fds)
+            if len(self._untaken) > MOST_UNTAKEN:
+                raise ProtocolError(f"shared files of more than {MOST_UNTAKEN} messages that did not arrive")
             return True
         try:
-            if len(data) <= _NUMBER.size:
-                raise ProtocolError(f"shared files of {MOST_UNTAKEN} messages that did not arrive")
             references = read_references([data[_NUMBER.size :]], REUSED_BYTES)
             if len(fds) != len(references.files) or len(self._ahead) == MOST_AHEAD:
                 raise ProtocolError(f"{len(self._ahead)} packets that no message names, or one without its files")
