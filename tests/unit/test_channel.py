@@ -301,6 +301,7 @@ def test_tasks_of_a_portion_are_started_one_after_the_other(ends: Ends) -> None:
     values: list[object] = []
     kinds: set[type] = set()
     started: list[int] = []
+    times: list[float] = []
 
     def work(what: object) -> object:
         started.append(agent.started)
@@ -308,16 +309,18 @@ def test_tasks_of_a_portion_are_started_one_after_the_other(ends: Ends) -> None:
             agent.recall()
         return 1 // 0 if what == "fail" else what
 
-    slave.run_each(work, [(1,), (2.5,), ([],), (3,)], 5, values, kinds)
+    slave.run_each(work, [(1,), (2.5,), ([],), (3,)], 5, values, kinds, None)
     assert (values, kinds, started) == ([1, 2.5, []], {int, float, list}, [5, 6, 7])
     with pytest.raises(ZeroDivisionError):
-        slave.run_each(work, [(1,), ("fail",), (3,)], 8, values, kinds)
+        slave.run_each(work, [(1,), ("fail",), (3,)], 8, values, kinds, None)
     assert (values[3:], started[3:]) == ([1], [8, 9])
-    slave.run_each(work, [(1,), ("recall",), (3,)], 10, values, kinds)
+    slave.run_each(work, [(1,), ("recall",), (3,)], 10, values, kinds, times)
     assert (values[4:], started[5:], agent.started) == ([1, "recall"], [10, 11], 12)
     slave.recall_heard()
-    slave.run_each(work, [(3,)], 12, values, kinds)
+    slave.run_each(work, [(3,)], 12, values, kinds, times)
     assert values[6:] == [3]
+    assert len(times) == 3
+    assert times == sorted(times)
 
 
 def test_each_task_is_either_started_or_taken_back() -> None:

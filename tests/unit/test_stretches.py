@@ -23,12 +23,13 @@ LIMIT = 100_000
 class _Slave:
     """What a `TaskRunner` gives to its stretches."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.sent: list[tuple[messages.Results, Sequence[Buffer]]] = []
         self.looked: list[tuple[int, str]] = []
         self.recalled_at = 0
         """The position of the first task that must not start; 0 if there is none."""
         self.goes_on = True
+        self.clock = clock
         self.stretches = Stretches(7, LIMIT, Codec(), self._send, self._look)
 
     def _send(self, message: messages.Message, frames: Sequence[Buffer]) -> None:
@@ -47,19 +48,31 @@ class _Slave:
         position: int,
         values: list[Any],
         kinds: set[type],
+        ends: list[float] | None,
     ) -> None:
         """Do what `SlaveEnd.run_each` does."""
         for place, args in enumerate(calls, position):
             if self.recalled_at and place >= self.recalled_at:
                 return
             values.append(function(*args))
+            if ends is not None:
+                ends.append(self.clock())
             kinds.add(type(values[-1]))
             if type(values[-1]) not in PLAIN:
                 return
 
     def run(self, function: Callable[..., Any], *arguments: Any, most: int = 1000) -> int:
-        """Run a task for each argument. The first has the id 11 and the position 1."""
-        span = WaitingTasks(11, len(arguments), 2, 1, 0, None, False, arguments, (), (), (), ARGUMENTS)
+        """Run a task for each argument, and send all results. The first has the id 11 and the position 1."""
+        ran = self.run_portion(function, 11, *arguments, most=most)
+        self.stretches.flush()
+        return ran
+
+    def run_portion(
+        self, function: Callable[..., Any], first: int, *arguments: Any, most: int = 1000, algorithm: int = 3
+    ) -> int:
+        """Run a task for each argument. The first has the id `first` and the position `first` - 10."""
+        count, position = len(arguments), first - 10
+        span = WaitingTasks(first, count, 2, position, algorithm, None, False, arguments, (), (), (), ARGUMENTS)
         return self.stretches.run(self.run_each, function, span, most)
 
     def results(self) -> dict[int, Any]:
@@ -75,21 +88,21 @@ class _Slave:
 
 
 @pytest.fixture
-def slave() -> _Slave:
-    return _Slave()
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock() -> list[float]:
     """The steps of the clock from one look to the next. The last one stays."""
-    steps, now = [0.0], [0.0]
+    return [0.0]
+
+
+@pytest.fixture
+def slave(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> _Slave:
+    now = [0.0]
 
     def monotonic() -> float:
-        now[0] += steps.pop(0) if len(steps) > 1 else steps[0]
+        now[0] += clock.pop(0) if len(clock) > 1 else clock[0]
         return now[0]
 
     monkeypatch.setattr(stretches, "monotonic", monotonic)
-    return steps
+    return _Slave(monotonic)
 
 
 def test_the_results_of_short_tasks_are_one_message_with_one_time(slave: _Slave, clock: list[float]) -> None:
@@ -102,10 +115,12 @@ def test_the_results_of_short_tasks_are_one_message_with_one_time(slave: _Slave,
 
 
 def test_tasks_that_are_not_short_are_timed_one_by_one(slave: _Slave, clock: list[float]) -> None:
-    clock[:] = [0.0, 0.001]
-    slave.run(abs, -1, -2, -3)
-    [(group, _)] = slave.sent
-    assert group.seconds == [pytest.approx(0.001)] * 3
+    """Also in a block of several tasks, and if one of them raises an exception."""
+    clock[:] = [0.0, 25e-6]
+    slave.run(lambda number: 1 // number, -1, -2, -3, 0, -5)
+    times = [seconds for group, _ in slave.sent for seconds in group.seconds]
+    assert times == [pytest.approx(25e-6)] * 5
+    assert [task for task, _ in slave.looked] == [11, 13, 14, 15]
 
 
 def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:
@@ -114,9 +129,21 @@ def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:
     assert [group.counts for group, _ in slave.sent] == [[3], [2]]
 
 
+def test_a_stretch_has_tasks_of_several_portions(slave: _Slave, clock: list[float]) -> None:
+    """They are those of one algorithm, because often only the time of all of them together is known."""
+    clock[:] = [0.0, 1e-6]
+    assert [slave.run_portion(abs, first, -first, -5) for first in (11, 13, 20)] == [2, 2, 2]
+    assert not slave.sent
+    slave.run_portion(abs, 22, -22, algorithm=4)
+    slave.stretches.flush()
+    assert [(group.tasks, group.counts) for group, _ in slave.sent] == [([11, 20], [4, 2]), ([22], [1])]
+    assert slave.results() == {11: 11, 12: 5, 13: 13, 14: 5, 20: 20, 21: 5, 22: 22}
+
+
 def test_calls_have_any_number_of_arguments(slave: _Slave) -> None:
     span = WaitingTasks(1, 2, 1, 1, 0, None, False, [(2, 5), (3, 2)], (), (), (), ROWS)
     assert slave.stretches.run(slave.run_each, pow, span, 10) == 2
+    slave.stretches.flush()
     assert slave.results() == {1: 32, 2: 9}
 
 

@@ -182,7 +182,7 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
-RunEach = Callable[[Callable[..., Any], Iterable[Sequence[Any]], int, list[Any], set[type]], None]
+RunEach = Callable[[Callable[..., Any], Iterable[Sequence[Any]], int, list[Any], set[type], list[float] | None], None]
 """`SlaveEnd.run_each`"""
 
 

@@ -191,6 +191,7 @@ class TaskRunner:
                 waiting.appendleft(span.cut(ran)[1])
                 if most > 0 and not end.eof:
                     self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
+        self.stretches.flush()
 
     def _run(self, span: WaitingTasks, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
@@ -212,6 +213,7 @@ class TaskRunner:
             self.completed += (ran := self.stretches.run(end.run_each, function, span, most))
             self._measure()
             return ran
+        self.stretches.flush()
         group, limit, attempt, logs, running = self.result_group, self._limit, span.attempt, self._logs, self._tasks
         journal = end.journal
         dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value

@@ -297,6 +297,7 @@ class SlaveEnd:
         position: int,
         values: list[Any],
         kinds: set[type],
+        ends: list[float] | None,
     ) -> None:
         """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled, or when a value
         is not plain. This loop determines what a task of a portion costs.
@@ -307,10 +308,12 @@ class SlaveEnd:
             position: the position of the first task.
             values: where to append each value.
             kinds: where to add the types of the values.
+            ends: where to append the time at which each task ended, on the monotonic clock; None if nobody needs it.
 
         Raises:
             BaseException: a task raised it. The values of the tasks before it were appended.
         """
+        monotonic = clock.monotonic
         started, recalls, heard, append, kind = self._started, self._recalls, self._recalls_heard, values.append, None
         for args in calls:
             started[0] = position
@@ -318,6 +321,8 @@ class SlaveEnd:
                 return
             value = function(*args)
             append(value)
+            if ends is not None:
+                ends.append(monotonic())
             if type(value) is not kind:
                 kind = type(value)
                 kinds.add(kind)
