@@ -49,17 +49,20 @@ class _Slave:
         values: list[Any],
         kinds: set[type],
         ends: list[float] | None,
+        until: float,
     ) -> None:
         """Do what `SlaveEnd.run_each` does."""
         for place, args in enumerate(calls, position):
             if self.recalled_at and place >= self.recalled_at:
                 return
             values.append(function(*args))
-            if ends is not None:
-                ends.append(self.clock())
             kinds.add(type(values[-1]))
             if type(values[-1]) not in PLAIN:
                 return
+            if ends is not None:
+                ends.append(self.clock())
+                if ends[-1] >= until:
+                    return
 
     def run(self, function: Callable[..., Any], *arguments: Any, most: int = 1000) -> int:
         """Run a task for each argument, and send all results. The first has the id 11 and the position 1."""
@@ -127,6 +130,17 @@ def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:
     clock[:] = [0.0, 0.004]
     slave.run(abs, *range(5))
     assert [group.counts for group, _ in slave.sent] == [[3], [2]]
+
+
+def test_results_do_not_wait_for_the_tasks_after_a_long_one(slave: _Slave, clock: list[float]) -> None:
+    clock[:] = [0.0, 25e-6]
+
+    def work(seconds: float) -> int:
+        clock[:] = [seconds, 25e-6]
+        return len(slave.sent)
+
+    slave.run(work, *[25e-6] * 8, 0.03, 25e-6, 25e-6)
+    assert [*slave.results().values()] == [0] * 9 + [1, 1]
 
 
 def test_a_stretch_has_tasks_of_several_portions(slave: _Slave, clock: list[float]) -> None:

@@ -182,7 +182,9 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
-RunEach = Callable[[Callable[..., Any], Iterable[Sequence[Any]], int, list[Any], set[type], list[float] | None], None]
+RunEach = Callable[
+    [Callable[..., Any], Iterable[Sequence[Any]], int, list[Any], set[type], list[float] | None, float], None
+]
 """`SlaveEnd.run_each`"""
 
 

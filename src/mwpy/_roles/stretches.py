@@ -4,9 +4,9 @@ A stretch may have tasks of several portions of one algorithm. Their results are
 the journal. So a task costs little more than its call. If the slave dies, the finished tasks of the stretch run again
 elsewhere, charged to nobody. If one of its tasks runs for long, the tasks before it may run again elsewhere, too.
 
-Tasks run in blocks of some hundred microseconds, because what is done for each block costs as much as ten short tasks.
-The clock is read after each task. If the tasks of the block before were very short, it is read after each block only;
-then only the time of all tasks of the stretch together is known.
+Tasks run in blocks of half a millisecond, because what is done for each block costs as much as ten short tasks. The
+clock is read after each task, so that a long one ends its block. If the tasks of the block before were very short, the
+clock is read after each block only; then only the time of all tasks of the stretch together is known.
 
 Plain values are encoded when the stretch is sent, with one call. Every other value is encoded at once, because the next
 task could change it.
@@ -120,8 +120,9 @@ class Stretches(Struct, eq=False):
             some, before, error = calls[ran : ran + block], len(gathered.values), None
             rows = zip(some) if span.portion == ARGUMENTS else some
             ends: list[float] | None = [] if is_timed else None
+            kept = gathered.values, gathered.kinds
             try:
-                run_each(function, rows, span.position + ran, gathered.values, gathered.kinds, ends)
+                run_each(function, rows, span.position + ran, *kept, ends, now + BLOCK_S)
             except BaseException as raised:
                 error = raised
             began, now = now, monotonic()
@@ -131,7 +132,7 @@ class Stretches(Struct, eq=False):
             goes_on = self.look(span.first + ran + count - 1, error)
             if error is not None:
                 self._add_failure(gathered, error)
-            if ends is None or error is not None:
+            if ends is None or len(ends) < count:
                 ends = [*(ends or ()), now]
             gathered.times += map(sub, ends, [began, *ends])
             gathered.add(span.first + ran, count, span.attempt)

@@ -298,6 +298,7 @@ class SlaveEnd:
         values: list[Any],
         kinds: set[type],
         ends: list[float] | None,
+        until: float,
     ) -> None:
         """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled, or when a value
         is not plain. This loop determines what a task of a portion costs.
@@ -308,7 +309,9 @@ class SlaveEnd:
             position: the position of the first task.
             values: where to append each value.
             kinds: where to add the types of the values.
-            ends: where to append the time at which each task ended, on the monotonic clock; None if nobody needs it.
+            ends: where to append when each task ended, on the monotonic clock, except the one that stopped the others;
+                None if nobody needs it.
+            until: stop when a task has ended at this time or later, if the ends are wanted.
 
         Raises:
             BaseException: a task raised it. The values of the tasks before it were appended.
@@ -321,12 +324,14 @@ class SlaveEnd:
                 return
             value = function(*args)
             append(value)
-            if ends is not None:
-                ends.append(monotonic())
             if type(value) is not kind:
                 kind = type(value)
                 kinds.add(kind)
                 if kind not in PLAIN:
+                    return
+            if ends is not None:
+                ends.append(now := monotonic())
+                if now >= until:
                     return
             position += 1
 
