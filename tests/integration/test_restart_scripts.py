@@ -58,11 +58,12 @@ def master(mw, argv):
     random.shuffle(numbers)
     for number in numbers:
         mw.submit(mwpy.task(simulate, number), tag=number)
-    total = 0
-    while mw.num_runnable_tasks():
+    total, left = 0, len(numbers)
+    while left:
         mw.loop()
         for result in mw.results():
             total += result.value
+            left -= 1
             note("seen", result.tag)
     print(total)
     return 0
