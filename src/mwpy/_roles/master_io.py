@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -143,6 +144,8 @@ class MasterIo:
         self._news: Actions | None = None
         """Outcomes for the algorithm's thread."""
         self._tick_at = 0.0
+        self._turned_at = inf
+        """When the last turn began; infinity before the first one."""
         self._end_by: float | None = None
         self.thread = threading.Thread(target=self._run, name="mwpy-io", daemon=True)
 
@@ -168,9 +171,9 @@ class MasterIo:
             Whether the loop must end.
         """
         before = self._clock.monotonic()
-        timeout_s = self.prepare_to_wait(before)
+        timeout_s = min(self.prepare_to_wait(before), self._sessions.longest_wait_s)
         happened = self.link.poll(timeout_s, before)
-        self._sessions.waited(before + max(0.0, timeout_s), self._clock.monotonic())
+        self._sessions.waited(self._turned_at + max(0.0, timeout_s), self._clock.monotonic())
         return self.turn(happened)
 
     def prepare_to_wait(self, now: float) -> float:
@@ -196,7 +199,7 @@ class MasterIo:
         """
         core, clock = self.core, self._clock
         state, feeding = core.state, core.feeding
-        now = clock.monotonic()
+        self._turned_at = now = clock.monotonic()
         state.wall = clock.wall()
         for event in happened:
             self._note(event, now)

@@ -58,6 +58,9 @@ class Sessions:
     def __init__(self, link: MasterConnections, timeout_s: float) -> None:
         self._link = link
         self._timeout_s = timeout_s
+        self.longest_wait_s = timeout_s / 4
+        """The longest time for which the link may wait. An agent ends its connection when it has heard nothing for
+        `timeout_s`. So a stop that makes an agent do this makes a wait at least `timeout_s / 2` too long."""
         self._stopped_s = 0.0
         """For how long this process was stopped."""
         self._resumed_at = -inf
@@ -145,7 +148,12 @@ class Sessions:
     # ---- connections ---------------------------------------------------------------------------------------
 
     def waited(self, until: float, now: float) -> None:
-        """The link has waited, at most until some moment. If it is much later, this process was stopped."""
+        """The link has waited. If it is much later than expected, this process was stopped.
+
+        Args:
+            until: when the wait would have ended at the latest if the turn before it had taken no time. This process
+                may have been stopped in that turn, too.
+        """
         if now > until + self._timeout_s / 2:
             self._stopped_s, self._resumed_at = now - until, now
 
