@@ -44,7 +44,8 @@ class _Slave:
     def run_each(
         self,
         function: Callable[..., Any],
-        calls: Iterable[Sequence[Any]],
+        calls: Iterable[Any],
+        are_rows: bool,
         position: int,
         values: list[Any],
         kinds: set[type],
@@ -55,7 +56,7 @@ class _Slave:
         for place, args in enumerate(calls, position):
             if self.recalled_at and place >= self.recalled_at:
                 return
-            values.append(function(*args))
+            values.append(function(*args) if are_rows else function(args))
             kinds.add(type(values[-1]))
             if type(values[-1]) not in PLAIN:
                 return

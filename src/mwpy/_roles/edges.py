@@ -183,7 +183,7 @@ class Channel(Protocol):
 
 
 RunEach = Callable[
-    [Callable[..., Any], Iterable[Sequence[Any]], int, list[Any], set[type], list[float] | None, float], None
+    [Callable[..., Any], Iterable[Any], bool, int, list[Any], set[type], list[float] | None, float], None
 ]
 """`SlaveEnd.run_each`"""
 

@@ -112,17 +112,16 @@ class Stretches(Struct, eq=False):
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled. If all were run, the
         results that are not due wait for those of the next portion, or for `flush`."""
         calls, ran, block, is_timed, goes_on = span.calls[:most], 0, 1, True, True
-        now = monotonic()
+        are_rows, now = span.portion != ARGUMENTS, monotonic()
         if self._gathered.algorithm != span.number:
             self.flush()
         gathered = self._gathered if self._gathered.values else self._begin(span, now)
         while goes_on and ran < len(calls):
             some, before, error = calls[ran : ran + block], len(gathered.values), None
-            rows = zip(some) if span.portion == ARGUMENTS else some
             ends: list[float] | None = [] if is_timed else None
             kept = gathered.values, gathered.kinds
             try:
-                run_each(function, rows, span.position + ran, *kept, ends, now + BLOCK_S)
+                run_each(function, some, are_rows, span.position + ran, *kept, ends, now + BLOCK_S)
             except BaseException as raised:
                 error = raised
             began, now = now, monotonic()

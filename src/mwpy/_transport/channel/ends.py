@@ -293,7 +293,8 @@ class SlaveEnd:
     def run_each(
         self,
         function: Callable[..., Any],
-        calls: Iterable[Sequence[Any]],
+        calls: Iterable[Any],
+        are_rows: bool,
         position: int,
         values: list[Any],
         kinds: set[type],
@@ -305,7 +306,7 @@ class SlaveEnd:
 
         Args:
             function: the task algorithm.
-            calls: the arguments of each task.
+            calls: the arguments of each task if `are_rows`, else its only argument.
             position: the position of the first task.
             values: where to append each value.
             kinds: where to add the types of the values.
@@ -318,11 +319,10 @@ class SlaveEnd:
         """
         monotonic = clock.monotonic
         started, recalls, heard, append, kind = self._started, self._recalls, self._recalls_heard, values.append, None
-        for args in calls:
-            started[0] = position
+        for started[0], args in enumerate(calls, position):
             if recalls[0] != heard:
                 return
-            value = function(*args)
+            value = function(*args) if are_rows else function(args)
             append(value)
             if type(value) is not kind:
                 kind = type(value)
@@ -333,7 +333,6 @@ class SlaveEnd:
                 ends.append(now := monotonic())
                 if now >= until:
                     return
-            position += 1
 
     @property
     def position(self) -> int:
