@@ -23,6 +23,19 @@ class Present(Struct, frozen=True):
     """How long they were connected, together."""
 
 
+_NOTED = frozenset(
+    {
+        records.AgentConnected,
+        records.AgentLost,
+        records.AgentLeft,
+        records.PeerDropped,
+        records.SlaveConnected,
+        records.SlaveEnded,
+    }
+)
+"""The records that change who is connected. All others are passed over with one look at their type."""
+
+
 class Attendance(Struct, eq=False):
     """Follows the records of a master."""
 
@@ -36,18 +49,22 @@ class Attendance(Struct, eq=False):
     def note(self, happened: Sequence[records.Record], now: float) -> None:
         """Take over records."""
         for record in happened:
-            match record:
-                case records.AgentConnected(agent=agent, host=host):
-                    self._hosts[agent] = host
-                case records.AgentLost(agent=agent) | records.AgentLeft(agent=agent) | records.PeerDropped(peer=agent):
-                    self._hosts.pop(agent, None)
-                case records.SlaveConnected(sid=sid, agent=agent):
-                    self._since[sid] = self._hosts.get(agent, ""), now
-                case records.SlaveEnded(sid=sid) if sid in self._since:
-                    host, since = self._since.pop(sid)
-                    self._add(self._ended, host, now - since)
-                case _:
-                    pass
+            if type(record) in _NOTED:
+                self._take_over(record, now)
+
+    def _take_over(self, record: records.Record, now: float) -> None:
+        match record:
+            case records.AgentConnected(agent=agent, host=host):
+                self._hosts[agent] = host
+            case records.AgentLost(agent=agent) | records.AgentLeft(agent=agent) | records.PeerDropped(peer=agent):
+                self._hosts.pop(agent, None)
+            case records.SlaveConnected(sid=sid, agent=agent):
+                self._since[sid] = self._hosts.get(agent, ""), now
+            case records.SlaveEnded(sid=sid) if sid in self._since:
+                host, since = self._since.pop(sid)
+                self._add(self._ended, host, now - since)
+            case _:
+                pass
 
     def _add(self, to: dict[str, Present], host: str, seconds: float) -> None:
         before = to.get(host)
