@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles.code_watch import CodeWatch
@@ -26,6 +26,7 @@ from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import PYTHON, Algorithm, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.messages import AlgorithmDefinition
+from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.references import Reference
 from mwpy._values.shares import Shared, SharedObject
@@ -42,11 +43,12 @@ SNAPSHOT_BYTES = 64 * 1024
 """If a pickle is larger, no snapshot of the function is kept, because it keeps what is in the pickle."""
 
 
-@define(eq=False, repr=False)
 class Prepared(Algorithm):
     """An algorithm as it was at one moment: the calls of one `map` are submitted with the same pickle."""
 
-    defined: Defined
+    def __init__(self, function: Callable[..., Any], defined: Defined, *, policy: Policies) -> None:
+        super().__init__(function, policy=policy)
+        self.defined = defined
 
 
 class _Used(NamedTuple):
@@ -59,8 +61,7 @@ class _Used(NamedTuple):
     """Whether the function was new or had changed. Its next use makes a snapshot: many functions have no next use."""
 
 
-@define(eq=False)
-class Definitions:
+class Definitions(Struct, eq=False):
     """The definitions of one master.
 
     Args:
@@ -74,13 +75,13 @@ class Definitions:
     """What notices edited modules; None in a script."""
     with_code: Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined] | None = None
     """Adds the digest of the code to a definition; None without a run database."""
-    numbers: Iterator[int] = field(factory=count, kw_only=True)
-    known: dict[Algorithm, Defined] = field(factory=dict)
+    numbers: Iterator[int] = field(default_factory=count)
+    known: dict[Algorithm, Defined] = field(default_factory=dict)
     """The algorithms that travel by name."""
-    _digests: WeakValueDictionary[str, Defined] = field(factory=WeakValueDictionary)
+    _digests: WeakValueDictionary[str, Defined] = field(default_factory=WeakValueDictionary)
     """The algorithms that travel by value, by digest: those that the core keeps, or that something here refers to."""
 
-    _used: WeakKeyDictionary[FunctionType, _Used] = field(factory=WeakKeyDictionary)
+    _used: WeakKeyDictionary[FunctionType, _Used] = field(default_factory=WeakKeyDictionary)
     """The functions that travel by value."""
 
     def prepare(self, algorithm: Algorithm) -> Algorithm:

@@ -30,7 +30,7 @@ from typing import Any, Optional
 from weakref import ref
 
 import cloudpickle
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.algorithm import Algorithm
 
@@ -62,15 +62,14 @@ class _Changing(Exception):
     """The function reaches an object that may change."""
 
 
-@define(eq=False)
-class Snapshot:
+class Snapshot(Struct, eq=False):
     """What the pickle of a function contained."""
 
     _places: list[_Place]
     _constants: list[object]
     """Nothing reads them."""
-    _num_modules: int = field(init=False, factory=lambda: len(sys.modules))
-    _last_module: str = field(init=False, factory=lambda: next(reversed(sys.modules)))
+    _num_modules: int = field(default_factory=lambda: len(sys.modules))
+    _last_module: str = field(default_factory=lambda: next(reversed(sys.modules)))
 
     def is_current(self) -> bool:
         """Whether everything is still as it was."""
@@ -102,14 +101,13 @@ def snapshot_of(function: types.FunctionType) -> Snapshot | None:
         return None
 
 
-@define(eq=False)
-class _Walk:
+class _Walk(Struct, eq=False):
     """Finds what a function reaches."""
 
-    constants: list[object] = field(factory=list)
-    _places: list[_Place] = field(factory=list)
-    _visited: set[int] = field(factory=set)
-    _homes: defaultdict[types.ModuleType, set[str]] = field(factory=lambda: defaultdict(set))
+    constants: list[object] = field(default_factory=list)
+    _places: list[_Place] = field(default_factory=list)
+    _visited: set[int] = field(default_factory=set)
+    _homes: defaultdict[types.ModuleType, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The modules that are reached, and what must be found there."""
 
     def visit(self, function: types.FunctionType) -> None:

@@ -11,9 +11,7 @@ message costs its receiver little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from attrs import field, frozen
+from collections.abc import Sequence
 
 from mwpy._values import messagepack, messages
 from mwpy._values.errors import ProtocolError
@@ -76,20 +74,21 @@ _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in 
 _DECODERS = {kind: messagepack.decoder(kind) for kind in _KINDS.values()}
 
 
-@frozen
 class Route:
-    """Which messages a process expects from another one."""
+    """Which messages a process expects from another one.
 
-    to: str
-    """The kind of the receiver, for the error message."""
-    kinds: frozenset[type[messages.Message]]
-    max_header_bytes: int
-    readers: dict[bytes, Callable[[Buffer], messages.Message]] = field(init=False, repr=False)
-    """For the first two bytes of each of these messages: what reads the rest of its header."""
+    Args:
+        to: the kind of the receiver, for the error message.
+        kinds: the kinds of these messages.
+        max_header_bytes: how large their headers may be.
+    """
 
-    @readers.default
-    def _of_kinds(self) -> dict[bytes, Callable[[Buffer], messages.Message]]:
-        return {_PREFIX[kind]: _DECODERS[kind] for kind in self.kinds}
+    def __init__(self, to: str, kinds: frozenset[type[messages.Message]], max_header_bytes: int) -> None:
+        self.to = to
+        self.kinds = kinds
+        self.max_header_bytes = max_header_bytes
+        self.readers = {_PREFIX[kind]: _DECODERS[kind] for kind in kinds}
+        """For the first two bytes of each of these messages: what reads the rest of its header."""
 
 
 _M = messages

@@ -12,11 +12,10 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from attrs import define, field
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
 from mwpy._values.policy import Policies, TaskPolicy
@@ -50,19 +49,22 @@ class TaskAlgorithm(Protocol[P, R_co]):
     def task(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R_co]: ...
 
 
-@define(eq=False, repr=False)
 class Algorithm:
     """What the master knows about one task algorithm, compared by identity.
 
     Each function that can be found by its name has one such object. A function that travels by value has another one at
     each call of `algorithm_of`, and nothing is stored in it: it may refer to large objects, which must not stay here.
+
+    Args:
+        function: what a task calls.
+        policy: the policy of its tasks, as far as `submit` and `map` do not say otherwise.
     """
 
-    function: Callable[..., Any]
-    policy: Policies = field(factory=Policies, kw_only=True)
-    """The policy of its tasks, as far as `submit` and `map` do not say otherwise."""
+    def __init__(self, function: Callable[..., Any], *, policy: Policies | None = None) -> None:
+        self.function = function
+        self.policy = Policies() if policy is None else policy
 
-    @cached_property
+    @property
     def name(self) -> str:
         """The name in messages and results: the function's own, unqualified."""
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
@@ -73,21 +75,21 @@ class Algorithm:
 
         After its module was loaded again, another function may be found under this name.
         """
-        module = getattr(self.function, "__module__", None)
-        if not module or "<" in self.name:
+        module, name = getattr(self.function, "__module__", None), self.name
+        if not module or "<" in name:
             return ""
         try:
-            found = _look_up(module, self.name)
+            found = _look_up(module, name)
         except AlgorithmUnavailable:
             return ""
-        return f"{module}:{self.name}" if found is self.function else ""
+        return f"{module}:{name}" if found is self.function else ""
 
     def call(self, /, *args: Any, **kwargs: Any) -> TaskCall[Any]:
         """Make a call to submit. It is the `task` of a marked function."""
         return TaskCall(self, args, kwargs)
 
     def __reduce__(self) -> tuple[Callable[..., Algorithm], tuple[Callable[..., Any], Policies]]:
-        # a marked function refers to this object, and the pickle of the function must not depend on what is cached here
+        # a marked function refers to this object, and its pickle must not depend on what a subclass adds here
         return _copy_of, (self.function, self.policy)
 
     def __repr__(self) -> str:
@@ -135,12 +137,11 @@ def _look_up(module: str, qualname: str) -> object:
     return found
 
 
-@define
-class Registry:
+class Registry(Struct):
     """What is known about the script of this process. `mwpy.main` takes the declared algorithms from here."""
 
-    masters: list[Callable[..., int]] = field(factory=list)
-    slaves: list[Callable[..., int]] = field(factory=list)
+    masters: list[Callable[..., int]] = field(default_factory=list)
+    slaves: list[Callable[..., int]] = field(default_factory=list)
     used: bool = False
     """Whether the script has called `mwpy.main` or `mwpy.local_master`."""
     is_slave: bool = False

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from attrs import Factory, field, frozen
-
 from mwpy._values import records
 
 __all__ = ["Given"]
@@ -16,24 +14,33 @@ RECORD_BYTES = 500
 _WITH_FRAMES = records.ResultsReceived, records.AnswersKept, records.ResultsHandedOver
 
 
-@frozen(eq=False)
 class Given:
-    """Records that are written together, and what follows."""
+    """Records that are written together, and what follows.
 
-    records: Sequence[records.Record]
-    """In their order."""
-    wall: float
-    """When they were stated, in seconds since 1970."""
-    then: Callable[[], None] | None = None
-    """Called in the writer's thread when the records are in the file. It must not wait."""
-    calls: Mapping[int, bytes] = Factory(dict)
-    """The encoded arguments of tasks that failed, by id, as far as they are known."""
-    may_wait: bool = False
-    """Whether everything that is to be called later may be called a little later."""
-    size: int = field(init=False)
-    """About how many bytes they take."""
+    Args:
+        records: in their order.
+        wall: when they were stated, in seconds since 1970.
+        then: called in the writer's thread when the records are in the file. It must not wait.
+        calls: the encoded arguments of tasks that failed, by id, as far as they are known.
+        may_wait: whether everything that is to be called later may be called a little later.
+    """
 
-    @size.default
+    def __init__(
+        self,
+        records: Sequence[records.Record],
+        wall: float,
+        then: Callable[[], None] | None = None,
+        calls: Mapping[int, bytes] | None = None,
+        may_wait: bool = False,
+    ) -> None:
+        self.records = records
+        self.wall = wall
+        self.then = then
+        self.calls = {} if calls is None else calls
+        self.may_wait = may_wait
+        self.size = self._size_of_all()
+        """About how many bytes they take."""
+
     def _size_of_all(self) -> int:
         size = RECORD_BYTES * len(self.records)
         for record in self.records:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
-from attrs import frozen
-
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
 
@@ -87,15 +85,27 @@ GIVEN = _Given()
 """It is global because an object that is unpickled has no other way to find them."""
 
 
-@frozen
 class ResultReference(Reference):
-    """Stands for the result of a task."""
+    """Stands for the result of a task.
 
-    task_id: int
+    Args:
+        task_id: the id of this task.
+    """
+
+    __slots__ = ("task_id",)
+
+    def __init__(self, task_id: int) -> None:
+        self.task_id = task_id
 
     def rebuilt_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """As `Reference.rebuilt_by`."""
         return given_value, (self.task_id,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ResultReference) and other.task_id == self.task_id
+
+    def __hash__(self) -> int:
+        return hash((ResultReference, self.task_id))
 
     def __repr__(self) -> str:
         return f"mwpy.result({self.task_id})"
