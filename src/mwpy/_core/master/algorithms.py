@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._values.record_parts import Outline
 from mwpy._values.records import AlgorithmDefined, AlgorithmsForgotten
@@ -26,38 +26,38 @@ OVERHEAD_BYTES = 4096
 """What a function by value costs a process beside its pickle: the objects of the function, and entries in tables."""
 
 
-@define(eq=False)
 class Defined:
-    """A task algorithm of a master, and the counts of its tasks."""
+    """A task algorithm of a master, and the counts of its tasks.
 
-    record: AlgorithmDefined
-    shares: Sequence[SharedObject] = ()
-    """The shared objects that the function has captured, if it travels by value."""
-    number: int = field(init=False)
-    name: str = field(init=False)
-    size: int = field(init=False)
-    """How many bytes a process needs to keep it; 0 if it travels by name."""
-    added: int = 0
-    """How many of its tasks were ever submitted, without those of the batch that is still open."""
-    away: int = 0
-    """How many of its tasks are not pending any more: they are at slaves, are delayed, or have ended."""
-    runnable: int = 0
-    """How many of its tasks are in the core and have not ended."""
-    refused: bool = False
-    """Whether some agent ever reported that its slaves cannot run it."""
-    leaves_state: bool = False
-    """Whether one of its tasks ever left a state for its next attempt. Then an attempt is useful even if it does not
-    finish, so no task of it is held back because an agent has too little time left."""
-    succeeded: int = 0
-    """How many of its tasks have returned a value."""
-    succeeded_s: float = 0.0
-    """How long these tasks ran, together."""
-    calls: list[Outline] = field(factory=list)
-    """With a run database: the outlines of its first calls. The thread of the master algorithm adds them."""
+    Args:
+        record: its definition.
+        shares: the shared objects that the function has captured, if it travels by value.
+    """
 
-    @number.default
-    def _its_number(self) -> int:
-        return self.record.definition.number
+    def __init__(self, record: AlgorithmDefined, shares: Sequence[SharedObject] = ()) -> None:
+        self.record = record
+        self.shares = shares
+        self.number = record.definition.number
+        self.name = record.definition.name
+        self.size = self._its_size()
+        """How many bytes a process needs to keep it; 0 if it travels by name."""
+        self.added = 0
+        """How many of its tasks were ever submitted, without those of the batch that is still open."""
+        self.away = 0
+        """How many of its tasks are not pending any more: they are at slaves, are delayed, or have ended."""
+        self.runnable = 0
+        """How many of its tasks are in the core and have not ended."""
+        self.refused = False
+        """Whether some agent ever reported that its slaves cannot run it."""
+        self.leaves_state = False
+        """Whether one of its tasks ever left a state for its next attempt. Then an attempt is useful even if it does
+        not finish, so no task of it is held back because an agent has too little time left."""
+        self.succeeded = 0
+        """How many of its tasks have returned a value."""
+        self.succeeded_s = 0.0
+        """How long these tasks ran, together."""
+        self.calls: list[Outline] = []
+        """With a run database: the outlines of its first calls. The thread of the master algorithm adds them."""
 
     def succeed(self, count: int, seconds: float) -> None:
         """Tasks of it have returned values. Together they ran for `seconds`."""
@@ -69,30 +69,24 @@ class Defined:
         """How long a task of it takes on average, in seconds; None if none has returned a value."""
         return self.succeeded_s / self.succeeded if self.succeeded else None
 
-    @name.default
-    def _its_name(self) -> str:
-        return self.record.definition.name
-
-    @size.default
     def _its_size(self) -> int:
         if self.record.definition.reference:
             return 0
         return OVERHEAD_BYTES + len(self.record.packed) + sum(each.share.size for each in self.shares)
 
 
-@define(eq=False)
-class Algorithms:
+class Algorithms(Struct, eq=False):
     """All algorithms that the core knows. Only the taskjar changes them."""
 
-    defined: dict[int, Defined] = field(factory=dict)
+    defined: dict[int, Defined] = field(default_factory=dict)
     """The algorithms, by number."""
     size: int = 0
     """The sizes of all algorithms, in bytes."""
-    idle: OrderedDict[int, None] = field(factory=OrderedDict)
+    idle: OrderedDict[int, None] = field(default_factory=OrderedDict)
     """Algorithms by value without runnable tasks; the first one has been idle for the longest time."""
     highest: int = -1
     """The highest number that was ever defined."""
-    packages: dict[str, str] = field(factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
     """The packages that algorithms ever named, and the master's versions of them."""
 
     def add(self, record: AlgorithmDefined) -> None:

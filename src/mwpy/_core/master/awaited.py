@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from attrs import define, field
-
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.former_agents import FormerAgents
 from mwpy._core.master.handback import HandBack
@@ -42,7 +40,6 @@ GROWTH = 4.0
 """How much longer this takes for each later message about further tasks."""
 
 
-@define(eq=False)
 class Awaited:
     """Knows which occurrences of tasks agents may answer.
 
@@ -52,30 +49,27 @@ class Awaited:
         rerun_failed: as in `Reuse`.
     """
 
-    state: MasterState
-    forbidden: str
-    rerun_failed: bool
-    former: FormerAgents = field(factory=FormerAgents)
-    """The agents of the last generations."""
-    new: dict[int, int] = field(factory=dict)
-    """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
-    _handback: HandBack = field(init=False)
-    _until: float | None = None
-    """When the last of them has given up, on the core's clock; None before the first iteration."""
-    _running: dict[int, tuple[str, int]] = field(factory=dict)
-    """The occurrences that still run: the name of the agent, and the number of the slave."""
-    _storing: dict[int, None] = field(factory=dict)
-    """The occurrences whose results were brought and are not in the file yet."""
-    _held: dict[int, int] = field(factory=dict)
-    """The task of each occurrence that waits. Some of them have ended."""
-    _say_at: float | None = None
-    """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
-    _say_s: float = SAY_S
-    """How long after a task that waits this is."""
-
-    @_handback.default
-    def _of_state(self) -> HandBack:
-        return HandBack(self.state)
+    def __init__(self, state: MasterState, forbidden: str, rerun_failed: bool) -> None:
+        self.state = state
+        self.forbidden = forbidden
+        self.rerun_failed = rerun_failed
+        self.former = FormerAgents()
+        """The agents of the last generations."""
+        self.new: dict[int, int] = {}
+        """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
+        self._handback = HandBack(state)
+        self._until: float | None = None
+        """When the last of them has given up, on the core's clock; None before the first iteration."""
+        self._running: dict[int, tuple[str, int]] = {}
+        """The occurrences that still run: the name of the agent, and the number of the slave."""
+        self._storing: dict[int, None] = {}
+        """The occurrences whose results were brought and are not in the file yet."""
+        self._held: dict[int, int] = {}
+        """The task of each occurrence that waits. Some of them have ended."""
+        self._say_at: float | None = None
+        """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
+        self._say_s = SAY_S
+        """How long after a task that waits this is."""
 
     @property
     def may_return(self) -> bool:

@@ -8,8 +8,6 @@ algorithm waits and no slave has a task.
 
 from __future__ import annotations
 
-from attrs import define, field
-
 from mwpy._core.master.commands import Waiting
 from mwpy._core.master.state import MasterState
 from mwpy._values.phrases import amount
@@ -17,23 +15,19 @@ from mwpy._values.phrases import amount
 __all__ = ["Feeding"]
 
 
-@define(eq=False)
 class Feeding:
     """Stops the feeding of slaves while too many results wait, and some time before the master must end."""
 
-    state: MasterState
-    unfetched: int = 0
-    """About how many bytes of results the algorithm has not fetched."""
-    holds_back: bool = False
-    """Whether tasks are held back until the algorithm fetches results."""
-    out_of_time: bool = False
-    """Whether the time for tasks is over, so that the algorithm can save what it has."""
-    deadline: float | None = field(init=False)
-    """When to decide even if nothing happens, on the core's clock; None if there is no need."""
-
-    @deadline.default
-    def _until(self) -> float | None:
-        return self.state.settings.feeds_until
+    def __init__(self, state: MasterState) -> None:
+        self.state = state
+        self.unfetched = 0
+        """About how many bytes of results the algorithm has not fetched."""
+        self.holds_back = False
+        """Whether tasks are held back until the algorithm fetches results."""
+        self.out_of_time = False
+        """Whether the time for tasks is over, so that the algorithm can save what it has."""
+        self.deadline = state.settings.feeds_until
+        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
 
     def decide(self, waiting: Waiting, now: float) -> bool:
         """Decide whether tasks may be sent at this time.

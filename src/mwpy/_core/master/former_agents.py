@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, field
-
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._values.earlier import FormerAgent
 from mwpy._values.phrases import counted, first_of
@@ -18,7 +16,6 @@ from mwpy._values.phrases import counted, first_of
 __all__ = ["FormerAgents"]
 
 
-@define(eq=False)
 class FormerAgents:
     """Knows who may bring results of former generations.
 
@@ -26,13 +23,10 @@ class FormerAgents:
         agents: all agents of the last generations.
     """
 
-    agents: Sequence[FormerAgent] = ()
-    _processes: dict[tuple[int, str, int], None] = field(init=False)
-    """The generation, the machine and the process of each."""
-
-    @_processes.default
-    def _of_agents(self) -> dict[tuple[int, str, int], None]:
-        return {(each.generation, each.host, each.pid): None for each in self.agents}
+    def __init__(self, agents: Sequence[FormerAgent] = ()) -> None:
+        self.agents = agents
+        self._processes = {(each.generation, each.host, each.pid): None for each in agents}
+        """The generation, the machine and the process of each."""
 
     def had(self, generation: int, agent: ConnectedAgent) -> bool:
         """Whether an agent was one of this generation, too."""

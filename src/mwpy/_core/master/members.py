@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.allocated import HeldTasks
 from mwpy._core.master.peaks import Peaks
@@ -71,8 +71,7 @@ _STEPS = {(before, after) for steps in TRANSITIONS.values() for before, after in
 """The changes of state that some event causes."""
 
 
-@define(eq=False)
-class ConnectedAgent:
+class ConnectedAgent(Struct, eq=False):
     """An agent that the master accepted: one connection, and the slaves behind it."""
 
     name: str
@@ -95,15 +94,15 @@ class ConnectedAgent:
     """Until when a task may run there at most, on the core's clock; None if unknown."""
     peer: bytes = b""
     """The name of its connection."""
-    slaves: dict[int, ConnectedSlave] = field(factory=dict)
+    slaves: dict[int, ConnectedSlave] = field(default_factory=dict)
     """Its slaves, by the numbers that the agent gave them."""
-    known: dict[int, None] = field(factory=dict)
+    known: dict[int, None] = field(default_factory=dict)
     """The algorithms, by number, that this agent has from the master."""
-    by_value: OrderedDict[int, int] = field(factory=OrderedDict)
+    by_value: OrderedDict[int, int] = field(default_factory=OrderedDict)
     """Those of them that travel by value, and their sizes in bytes. The first one was used least recently."""
     bytes_by_value: int = 0
     """The sum of these sizes."""
-    refused: dict[int, str] = field(factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
     """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
     """Why it is about to leave; empty while it serves."""
@@ -138,8 +137,7 @@ class ConnectedAgent:
         return 0 if self.leaving or self.is_away else self.announced - len(self.slaves)
 
 
-@define(eq=False)
-class ConnectedSlave:
+class ConnectedSlave(Struct, eq=False):
     """A slave process, as the master sees it."""
 
     sid: SlaveId
@@ -153,14 +151,14 @@ class ConnectedSlave:
     last_left: float = 0.0
     """When the last state arrived that a task left there for its next attempt."""
     state: SlaveState = SlaveState.CONNECTING
-    pace: dict[int, float] = field(factory=dict)
+    pace: dict[int, float] = field(default_factory=dict)
     """The learned duration of a task of each algorithm on this slave, in seconds."""
     asked_back: bool = False
     """Whether it was asked to give tasks back and has not answered."""
     gave_nothing_back: bool = False
     """Whether it had no unstarted task when it was last asked. Becomes False when it is sent tasks or sends a
     result."""
-    refused: dict[int, str] = field(factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
     """The numbers of the algorithms that it cannot run, and why: those of its agent, and its own."""
     freed: bool = False
     """Whether it becomes unordered when it has finished the tasks that it holds."""
@@ -186,36 +184,38 @@ def num_present(members: Members) -> int:
     return len(members.slaves) - (len(absent(members)) if members.away else 0)
 
 
-@define(eq=False)
 class Members:
-    """All agents and their slaves."""
+    """All agents and their slaves.
 
-    held: dict[SlaveId, HeldTasks]
-    """The taskjar's allocated tasks."""
-    agents: dict[str, ConnectedAgent] = field(factory=dict)
-    """The agents, by name."""
-    peers: dict[bytes, ConnectedAgent] = field(factory=dict)
-    """The agents, by the name of their connection."""
-    away: dict[str, ConnectedAgent] = field(factory=dict)
-    """The agents that are away, by name."""
-    slaves: dict[SlaveId, ConnectedSlave] = field(factory=dict)
-    """The slaves, in the order in which they connected."""
-    idle: dict[SlaveId, ConnectedSlave] = field(factory=dict)
-    """Slaves in state IDLE; the longest idle is first."""
-    hungry: dict[SlaveId, ConnectedSlave] = field(factory=dict)
-    """Busy slaves that may have room for more tasks; the dispatch removes those that have none."""
-    pace: dict[int, float] = field(factory=dict)
-    """How long a task of each algorithm takes, in seconds, over all slaves."""
-    excluded: dict[str, str] = field(factory=dict)
-    """The hosts that get no more work, and why."""
-    peaks: defaultdict[int, Peaks] = field(factory=lambda: defaultdict(Peaks))
-    """How much memory the tasks of each algorithm use."""
-    agents_seen: int = 0
-    slaves_seen: int = 0
-    changes: dict[type, Callable[[Any], None]] = field(init=False, repr=False)
-    """What each kind of record does to agents and slaves. A slave's state changes in no other way."""
+    Args:
+        held: the taskjar's allocated tasks.
+    """
 
-    @changes.default
+    def __init__(self, held: dict[SlaveId, HeldTasks]) -> None:
+        self.held = held
+        self.agents: dict[str, ConnectedAgent] = {}
+        """The agents, by name."""
+        self.peers: dict[bytes, ConnectedAgent] = {}
+        """The agents, by the name of their connection."""
+        self.away: dict[str, ConnectedAgent] = {}
+        """The agents that are away, by name."""
+        self.slaves: dict[SlaveId, ConnectedSlave] = {}
+        """The slaves, in the order in which they connected."""
+        self.idle: dict[SlaveId, ConnectedSlave] = {}
+        """Slaves in state IDLE; the longest idle is first."""
+        self.hungry: dict[SlaveId, ConnectedSlave] = {}
+        """Busy slaves that may have room for more tasks; the dispatch removes those that have none."""
+        self.pace: dict[int, float] = {}
+        """How long a task of each algorithm takes, in seconds, over all slaves."""
+        self.excluded: dict[str, str] = {}
+        """The hosts that get no more work, and why."""
+        self.peaks: defaultdict[int, Peaks] = defaultdict(Peaks)
+        """How much memory the tasks of each algorithm use."""
+        self.agents_seen = 0
+        self.slaves_seen = 0
+        self.changes = self._list_changes()
+        """What each kind of record does to agents and slaves. A slave's state changes in no other way."""
+
     def _list_changes(self) -> dict[type, Callable[[Any], None]]:
         return {
             records.SlaveChanged: self._slave_changed,

@@ -25,7 +25,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from attrs import Factory, define, field
+from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.awaited import Awaited, is_holdable
@@ -89,23 +89,22 @@ _FORBIDDEN = -1
 """Stands for an occurrence that must not run again."""
 
 
-@define(eq=False)
-class Answers:
+class Answers(Struct, eq=False):
     """The answers of occurrences, by number."""
 
-    rows: array[int] = field(factory=lambda: array("q"))
+    rows: array[int] = field(default_factory=lambda: array("q"))
     """The names of the rows of the file that have answers."""
-    walls: array[float] = field(factory=lambda: array("d"))
+    walls: array[float] = field(default_factory=lambda: array("d"))
     """For each row: when its results arrived."""
-    origins: array[int] = field(factory=lambda: array("I"))
+    origins: array[int] = field(default_factory=lambda: array("I"))
     """For each row: the place of its slave in `slaves`."""
-    slaves: dict[tuple[SlaveId, str], int] = field(factory=dict)
+    slaves: dict[tuple[SlaveId, str], int] = field(default_factory=dict)
     """The slaves, each with its host, and their numbers."""
-    _row_of: array[int] = field(factory=lambda: array("I"))
+    _row_of: array[int] = field(default_factory=lambda: array("I"))
     """For each occurrence: 1 more than the place of its row in `rows`; 0 if it has no answer."""
-    _places: array[int] = field(factory=lambda: array("I"))
-    _seconds: array[float] = field(factory=lambda: array("d"))
-    _ends: array[int] = field(factory=lambda: array("H"))
+    _places: array[int] = field(default_factory=lambda: array("I"))
+    _seconds: array[float] = field(default_factory=lambda: array("d"))
+    _ends: array[int] = field(default_factory=lambda: array("H"))
     """For each occurrence: its attempts times 4, 2 more if its answer is in doubt, and 1 more if it failed. Without an
     answer: 1 if it may not run again."""
     doubted: int = 0
@@ -174,18 +173,16 @@ class Answers:
         return self._seconds[number], self._ends[number] >> 2
 
 
-@define(eq=False)
-class _Known:
+class _Known(Struct, eq=False):
     """What is known of one task algorithm with one code."""
 
-    occurrences: Occurrences = field(factory=Occurrences)
+    occurrences: Occurrences = field(default_factory=Occurrences)
     answered: int = 0
     """How many answers it has."""
     misses: int = 0
     """How many tasks in a row were not known."""
 
 
-@define(eq=False)
 class Reuse:
     """Ends tasks with stored answers.
 
@@ -197,46 +194,46 @@ class Reuse:
         changes: says in what the parts of two codes differ, in sentences.
     """
 
-    state: MasterState
-    read: Callable[[int, int], tuple[Any, Sequence[Any]]]
-    changes: Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]]
-    rerun_failed: bool = False
-    any_code: bool = False
-    answers: Answers = field(factory=Answers)
-    names: Mapping[str, int] = field(factory=dict)
-    """The numbers of the former generations, by their names."""
-    _hand_back: HandBack = field(init=False)
-    awaited: Awaited = field(
-        default=Factory(lambda self: Awaited(self.state, FORBIDDEN, self.rerun_failed), takes_self=True), init=False
-    )
-    _calls: FirstCalls = field(
-        default=Factory(lambda self: FirstCalls(self.state, self.changes), takes_self=True), init=False
-    )
-    _generation: int = 0
-    """The generation that is read, or this one."""
-    _known: dict[tuple[str, str], _Known] = field(factory=dict)
-    """By the name and the code of the algorithm."""
-    _parts: dict[str, tuple[str, dict[str, str]]] = field(factory=dict)
-    """For each name: the newest code with answers, and its parts."""
-    _former: dict[int, FormerGeneration] = field(factory=dict)
-    """The generation that is read, and the last ones before it, by number."""
-    _defined: dict[int, None] = field(factory=dict)
-    """The algorithms of this generation that were compared."""
-    _waiting: list[EarlierTasks] = field(factory=list)
-    """Tasks of the generation that is read, since its last answer."""
-    _doubts: list[EarlierDoubts] = field(factory=list)
-    """The doubts of the generation that is read."""
-    _first_row: int = 0
-    """The place of the first row of this generation."""
-    _task_of: array[int] = field(factory=lambda: array("q"))
-    """For each occurrence: the task of this generation that has taken it, if it had no answer then; else 0. It is empty
-    if there is no such task."""
-    _count: int = 0
-    """How many occurrences there are."""
-
-    @_hand_back.default
-    def _of_state(self) -> HandBack:
-        return HandBack(self.state)
+    def __init__(
+        self,
+        state: MasterState,
+        read: Callable[[int, int], tuple[Any, Sequence[Any]]],
+        changes: Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]],
+        rerun_failed: bool = False,
+        any_code: bool = False,
+    ) -> None:
+        self.state = state
+        self.read = read
+        self.changes = changes
+        self.rerun_failed = rerun_failed
+        self.any_code = any_code
+        self.answers = Answers()
+        self.names: Mapping[str, int] = {}
+        """The numbers of the former generations, by their names."""
+        self._hand_back = HandBack(state)
+        self.awaited = Awaited(state, FORBIDDEN, rerun_failed)
+        self._calls = FirstCalls(state, changes)
+        self._generation = 0
+        """The generation that is read, or this one."""
+        self._known: dict[tuple[str, str], _Known] = {}
+        """By the name and the code of the algorithm."""
+        self._parts: dict[str, tuple[str, dict[str, str]]] = {}
+        """For each name: the newest code with answers, and its parts."""
+        self._former: dict[int, FormerGeneration] = {}
+        """The generation that is read, and the last ones before it, by number."""
+        self._defined: dict[int, None] = {}
+        """The algorithms of this generation that were compared."""
+        self._waiting: list[EarlierTasks] = []
+        """Tasks of the generation that is read, since its last answer."""
+        self._doubts: list[EarlierDoubts] = []
+        """The doubts of the generation that is read."""
+        self._first_row = 0
+        """The place of the first row of this generation."""
+        self._task_of: array[int] = array("q")
+        """For each occurrence: the task of this generation that has taken it, if it had no answer then; else 0. It is
+        empty if there is no such task."""
+        self._count = 0
+        """How many occurrences there are."""
 
     # ---- reading what former generations left --------------------------------------------------------------
 

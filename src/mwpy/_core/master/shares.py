@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
-from attrs import Factory, define, field
-
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.relay import Relay
 from mwpy._core.master.spans import Span
@@ -27,15 +25,15 @@ from mwpy._values.shares import SharedObject, shares_in
 __all__ = ["Shares"]
 
 
-@define(eq=False)
 class Shares:
     """Names shared objects to agents, and sends them the parts."""
 
-    state: MasterState
-    relay: Relay = field(default=Factory(lambda self: Relay(self.state), takes_self=True))
-    """Passes on values that stay at agents."""
-    _named: WeakValueDictionary[str, SharedObject] = field(factory=WeakValueDictionary)
-    """Those that were named to an agent and still exist, by digest."""
+    def __init__(self, state: MasterState) -> None:
+        self.state = state
+        self.relay = Relay(state)
+        """Passes on values that stay at agents."""
+        self._named: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
+        """Those that were named to an agent and still exist, by digest."""
 
     def needed_by(self, span: Span) -> dict[str, Share]:
         """Return the shared objects that tasks need, by digest."""

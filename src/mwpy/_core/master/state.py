@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attrs import define, field
 from msgspec import Struct
 
 from mwpy._core.master.commands import Asking
@@ -134,30 +133,25 @@ Change = Callable[[Any], None]
 _NO_CHANGES: tuple[Move | None, Change | None] = None, None
 
 
-@define(eq=False)
 class MasterState:
     """Tasks, agents, slaves and actions."""
 
-    settings: MasterSettings
-    jar: Taskjar = field(factory=Taskjar)
-    members: Members = field(init=False)
-    actions: Actions = field(factory=Actions)
-    wall: float = 0.0
-    """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
-    now: float = 0.0
-    """The monotonic time of the last event, for figures; no decision depends on it."""
-    closing: messages.Shutdown | None = None
-    """What the agents are sent at the end; None while the computation runs."""
-    notices: Notices = field(factory=Notices)
-    """What the user was shown."""
-    _changes: dict[type, tuple[Move | None, Change | None]] = field(init=False, repr=False)
-    """What each kind of record does to the tasks, and to agents and slaves."""
+    def __init__(self, settings: MasterSettings) -> None:
+        self.settings = settings
+        self.jar = Taskjar()
+        self.members = Members(self.jar.held)
+        self.actions = Actions()
+        self.wall = 0.0
+        """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
+        self.now = 0.0
+        """The monotonic time of the last event, for figures; no decision depends on it."""
+        self.closing: messages.Shutdown | None = None
+        """What the agents are sent at the end; None while the computation runs."""
+        self.notices = Notices()
+        """What the user was shown."""
+        self._changes = self._list_changes()
+        """What each kind of record does to the tasks, and to agents and slaves."""
 
-    @members.default
-    def _share_held_tasks(self) -> Members:
-        return Members(self.jar.held)
-
-    @_changes.default
     def _list_changes(self) -> dict[type, tuple[Move | None, Change | None]]:
         moves, changes = self.jar.changes, self.members.changes
         return {kind: (moves.get(kind), changes.get(kind)) for kind in (*moves, *changes)}

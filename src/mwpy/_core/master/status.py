@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import TypeVar
 
-from attrs import define, field
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from mwpy._core.master.counts import Counts
 from mwpy._core.master.feeding import Feeding
@@ -45,12 +44,11 @@ SAMPLE_S = 5.0
 R = TypeVar("R", AlgorithmStatus, HostStatus)
 
 
-@define(eq=False)
-class Rate:
+class Rate(Struct, eq=False):
     """How many tasks end in a second."""
 
     state: MasterState
-    _samples: deque[tuple[float, int]] = field(factory=deque)
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
     """When, and how many tasks had ended then. The first one is at least `RATE_S` old, or the first of all."""
     _due: float = -inf
     """When to take the next sample."""
@@ -70,19 +68,15 @@ class Rate:
         return (self.state.jar.ended - ended) / (now - since) if now > since else 0.0
 
 
-@define(eq=False)
 class StatusReport:
     """Says what the master does."""
 
-    state: MasterState
-    totals: Totals
-    feeding: Feeding
-    failures: RecentFailures
-    rate: Rate = field(init=False)
-
-    @rate.default
-    def _new_rate(self) -> Rate:
-        return Rate(self.state)
+    def __init__(self, state: MasterState, totals: Totals, feeding: Feeding, failures: RecentFailures) -> None:
+        self.state = state
+        self.totals = totals
+        self.feeding = feeding
+        self.failures = failures
+        self.rate = Rate(state)
 
     def decide(self, now: float) -> None:
         """Take a sample of the rate if it is time, and note the failures of this iteration."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -129,20 +128,32 @@ class Succession(Struct, eq=False):
                 self.state.send(agent, messages.Cancel(sorted(killed), [1] * len(killed), kill=True))
 
 
-@define(eq=False)
 class _Answers:
-    """The answers of a row, and the tasks that wait for them."""
+    """The answers of a row, and the tasks that wait for them.
 
-    state: MasterState
-    record: ResultsHandedOver
-    reuse: Reuse
-    numbers: Mapping[int, int]
-    """For each of these tasks: its occurrence. Some of them have ended."""
-    places: Mapping[int, int]
-    """For each occurrence: the place of its answer in the row."""
-    _ids: TaskIds = field(init=False)
+    Args:
+        state: what all parts share.
+        record: the row.
+        reuse: knows the answers.
+        numbers: for each of these tasks: its occurrence. Some of them have ended.
+        places: for each occurrence: the place of its answer in the row.
+    """
 
-    @_ids.default
+    def __init__(
+        self,
+        state: MasterState,
+        record: ResultsHandedOver,
+        reuse: Reuse,
+        numbers: Mapping[int, int],
+        places: Mapping[int, int],
+    ) -> None:
+        self.state = state
+        self.record = record
+        self.reuse = reuse
+        self.numbers = numbers
+        self.places = places
+        self._ids = self._of_numbers()
+
     def _of_numbers(self) -> TaskIds:
         firsts, counts, _ = groups.spans_of(sorted(self.numbers), [0] * len(self.numbers))
         return TaskIds(zip(firsts, counts, strict=True))

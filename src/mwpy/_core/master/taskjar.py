@@ -21,8 +21,6 @@ from itertools import chain
 from math import inf
 from typing import Any
 
-from attrs import Factory, define, field
-
 from mwpy._core.holding import count_of
 from mwpy._core.master import lifecycle
 from mwpy._core.master.algorithms import Algorithms
@@ -55,51 +53,48 @@ Tags = Sequence[tuple[Any, ...]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
 
 
-@define(eq=False)
 class Taskjar:
     """All tasks that have not ended."""
 
-    algorithms: Algorithms = field(factory=Algorithms)
-    """The task algorithms."""
-    runnable: int = 0
-    """How many tasks have not ended."""
-    away: int = 0
-    """How many tasks were submitted and are not pending or blocked any more."""
-    ended: int = 0
-    """How many of these have ended."""
-    failed: int = 0
-    """How many of those that have ended failed or are unrunnable."""
-    cancelled: int = 0
-    """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
-    reused: ReusedIds = field(factory=ReusedIds)
-    """Those that have ended and were answered from the run database."""
-    pending: PendingTasks = field(factory=PendingTasks)
-    """The tasks that wait to be sent."""
-    blocked: BlockedTasks = field(factory=BlockedTasks)
-    """The tasks that wait for the results of others."""
-    delayed: DelayedTasks = field(factory=DelayedTasks)
-    """The tasks that pause before their next attempt."""
-    answered: AnsweredTasks = field(factory=AnsweredTasks)
-    """The tasks with answers that are compared."""
-    held: dict[SlaveId, HeldTasks] = field(factory=dict)
-    """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
-    allocated: AllocatedTasks = field(default=Factory(lambda self: AllocatedTasks(self.held), takes_self=True))
-    """The same tasks, and which of them have several live attempts."""
-    left: LeftStates = field(default=Factory(lambda self: LeftStates(self.allocated), takes_self=True))
-    """The states that tasks left for their next attempts."""
-    kept: KeptTasks = field(
-        default=Factory(lambda self: KeptTasks(self.algorithms, self.pending, self.blocked, self.left), takes_self=True)
-    )
-    """The tasks whose values stay at agents."""
-    speculates: bool = False
-    """Whether a task was ever submitted of which a second attempt may be started."""
-    deaths: KeptDeaths = field(factory=KeptDeaths)
-    """The deaths that tasks are charged with."""
-    changes: dict[type, Callable[[Any, Tags], list[Span]]] = field(init=False, repr=False)
-    """What each kind of record does to the tasks; all other kinds do nothing. A task's state changes in no other way.
-    `MasterState.record` calls these methods. A lookup is faster than a `match`."""
+    def __init__(self) -> None:
+        self.algorithms = Algorithms()
+        """The task algorithms."""
+        self.runnable = 0
+        """How many tasks have not ended."""
+        self.away = 0
+        """How many tasks were submitted and are not pending or blocked any more."""
+        self.ended = 0
+        """How many of these have ended."""
+        self.failed = 0
+        """How many of those that have ended failed or are unrunnable."""
+        self.cancelled = 0
+        """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
+        self.reused = ReusedIds()
+        """Those that have ended and were answered from the run database."""
+        self.pending = PendingTasks()
+        """The tasks that wait to be sent."""
+        self.blocked = BlockedTasks()
+        """The tasks that wait for the results of others."""
+        self.delayed = DelayedTasks()
+        """The tasks that pause before their next attempt."""
+        self.answered = AnsweredTasks()
+        """The tasks with answers that are compared."""
+        self.held: dict[SlaveId, HeldTasks] = {}
+        """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
+        self.allocated = AllocatedTasks(self.held)
+        """The same tasks, and which of them have several live attempts."""
+        self.left = LeftStates(self.allocated)
+        """The states that tasks left for their next attempts."""
+        self.kept = KeptTasks(self.algorithms, self.pending, self.blocked, self.left)
+        """The tasks whose values stay at agents."""
+        self.speculates = False
+        """Whether a task was ever submitted of which a second attempt may be started."""
+        self.deaths = KeptDeaths()
+        """The deaths that tasks are charged with."""
+        self.changes = self._list_changes()
+        """What each kind of record does to the tasks; all other kinds do nothing. A task's state changes in no other
+        way. `MasterState.record` calls these methods. A lookup is faster than a `match`."""
 
-    @changes.default
     def _list_changes(self) -> dict[type, Callable[[Any, Tags], list[Span]]]:
         return {
             records.TasksAllocated: self._allocated,

@@ -23,11 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import Factory, define, field
-
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.answered import Answer
-from mwpy._core.master.doubts import Doubts
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.members import ConnectedSlave
@@ -57,28 +54,24 @@ _REPEATING, _CANCELLING = TaskState.REPEATING, TaskState.CANCELLING
 _SERVING = (SlaveState.IDLE, SlaveState.BUSY)
 
 
-@define(eq=False)
 class Verification:
     """Decides which tasks are repeated, and which answer the algorithm gets."""
 
-    state: MasterState
-    hosts: Hosts
-    kept: KeptAnswers
-    doubts: Doubts = field(default=Factory(lambda self: self.kept.doubts, takes_self=True))
-    outvoted: dict[str, int] = field(default=Factory(lambda self: self.doubts.outvoted, takes_self=True))
-    """The hosts that computed wrong results, and how many."""
-    is_on: bool = field(init=False)
-    """Whether any task is repeated."""
-    _ended: bool = False
-    """Whether nothing is verified any more, because the time of the master is nearly over."""
-    _accused: dict[str, str] = field(factory=dict)
-    """Hosts that should get no more work, and for each a task that it computed wrongly."""
-    _new: dict[int, None] = field(factory=dict)
-    """The tasks with an answer that was not compared yet."""
-
-    @is_on.default
-    def _of_settings(self) -> bool:
-        return self.state.settings.verify > 0.0
+    def __init__(self, state: MasterState, hosts: Hosts, kept: KeptAnswers) -> None:
+        self.state = state
+        self.hosts = hosts
+        self.kept = kept
+        self.doubts = kept.doubts
+        self.outvoted = self.doubts.outvoted
+        """The hosts that computed wrong results, and how many."""
+        self.is_on = state.settings.verify > 0.0
+        """Whether any task is repeated."""
+        self._ended = False
+        """Whether nothing is verified any more, because the time of the master is nearly over."""
+        self._accused: dict[str, str] = {}
+        """Hosts that should get no more work, and for each a task that it computed wrongly."""
+        self._new: dict[int, None] = {}
+        """The tasks with an answer that was not compared yet."""
 
     # ---- which tasks -----------------------------------------------------------------------------------------
 
