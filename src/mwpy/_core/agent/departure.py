@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from attrs import define, field
-
 from mwpy._core.agent.child import ChildState
 from mwpy._core.agent.events import FAREWELL_S
 from mwpy._core.agent.state import AgentState
@@ -25,36 +23,31 @@ NEAR_THE_END_S = 120.0
 """A batch system that ends a job this many seconds before its time limit, or later, ends it because of the limit."""
 
 
-@define(eq=False)
 class Departure:
     """Whether the agent leaves, why, and until when."""
 
-    _state: AgentState
-    code: ExitCode | None = None
-    """The exit code; None while the agent stays."""
-    why: str = ""
-    cause: Cause = Cause.EVICTED
-    """The cause of the loss of the tasks that do not finish in time."""
-    _deadline: float | None = None
-    """When slaves are killed. After that: when the agent stops waiting for their exit."""
-    _idle_exit_s: float | None = field(init=False)
-    """The agent leaves when its slaves held no task for this long; None if it stays."""
-    _idle_since: float | None = None
-    """Since when no slave holds a task, if the agent then leaves some time later."""
-    _leave_at: float | None = field(init=False)
-    """When to begin to leave, if it is known when the batch system ends this agent."""
-    comes_back: bool = False
-    """Whether the agent leaves only because the master has given it up, and joins again as a new one."""
-    was_stopped: bool = False
-    """Whether the master has given it up because this process was stopped."""
-    _stopped_s: float = 0.0
-    _resumed_at: float = 0.0
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+        self.code: ExitCode | None = None
+        """The exit code; None while the agent stays."""
+        self.why = ""
+        self.cause = Cause.EVICTED
+        """The cause of the loss of the tasks that do not finish in time."""
+        self._deadline: float | None = None
+        """When slaves are killed. After that: when the agent stops waiting for their exit."""
+        self._idle_exit_s = state.settings.idle_exit_s
+        """The agent leaves when its slaves held no task for this long; None if it stays."""
+        self._idle_since: float | None = None
+        """Since when no slave holds a task, if the agent then leaves some time later."""
+        self._leave_at = self._before_the_end()
+        """When to begin to leave, if it is known when the batch system ends this agent."""
+        self.comes_back = False
+        """Whether the agent leaves only because the master has given it up, and joins again as a new one."""
+        self.was_stopped = False
+        """Whether the master has given it up because this process was stopped."""
+        self._stopped_s = 0.0
+        self._resumed_at = 0.0
 
-    @_idle_exit_s.default
-    def _of_settings(self) -> float | None:
-        return self._state.settings.idle_exit_s
-
-    @_leave_at.default
     def _before_the_end(self) -> float | None:
         settings = self._state.settings
         return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, islice
 
-from attrs import define, field
-
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.events import Forked, Outgoing
 from mwpy._core.agent.state import AgentState
@@ -33,29 +31,25 @@ ABORT_S = 2.0
 """Seconds that a slave that hangs gets to write where it hangs, before it is killed."""
 
 
-@define(eq=False)
 class Starts:
     """Starts slave processes and gives them the definitions of algorithms."""
 
-    _state: AgentState
-    _last_number: int = 0
-    """Number of the slave that was started last. Numbers are never used twice."""
-    _failed: int = 0
-    """How many slaves in a row ended before they were ready."""
-    _definitions: dict[int, tuple[messages.AlgorithmDefinition, Sequence[Buffer]]] = field(factory=dict)
-    """The definitions that every new slave gets, by number, each with its payload."""
-    _looked_up: dict[str, None] = field(factory=dict)
-    """The packages whose versions the agent has looked up."""
-    _forks: bool = field(init=False)
-    """Whether slaves are forked from a template."""
-    _forked: int = 0
-    """The slave that the template starts now; 0 if it starts none."""
-    _is_stale: bool = False
-    """Whether the template ends after this start, because the script was edited."""
-
-    @_forks.default
-    def _of_settings(self) -> bool:
-        return self._state.settings.forks
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+        self._last_number = 0
+        """Number of the slave that was started last. Numbers are never used twice."""
+        self._failed = 0
+        """How many slaves in a row ended before they were ready."""
+        self._definitions: dict[int, tuple[messages.AlgorithmDefinition, Sequence[Buffer]]] = {}
+        """The definitions that every new slave gets, by number, each with its payload."""
+        self._looked_up: dict[str, None] = {}
+        """The packages whose versions the agent has looked up."""
+        self._forks = state.settings.forks
+        """Whether slaves are forked from a template."""
+        self._forked = 0
+        """The slave that the template starts now; 0 if it starts none."""
+        self._is_stale = False
+        """Whether the template ends after this start, because the script was edited."""
 
     def fill(self, now: float, failed_before: int = 0) -> None:
         """Start slaves until there are as many as the settings want.

@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from attrs import define, field
+from msgspec import Struct
 
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
@@ -32,16 +32,14 @@ from mwpy._values.phrases import amount, counted
 __all__ = ["Wear", "divide", "reason_of"]
 
 
-@define(eq=False)
-class Wear:
+class Wear(Struct, eq=False):
     """Decides when a slave retires."""
 
     _state: AgentState
-    _max_tasks: int | None = field(init=False)
-    """How many tasks a slave may run; None if there is no limit."""
 
-    @_max_tasks.default
-    def _of_settings(self) -> int | None:
+    @property
+    def _max_tasks(self) -> int | None:
+        """How many tasks a slave may run; None if there is no limit."""
         return self._state.settings.slave_max_tasks
 
     def admit(
@@ -70,7 +68,8 @@ class Wear:
         """How many more tasks a slave may get."""
         if child.retiring or not child.is_ready:
             return 0
-        return UNBOUNDED if self._max_tasks is None else self._max_tasks - child.passed_on + child.unrun
+        most = self._max_tasks
+        return UNBOUNDED if most is None else most - child.passed_on + child.unrun
 
     def grown(self, child: Child, resident_bytes: int) -> None:
         """A slave has more memory than it may have between two tasks."""
