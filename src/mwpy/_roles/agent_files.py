@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import define, field
-
-from mwpy._roles.edges import AgentConnection, Channel, OutputStream, SlaveParts
+from mwpy._roles.edges import AgentConnection, OutputStream, SlaveParts
 
 __all__ = ["STDERR", "STDOUT", "SlaveHandle", "WatchedFiles"]
 
@@ -19,21 +17,17 @@ STREAM, STDOUT, STDERR = 0, 1, 2
 """What a file descriptor of a slave leads to: its stream of messages, or one of its outputs."""
 
 
-@define(eq=False)
 class SlaveHandle:
     """A slave process, and the agent's ends of its channel and pipes."""
 
-    number: int
-    parts: SlaveParts
-    channel: Channel = field(init=False)
-    fds: dict[int, None] = field(factory=dict)
-    """Its file descriptors that the link watches."""
-    writable_watched: bool = False
-    exit_seen: bool = False
-
-    @channel.default
-    def _channel_of_parts(self) -> Channel:
-        return self.parts.channel
+    def __init__(self, number: int, parts: SlaveParts) -> None:
+        self.number = number
+        self.parts = parts
+        self.channel = parts.channel
+        self.fds: dict[int, None] = {}
+        """Its file descriptors that the link watches."""
+        self.writable_watched = False
+        self.exit_seen = False
 
 
 class WatchedFiles:

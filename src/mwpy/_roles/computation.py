@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attrs import define, field
 from msgspec.structs import replace
 
 from mwpy._roles.access import FORKED, Access
@@ -38,17 +37,17 @@ FEW_AGENTS = 200
 """If there is room for fewer agents, the master says so at the start."""
 
 
-@define(eq=False)
 class Computation:
-    """A started computation, and the way to end it. It also ends when nothing can use it any more, and at exit."""
+    """A started computation, and the way to end it. It also ends when nothing can use it any more, and at exit.
 
-    access: Access
-    _unused: weakref.finalize[..., Access] = field(init=False)
+    Args:
+        access: holds the I/O thread of its master.
+    """
 
-    @_unused.default
-    def _end_when_unused(self) -> weakref.finalize[..., Access]:
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._unused = weakref.finalize(access, access.io.end, False, INTERRUPT_GRACE_S)
         _all.add(self)
-        return weakref.finalize(self.access, self.access.io.end, False, INTERRUPT_GRACE_S)
 
     def end_executors(self, give_up: bool) -> None:
         """Shut down the executors that share the computation, and wait for their tasks.

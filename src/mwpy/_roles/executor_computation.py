@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from attrs import define, field
 from msgspec import Struct
 
 from mwpy._core.master.commands import CancelTasks, Running
@@ -62,8 +61,7 @@ class OwnComputation(Struct, eq=False):
             self._computation.end(finished)
 
 
-@define(eq=False)
-class SharedComputation:
+class SharedComputation(Struct, eq=False):
     """The computation of a master algorithm. It goes on until the master and all its executors have ended.
 
     Args:
@@ -73,7 +71,7 @@ class SharedComputation:
 
     _master: MasterParts | None
     _io: MasterIo
-    _parts: MasterParts | None = field(init=False, default=None)
+    _parts: MasterParts | None = None
 
     def begin(self, owner: Owner, policy: Policies) -> MasterParts:
         master = self._master

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterator, Sequence, Sized
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from attrs import define, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.master.algorithms import Defined
@@ -73,7 +73,6 @@ class SharedIo(Protocol):
     def command(self, command: Command) -> None: ...
 
 
-@define(eq=False)
 class ExecutorIo:
     """The I/O thread of a master as the thread of one executor sees it. It has what the parts of a master use there.
 
@@ -82,24 +81,21 @@ class ExecutorIo:
         owner: the executor. The futures are made with its method `kill`.
     """
 
-    io: SharedIo
-    owner: Owner
-    outcomes: SimpleQueue[Actions | BaseException] = field(factory=SimpleQueue)
-    progress: ExecutorProgress = field(init=False)
-    waiting: Waiting = Waiting.NOT
-    interrupted: bool = False
-    on_slaves: Callable[[], None] | None = None
-    fetched_bytes: int = 0
-    """The results of an executor never wait, so nothing is counted."""
-    handled_log_bytes: int = 0
-    """About how many bytes of records this thread has handled."""
-    open_ids: set[int] = field(factory=set)
-    """The tasks of this executor that have not ended. One thread adds to them, and the I/O thread removes some."""
-    _news: Actions | None = None
-
-    @progress.default
-    def _beside_that_of_the_master(self) -> ExecutorProgress:
-        return ExecutorProgress(self.io.progress)
+    def __init__(self, io: SharedIo, owner: Owner) -> None:
+        self.io = io
+        self.owner = owner
+        self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
+        self.progress = ExecutorProgress(io.progress)
+        self.waiting = Waiting.NOT
+        self.interrupted = False
+        self.on_slaves: Callable[[], None] | None = None
+        self.fetched_bytes = 0
+        """The results of an executor never wait, so nothing is counted."""
+        self.handled_log_bytes = 0
+        """About how many bytes of records this thread has handled."""
+        self.open_ids: set[int] = set()
+        """The tasks of this executor that have not ended. One thread adds to them, and the I/O thread removes some."""
+        self._news: Actions | None = None
 
     @property
     def submissions(self) -> ExecutorIo:
@@ -207,8 +203,7 @@ class ExecutorIo:
         return [] if news is None else [(self.outcomes, news)]
 
 
-@define(eq=False)
-class ExecutorIos:
+class ExecutorIos(Struct, eq=False):
     """The executors of a master, as its I/O thread sees them."""
 
     is_used: bool = False
@@ -218,7 +213,7 @@ class ExecutorIos:
     ended_others: int = 0
     """How many tasks have ended that no executor has submitted."""
     _ended: int = 0
-    _open: list[ExecutorIo] = field(factory=list)
+    _open: list[ExecutorIo] = field(default_factory=list)
     _handled_log_bytes: int = 0
     """What the executors that have ended had handled."""
 

@@ -24,8 +24,6 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from attrs import Factory, define, field
-
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._core.master.state import Actions
 from mwpy._roles.access import FORKED
@@ -53,7 +51,6 @@ _NO_WORK: Any = (None,) * 5
 INTERPRETER_ENDS = "cannot schedule new futures after interpreter shutdown"
 
 
-@define(eq=False)
 class ExecutorThread:
     """The thread of one executor, and what other threads may ask of it.
 
@@ -66,48 +63,51 @@ class ExecutorThread:
         overseer: what submits their jobs.
     """
 
-    computation: ExecutorComputation
-    policy: Policies
-    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-    expected: int
-    demand: Demand = field(factory=Demand)
-    overseer: OwnOverseer | None = None
-    progress: Progress | None = None
-    """What shows the progress of all tasks. It is set before the start."""
-    open: dict[int, Future[Any]] = field(factory=dict)
-    """The tasks that are with the master, by their ids."""
-    works: deque[Work] = field(factory=deque)
-    _kills: deque[Future[Any]] = field(factory=deque)
-    _closing: bool = False
-    _refusal: Exception | None = None
-    """Why no task can be submitted any more."""
-    broken: Exception | None = None
-    """Why no task of this executor could end any more."""
-    _wants: bool = False
-    """Whether the thread waits, and would take a task. The thread that resets it wakes this one."""
-    _lock: threading.RLock = field(factory=threading.RLock)
-    """Held to append to the queue, and to decide that nothing is appended any more. A signal handler or the garbage
-    collection may use the executor while the same thread holds it."""
-    _ready: threading.Event = field(factory=threading.Event)
-    _failure: BaseException | None = None
-    """Why the computation did not start."""
-    _next: Future[Any] | None = None
-    """The task that is neither in the queue nor with the master, because it is handed over now."""
-    _counts: Counts = field(factory=Counts)
-    _window: Window = field(factory=Window)
-    _cells: ExecutorCells = field(
-        init=False,
-        default=Factory(lambda self: ExecutorCells(self.works, self.open, self._lock), takes_self=True),
-    )
-    _parts: MasterParts = field(init=False)
-    _submission: Submission = field(init=False)
-    _wake: Callable[[], None] = field(init=False)
-    _count_slaves: Callable[[], int] = field(init=False)
-    _thread: threading.Thread = field(init=False)
-
-    @_thread.default
-    def _make_thread(self) -> threading.Thread:
-        return threading.Thread(target=self._run, name="mwpy-executor", daemon=False)
+    def __init__(
+        self,
+        computation: ExecutorComputation,
+        policy: Policies,
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
+        expected: int,
+        demand: Demand | None = None,
+        overseer: OwnOverseer | None = None,
+    ) -> None:
+        self.computation = computation
+        self.policy = policy
+        self.wrap = wrap
+        self.expected = expected
+        self.demand = Demand() if demand is None else demand
+        self.overseer = overseer
+        self.progress: Progress | None = None
+        """What shows the progress of all tasks. It is set before the start."""
+        self.open: dict[int, Future[Any]] = {}
+        """The tasks that are with the master, by their ids."""
+        self.works: deque[Work] = deque()
+        self._kills: deque[Future[Any]] = deque()
+        self._closing = False
+        self._refusal: Exception | None = None
+        """Why no task can be submitted any more."""
+        self.broken: Exception | None = None
+        """Why no task of this executor could end any more."""
+        self._wants = False
+        """Whether the thread waits, and would take a task. The thread that resets it wakes this one."""
+        self._lock = threading.RLock()
+        """Held to append to the queue, and to decide that nothing is appended any more. A signal handler or the garbage
+        collection may use the executor while the same thread holds it."""
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        """Why the computation did not start."""
+        self._next: Future[Any] | None = None
+        """The task that is neither in the queue nor with the master, because it is handed over now."""
+        self._counts = Counts()
+        self._window = Window()
+        self._cells = ExecutorCells(self.works, self.open, self._lock)
+        # the thread sets these four when the computation has begun
+        self._parts: MasterParts
+        self._submission: Submission
+        self._wake: Callable[[], None]
+        self._count_slaves: Callable[[], int]
+        self._thread = threading.Thread(target=self._run, name="mwpy-executor", daemon=False)
 
     # ---- for any thread ----
 

@@ -15,8 +15,6 @@ from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-from attrs import define, field
-
 from mwpy._core.master.commands import Asking, CancelTasks, GoOn, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._core.master.kept_calls import DoubtedCall
@@ -75,45 +73,46 @@ class LoopCounts(NamedTuple):
     disconnected_ordered_slaves: int
 
 
-@define(eq=False)
 class Inbox:
-    """Receives outcomes from the I/O thread, and separates those of maps from the others."""
+    """Receives outcomes from the I/O thread, and separates those of maps from the others.
 
-    access: Access
-    settings: MasterSettings
-    failed: FailedCalls = field(factory=FailedCalls)
-    """The calls that failed. The inboxes of executors use the same object."""
-    results: list[Result[Any]] = field(factory=list)
-    unrunnable: list[UnrunnableTask] = field(factory=list)
-    connected: list[SlaveId] = field(factory=list)
-    disconnected: list[SlaveId] = field(factory=list)
-    abandoned: dict[MapTasks, None] = field(factory=dict)
-    """Closed maps whose tasks may not be cancelled yet."""
-    corrected: Corrected = field(factory=Corrected)
-    """Results that are computed again."""
-    reports: dict[SlaveId, Report] = field(factory=dict)
-    """The newest reports of tasks, by slave, after the core was asked for them."""
-    _received: deque[Actions | BaseException] = field(factory=deque)
-    """Outcomes that are not sorted yet."""
-    _logged: deque[LogGroup] = field(factory=deque)
-    """Records of `logging` that no handler has got yet."""
-    _asked: tuple[Asking, list[list[TaskId]]] | None = None
-    """The last command that must be answered, and a list for its answer."""
-    _stopped: Stopped | None = None
-    """That the run is stopped, until the algorithm knows it."""
-    _ends_at: float | None = None
-    """When the master ends, if it is out of time."""
-    _failures: FailuresByKind = field(factory=FailuresByKind)
-    """The failures since the last stop, if there is a limit."""
-    unfetched: Unfetched = field(init=False)
-    _has_mapped: bool = False
-    """Whether some of the results may belong to a map."""
-    _returns: int = 0
-    """How many calls of `mw.loop()` returned at once since something was fetched."""
+    Args:
+        access: holds the I/O thread.
+        settings: those of the master.
+        failed: the calls that failed. The inboxes of executors use the same object.
+    """
 
-    @unfetched.default
-    def _count_unfetched(self) -> Unfetched:
-        return Unfetched(self.access, self.settings.max_waiting_bytes)
+    def __init__(self, access: Access, settings: MasterSettings, failed: FailedCalls | None = None) -> None:
+        self.access = access
+        self.settings = settings
+        self.failed = FailedCalls() if failed is None else failed
+        self.results: list[Result[Any]] = []
+        self.unrunnable: list[UnrunnableTask] = []
+        self.connected: list[SlaveId] = []
+        self.disconnected: list[SlaveId] = []
+        self.abandoned: dict[MapTasks, None] = {}
+        """Closed maps whose tasks may not be cancelled yet."""
+        self.corrected = Corrected()
+        """Results that are computed again."""
+        self.reports: dict[SlaveId, Report] = {}
+        """The newest reports of tasks, by slave, after the core was asked for them."""
+        self._received: deque[Actions | BaseException] = deque()
+        """Outcomes that are not sorted yet."""
+        self._logged: deque[LogGroup] = deque()
+        """Records of `logging` that no handler has got yet."""
+        self._asked: tuple[Asking, list[list[TaskId]]] | None = None
+        """The last command that must be answered, and a list for its answer."""
+        self._stopped: Stopped | None = None
+        """That the run is stopped, until the algorithm knows it."""
+        self._ends_at: float | None = None
+        """When the master ends, if it is out of time."""
+        self._failures = FailuresByKind()
+        """The failures since the last stop, if there is a limit."""
+        self.unfetched = Unfetched(access, settings.max_waiting_bytes)
+        self._has_mapped = False
+        """Whether some of the results may belong to a map."""
+        self._returns = 0
+        """How many calls of `mw.loop()` returned at once since something was fetched."""
 
     # ---- receiving -----------------------------------------------------------------------------------------
 

@@ -15,13 +15,11 @@ from itertools import chain, islice
 from operator import index, itemgetter
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from attrs import define, field
-
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
 from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox
-from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
+from mwpy._roles.map_tasks import Arrived, Portion, count_of
 from mwpy._roles.meter import Figures
 from mwpy._roles.portions import MOST_ITEMS, MapItems, PortionSizes
 from mwpy._roles.progress import Progress, ShowProgress
@@ -112,7 +110,6 @@ def most_of(chunksize: object) -> int:
     return index(chunksize)
 
 
-@define(eq=False)
 class MapRun:
     """The state of one run.
 
@@ -126,48 +123,54 @@ class MapRun:
         keys: what makes the keys of tasks; None without a run database.
     """
 
-    access: Access
-    inbox: Inbox
-    held: HeldResults
-    codec: Codec
-    source: MapItems
-    ordered: bool
-    values: bool = False
-    progress: Progress | None = None
-    max_failures: MaxFailures | None = None
-    most: int = MOST_ITEMS
-    keys: TaskKeys | None = None
-    _tasks: MapTasks = field(init=False)
-    _sizes: PortionSizes = field(init=False)
-    _submitted: int = 0
-    _packs: bool = False
-    """Whether the items that were submitted last are one portion."""
-    _turn: int = 0
-    """If results are given out in order: the position of the next one."""
-    _look_at: float = 0.0
-    """When to read more items while values are given out."""
-    _bytes: int = 0
-    """Bytes of arguments in flight."""
-    _early_bytes: int = 0
-    """Bytes of results that wait for their turn."""
-    _exhausted: bool = False
-    _failures: FailuresByKind = field(factory=FailuresByKind)
-    _failed: int = 0
-    """How many results are failures, if there is a limit."""
-    _num_failed: int = 0
-    """How many results are failures, also those after the stop."""
-    _num_reused: int = 0
-    """How many results are from the run database."""
-    _stopped: TooManyFailures | None = None
-    """What the run raises at its end, because it was stopped."""
-
-    @_tasks.default
-    def _open_map(self) -> MapTasks:
-        return self.inbox.open_map()
-
-    @_sizes.default
-    def _limited(self) -> PortionSizes:
-        return PortionSizes(self.most)
+    def __init__(
+        self,
+        access: Access,
+        inbox: Inbox,
+        held: HeldResults,
+        codec: Codec,
+        source: MapItems,
+        ordered: bool,
+        values: bool = False,
+        progress: Progress | None = None,
+        max_failures: MaxFailures | None = None,
+        most: int = MOST_ITEMS,
+        keys: TaskKeys | None = None,
+    ) -> None:
+        self.access = access
+        self.inbox = inbox
+        self.held = held
+        self.codec = codec
+        self.source = source
+        self.ordered = ordered
+        self.values = values
+        self.progress = progress
+        self.max_failures = max_failures
+        self.most = most
+        self.keys = keys
+        self._tasks = inbox.open_map()
+        self._sizes = PortionSizes(most)
+        self._submitted = 0
+        self._packs = False
+        """Whether the items that were submitted last are one portion."""
+        self._turn = 0
+        """If results are given out in order: the position of the next one."""
+        self._look_at = 0.0
+        """When to read more items while values are given out."""
+        self._bytes = 0
+        """Bytes of arguments in flight."""
+        self._early_bytes = 0
+        """Bytes of results that wait for their turn."""
+        self._exhausted = False
+        self._failures = FailuresByKind()
+        self._failed = 0
+        """How many results are failures, if there is a limit."""
+        self._num_failed = 0
+        """How many results are failures, also those after the stop."""
+        self._num_reused = 0
+        """How many results are from the run database."""
+        self._stopped: TooManyFailures | None = None
+        """What the run raises at its end, because it was stopped."""
 
     def start(self) -> Generator[Any, None, None]:
         """Submit the first items. Return the generator of the values or results."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from attrs import define, field
 from msgspec import Struct
 
 from mwpy._system import clock
@@ -35,24 +34,20 @@ class Figures(Struct, frozen=True):
     """How many of those that have ended were answered from the run database."""
 
 
-@define(eq=False)
 class Meter:
     """Describes figures as they change. The rate is that of the last half to three quarters of the time, because slaves
     come and go; the time before the first slave does not count."""
 
-    name: str
-    _began: float = field(init=False)
-    _first_slave: float | None = None
-    """When there was a slave for the first time."""
-    _since: tuple[float, int] = (0.0, 0)
-    """From when the rate is measured, and how many items had ended then."""
-    _next: tuple[float, int] = (0.0, 0)
-    """From when it will be measured next."""
-    _next_at: float = 0.0
-
-    @_began.default
-    def _now(self) -> float:
-        return clock.monotonic()
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._began = clock.monotonic()
+        self._first_slave: float | None = None
+        """When there was a slave for the first time."""
+        self._since: tuple[float, int] = (0.0, 0)
+        """From when the rate is measured, and how many items had ended then."""
+        self._next: tuple[float, int] = (0.0, 0)
+        """From when it will be measured next."""
+        self._next_at = 0.0
 
     @property
     def seconds(self) -> float:

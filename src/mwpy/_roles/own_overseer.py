@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import define, field
+from msgspec import Struct
 
 from mwpy._system import clock, process
 from mwpy._values.environment import AGENT
@@ -25,8 +25,7 @@ LOG = ".overseer"
 """What follows the name of the resource file in the name of the overseer's log file."""
 
 
-@define(eq=False)
-class OwnOverseer:
+class OwnOverseer(Struct, eq=False):
     """A process that oversees one computation. It ends with the thread that starts it, even if this process is killed.
 
     Args:
@@ -42,7 +41,7 @@ class OwnOverseer:
     max_jobs: int
     options: Sequence[str]
     modules: str
-    _child: process.Child | None = field(init=False, default=None)
+    _child: process.Child | None = None
 
     @property
     def _command(self) -> list[str]:

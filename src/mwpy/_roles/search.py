@@ -9,8 +9,6 @@ master that answers says which generation it is of.
 
 from __future__ import annotations
 
-from attrs import define, field
-
 from mwpy import resource_file
 from mwpy._core.agent.events import AddressesFound, ComputationOver
 from mwpy._roles.join import MasterContact, contact_in, link_to
@@ -27,7 +25,6 @@ Places = dict[str, tuple[MasterContact, str]]
 other keys."""
 
 
-@define(eq=False)
 class Search:
     """Finds the master of an agent.
 
@@ -37,17 +34,14 @@ class Search:
         address: its address that answered then.
     """
 
-    _options: Options
-    _contact: MasterContact
-    """How the last connection was made."""
-    _address: str
-    _places: Places = field(factory=dict)
-    """What was found out last."""
-    _question: Question[Places | ComputationOver] = field(init=False)
-
-    @_question.default
-    def _new_question(self) -> Question[Places | ComputationOver]:
-        return Question(self._look, "mwpy-search")
+    def __init__(self, options: Options, contact: MasterContact, address: str) -> None:
+        self._options = options
+        self._contact = contact
+        """How the last connection was made."""
+        self._address = address
+        self._places: Places = {}
+        """What was found out last."""
+        self._question = Question(self._look, "mwpy-search")
 
     def ask(self) -> None:
         """Find out where the master may be now."""

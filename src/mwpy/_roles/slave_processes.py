@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 
-from attrs import define, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.agent import events
@@ -22,8 +22,7 @@ from mwpy._values.last_words import NO_WORDS
 __all__ = ["SlaveProcesses"]
 
 
-@define(eq=False)
-class SlaveProcesses:
+class SlaveProcesses(Struct, eq=False):
     """Starts slaves, and reports to the core when they run and end."""
 
     _core: AgentCore
@@ -33,7 +32,7 @@ class SlaveProcesses:
     _slaves: dict[int, SlaveHandle]
     """The slaves that have been started, by number; the agent uses this table, too."""
     _watched: WatchedFiles
-    _template: Template | None = field(init=False, default=None)
+    _template: Template | None = None
 
     def start(self, number: int, now: float) -> None:
         """Start a slave as a fresh interpreter."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._system.clock import monotonic
 from mwpy._values.bounds import MAX_NAME, MAX_REASON, shortened
@@ -46,18 +46,14 @@ SAID_EVERY_S = 1.0
 """If records were only left out, this is reported at most once in this many seconds while tasks run."""
 
 
-@define(eq=False)
 class Allowance:
     """How much may be used: some at once, and less in the long run."""
 
-    a_second: float
-    at_once: float
-    _left: float = field(init=False)
-    _at: float = 0.0
-
-    @_left.default
-    def _all(self) -> float:
-        return self.at_once
+    def __init__(self, a_second: float, at_once: float) -> None:
+        self.a_second = a_second
+        self.at_once = at_once
+        self._left = at_once
+        self._at = 0.0
 
     def take(self, amount: float, now: float) -> bool:
         """Use an amount, if it is left. Return whether it is used."""
@@ -69,8 +65,7 @@ class Allowance:
         return True
 
 
-@define(eq=False)
-class TaskLogs:
+class TaskLogs(Struct, eq=False):
     """Gathers what the tasks of one slave log.
 
     Args:
@@ -88,15 +83,15 @@ class TaskLogs:
     """The name of the algorithm that runs; empty if none does."""
     waiting: bool = False
     """Whether there is something to send."""
-    _rows: list[LogRow] = field(factory=list)
+    _rows: list[LogRow] = field(default_factory=list)
     _size: int = 0
     _left_out: int = 0
     _said_at: float = 0.0
-    _records: Allowance = field(factory=lambda: Allowance(MOST_A_SECOND, MOST_AT_ONCE))
-    _bytes: Allowance = field(factory=lambda: Allowance(BYTES_A_SECOND, BYTES_AT_ONCE))
-    _sends: Allowance = field(factory=lambda: Allowance(SENDS_A_SECOND, SENDS_AT_ONCE))
-    _thread: int = field(factory=threading.get_ident)
-    _lock: threading.RLock = field(factory=threading.RLock)
+    _records: Allowance = field(default_factory=lambda: Allowance(MOST_A_SECOND, MOST_AT_ONCE))
+    _bytes: Allowance = field(default_factory=lambda: Allowance(BYTES_A_SECOND, BYTES_AT_ONCE))
+    _sends: Allowance = field(default_factory=lambda: Allowance(SENDS_A_SECOND, SENDS_AT_ONCE))
+    _thread: int = field(default_factory=threading.get_ident)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     _is_sending: bool = False
     """Whether a message is being made or sent. A finalizer of a task may log at any moment, also then."""
     _handler: Handler | None = None

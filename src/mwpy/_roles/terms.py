@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-from attrs import define, field
 from msgspec import Struct
 
 from mwpy._core.master.algorithms import Defined
@@ -39,7 +38,6 @@ Terms = tuple[Defined, TaskPolicy, Extras | None]
 """A definition, a policy, and what travels with the arguments, if anything."""
 
 
-@define(eq=False)
 class TermsOf:
     """Finds the terms of calls.
 
@@ -50,15 +48,13 @@ class TermsOf:
         keyed: whether keys of tasks count, because there is a run database.
     """
 
-    definitions: Definitions
-    for_all: Policies
-    codec: Codec
-    keyed: bool = False
-    default: tuple[TaskPolicy, Extras | None] = field(init=False)
-    """The policy of tasks that have no other, and what travels with their arguments."""
-
-    def __attrs_post_init__(self) -> None:
-        self.default = TaskPolicy.of(**self.for_all), self._extras(self.for_all)
+    def __init__(self, definitions: Definitions, for_all: Policies, codec: Codec, keyed: bool = False) -> None:
+        self.definitions = definitions
+        self.for_all = for_all
+        self.codec = codec
+        self.keyed = keyed
+        self.default = TaskPolicy.of(**for_all), self._extras(for_all)
+        """The policy of tasks that have no other, and what travels with their arguments."""
 
     def defined(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm."""

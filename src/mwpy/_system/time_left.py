@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from math import inf
 from types import TracebackType
 
-from attrs import define
 from msgspec import Struct
 
 from mwpy._system import clock
@@ -91,13 +90,13 @@ def warned(seconds: float) -> AbstractContextManager[None]:
     return _Warning(float(seconds))
 
 
-@define(eq=False)
 class _Warning(AbstractContextManager[None]):
     """A block with a warning."""
 
-    seconds: float
-    end_at: Callable[[], float] | None = None
-    """The end of the task that runs the block."""
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.end_at: Callable[[], float] | None = None
+        """The end of the task that runs the block."""
 
     def __enter__(self) -> None:
         if RUNNING.end_at is None:
