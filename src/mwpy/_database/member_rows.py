@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from attrs import define, field
-
 from mwpy._database.batch import Batch, Maker, RowNumbers, short
 from mwpy._values import records
 from mwpy._values.bounds import shortened
@@ -17,16 +15,12 @@ WORDS_CHARACTERS = 10_000
 """The longest last words of a slave that are kept, in characters."""
 
 
-@define(eq=False)
 class MemberRows:
     """Turns records about agents and slaves, doubts, outlines, and all others that are shown to people, into rows."""
 
-    numbers: RowNumbers
-    makers: dict[type, Maker] = field(init=False, repr=False)
-
-    @makers.default
-    def _list_makers(self) -> dict[type, Maker]:
-        return {
+    def __init__(self, numbers: RowNumbers) -> None:
+        self.numbers = numbers
+        self.makers: dict[type, Maker] = {
             records.LossesExplained: self._explained,
             records.AgentConnected: self._agent,
             records.AgentLost: self._agent_ended,

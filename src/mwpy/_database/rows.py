@@ -12,7 +12,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from attrs import Factory, define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -85,21 +84,17 @@ class ResultRows(Struct, eq=False):
         self.add(record.sid, record.results, record.frames, at, batch, brought=record)
 
 
-@define(eq=False)
 class TaskRows:
     """Turns records about tasks into rows."""
 
-    numbers: RowNumbers
-    results: ResultRows = field(default=Factory(lambda self: ResultRows(self.numbers), takes_self=True))
-    _held: dict[str, _Held] = field(factory=dict)
-    """Slaves with tasks."""
-    _stay: dict[int, None] = field(factory=dict)
-    """The tasks whose values stayed at agents."""
-    makers: dict[type, Maker] = field(init=False, repr=False)
-
-    @makers.default
-    def _list_makers(self) -> dict[type, Maker]:
-        return {
+    def __init__(self, numbers: RowNumbers) -> None:
+        self.numbers = numbers
+        self.results = ResultRows(numbers)
+        self._held: dict[str, _Held] = {}
+        """Slaves with tasks."""
+        self._stay: dict[int, None] = {}
+        """The tasks whose values stayed at agents."""
+        self.makers: dict[type, Maker] = {
             records.AlgorithmDefined: self._algorithm,
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: self._reused,
@@ -280,17 +275,17 @@ class TaskRows:
             self.numbers.add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, short(reason))
 
 
-@define(eq=False)
 class Rows:
     """Turns all records into rows."""
 
-    numbers: RowNumbers
-    _members: MemberRows = field(default=Factory(lambda self: MemberRows(self.numbers), takes_self=True))
-    _makers: dict[type, Maker] = field(init=False, repr=False)
-
-    @_makers.default
-    def _list_makers(self) -> dict[type, Maker]:
-        return {**TaskRows(self.numbers).makers, **self._members.makers, **dict.fromkeys(_LEFT_OUT, _leave_out)}
+    def __init__(self, numbers: RowNumbers) -> None:
+        self.numbers = numbers
+        self._members = MemberRows(numbers)
+        self._makers: dict[type, Maker] = {
+            **TaskRows(numbers).makers,
+            **self._members.makers,
+            **dict.fromkeys(_LEFT_OUT, _leave_out),
+        }
 
     def add(self, record: records.Record, at: float, batch: Batch) -> None:
         """Add the rows of a record that was stated at the Unix time `at`."""
