@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
-from attrs import Factory, define, field
-
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.code_checker import CodeChecker
 from mwpy._simulation.host_checker import HostChecker
@@ -72,88 +70,78 @@ class SimulationFailure(AssertionError):
         self.transcript = transcript
 
 
-@define(eq=False)
 class HistoryChecker:
     """Checks one simulated computation. Each method raises an `AssertionError` that says what is wrong."""
 
-    ended: dict[int, str] = field(factory=dict)
-    """How each task ended: `result`, `unrunnable`, `cancelled` or `discarded`."""
-    runs: dict[int, int] = field(factory=dict)
-    """How often each task was started."""
-    deaths: dict[int, int] = field(factory=dict)
-    """How many attempts of each task were lost by its own fault. Only those that the master knows of count."""
-    killers: dict[int, None] = field(factory=dict)
-    """Tasks that kill their slave in each run."""
-    agent_killers: dict[int, None] = field(factory=dict)
-    """Tasks that kill their agent in each run."""
-    lost: dict[int, int] = field(factory=dict)
-    """How many agents vanished without notice while each task was at them, as far as the master knows."""
-    unheard: dict[bytes, None] = field(factory=dict)
-    """Connections that broke, or that the master does not listen to any more."""
-    unable: dict[str, None] = field(factory=dict)
-    """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
-    killed_tasks: dict[int, float] = field(factory=dict)
-    """Tasks that must be killed if they run, and when the master decided this or the algorithm learned it. Nobody waits
-    for their results."""
-    unfetched_bytes: int = 0
-    """How many bytes of results the algorithm got and did not fetch."""
-    most_waiting: int = 0
-    """How many of them may wait when a task is sent."""
-    shares: dict[int, list[str]] = field(factory=dict)
-    """The digests of the shared objects that tasks need, for tasks that need any."""
-    code: CodeChecker = field(factory=CodeChecker)
-    """Checks which code runs."""
-    lives: LifeChecker = field(factory=LifeChecker)
-    """Checks what is computed again after the master crashed."""
-    stops: StopChecker = field(factory=StopChecker)
-    """Checks the stops because of failures."""
-    hosts: HostChecker = field(factory=HostChecker)
-    """Checks which hosts get no more work."""
-    overruns: OverrunChecker = field(factory=OverrunChecker)
-    """Checks which tasks are lost because of a limit."""
-    _host_of: dict[str, str] = field(factory=dict)
-    _alone: dict[int, bool] = field(factory=dict)
-    """Whether each of these tasks was alone at the last agent that vanished with it."""
-    _at: dict[str, dict[int, None]] = field(factory=dict)
-    """The tasks that were sent to each agent and did not come back."""
-    _agent_of: dict[SlaveId, str] = field(factory=dict)
-    _announced: dict[str, None] = field(factory=dict)
-    """Agents that the master knows to leave."""
-    _policies: dict[int, TaskPolicy] = field(factory=dict)
-    tags: dict[int, object] = field(factory=dict)
-    _unaddressed: dict[int, None] = field(factory=dict)
-    """Tasks that were addressed to a slave, until the master removed this address."""
-    _last: dict[SlaveId, int] = field(factory=dict)
-    """For each slave: the newest started task that is addressed to it."""
-    _begun: dict[bytes, list[messages.Message]] = field(factory=dict)
-    """The messages of each connection that must not come twice."""
-    _dead: dict[tuple[bytes, int], None] = field(factory=dict)
-    _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
-    """Slaves that have ended well, or were killed together with their agent, or because the task that they ran was
-    cancelled."""
-    _leaving: dict[bytes, None] = field(factory=dict)
-    """Connections of agents that have announced that they leave. No task is charged for what happens there."""
-
-    _cancelled: dict[int, None] = field(factory=dict)
-    """Tasks that the algorithm has cancelled; they may have ended before."""
-    _last_attempts: dict[int, None] = field(factory=dict)
-    """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
-
-    attempts: AttemptChecker = field(default=Factory(lambda self: AttemptChecker(self._policies), takes_self=True))
-    retries: RetryChecker = field(
-        default=Factory(lambda self: RetryChecker(self.attempts, self.deaths, self._last_attempts), takes_self=True)
-    )
-    times: TimeChecker = field(default=Factory(lambda self: TimeChecker(self._policies), takes_self=True))
-    states: StateChecker = field(
-        default=Factory(lambda me: StateChecker(me._last_attempts, me.unheard, me.retries.answered), takes_self=True)
-    )
-    references: ReferenceChecker = field(
-        default=Factory(lambda me: ReferenceChecker(me.lives.numbers), takes_self=True)
-    )
-    kept: KeptChecker = field(default=Factory(lambda self: KeptChecker(self.references, self.ended), takes_self=True))
-    verify: VerifyChecker = field(
-        default=Factory(lambda me: VerifyChecker(me._policies, me.lost, me.retries, me.lives.numbers), takes_self=True)
-    )
+    def __init__(self) -> None:
+        self.ended: dict[int, str] = {}
+        """How each task ended: `result`, `unrunnable`, `cancelled` or `discarded`."""
+        self.runs: dict[int, int] = {}
+        """How often each task was started."""
+        self.deaths: dict[int, int] = {}
+        """How many attempts of each task were lost by its own fault. Only those that the master knows of count."""
+        self.killers: dict[int, None] = {}
+        """Tasks that kill their slave in each run."""
+        self.agent_killers: dict[int, None] = {}
+        """Tasks that kill their agent in each run."""
+        self.lost: dict[int, int] = {}
+        """How many agents vanished without notice while each task was at them, as far as the master knows."""
+        self.unheard: dict[bytes, None] = {}
+        """Connections that broke, or that the master does not listen to any more."""
+        self.unable: dict[str, None] = {}
+        """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
+        self.killed_tasks: dict[int, float] = {}
+        """Tasks that must be killed if they run, and when the master decided this or the algorithm learned it. Nobody
+        waits for their results."""
+        self.unfetched_bytes = 0
+        """How many bytes of results the algorithm got and did not fetch."""
+        self.most_waiting = 0
+        """How many of them may wait when a task is sent."""
+        self.shares: dict[int, list[str]] = {}
+        """The digests of the shared objects that tasks need, for tasks that need any."""
+        self.code = CodeChecker()
+        """Checks which code runs."""
+        self.lives = LifeChecker()
+        """Checks what is computed again after the master crashed."""
+        self.stops = StopChecker()
+        """Checks the stops because of failures."""
+        self.hosts = HostChecker()
+        """Checks which hosts get no more work."""
+        self.overruns = OverrunChecker()
+        """Checks which tasks are lost because of a limit."""
+        self._host_of: dict[str, str] = {}
+        self._alone: dict[int, bool] = {}
+        """Whether each of these tasks was alone at the last agent that vanished with it."""
+        self._at: dict[str, dict[int, None]] = {}
+        """The tasks that were sent to each agent and did not come back."""
+        self._agent_of: dict[SlaveId, str] = {}
+        self._announced: dict[str, None] = {}
+        """Agents that the master knows to leave."""
+        self._policies: dict[int, TaskPolicy] = {}
+        self.tags: dict[int, object] = {}
+        self._unaddressed: dict[int, None] = {}
+        """Tasks that were addressed to a slave, until the master removed this address."""
+        self._last: dict[SlaveId, int] = {}
+        """For each slave: the newest started task that is addressed to it."""
+        self._begun: dict[bytes, list[messages.Message]] = {}
+        """The messages of each connection that must not come twice."""
+        self._dead: dict[tuple[bytes, int], None] = {}
+        self._uncharged: dict[tuple[bytes, int], None] = {}
+        """Slaves that have ended well, or were killed together with their agent, or because the task that they ran was
+        cancelled."""
+        self._leaving: dict[bytes, None] = {}
+        """Connections of agents that have announced that they leave. No task is charged for what happens there."""
+        self._cancelled: dict[int, None] = {}
+        """Tasks that the algorithm has cancelled; they may have ended before."""
+        self._last_attempts: dict[int, None] = {}
+        """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
+        self.attempts = AttemptChecker(self._policies)
+        self.retries = RetryChecker(self.attempts, self.deaths, self._last_attempts)
+        self.times = TimeChecker(self._policies)
+        self.states = StateChecker(self._last_attempts, self.unheard, self.retries.answered)
+        self.references = ReferenceChecker(self.lives.numbers)
+        self.kept = KeptChecker(self.references, self.ended)
+        self.verify = VerifyChecker(self._policies, self.lost, self.retries, self.lives.numbers)
 
     @property
     def unended(self) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._values import groups, records
@@ -13,25 +13,24 @@ from mwpy._values import groups, records
 __all__ = ["KeptByAlgorithm", "KeptChecker"]
 
 
-@define(eq=False)
-class KeptChecker:
+class KeptChecker(Struct, eq=False):
     """Follows values from the tasks that gave them to their release."""
 
     references: ReferenceChecker
     """Knows which tasks refer to which."""
     ended: Mapping[int, str]
     """The tasks that have ended, as the algorithm knows it."""
-    wanted: dict[int, None] = field(factory=dict)
+    wanted: dict[int, None] = field(default_factory=dict)
     """The tasks whose values should stay at agents."""
-    released: dict[int, None] = field(factory=dict)
+    released: dict[int, None] = field(default_factory=dict)
     """The values that the algorithm has released."""
-    places: dict[int, str] = field(factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
     """The kept tasks, and the agents that have their values; empty if the value is lost."""
-    again: dict[int, None] = field(factory=dict)
+    again: dict[int, None] = field(default_factory=dict)
     """The tasks that run again."""
     num_again: int = 0
     """How often a task ran again."""
-    _done: dict[int, None] = field(factory=dict)
+    _done: dict[int, None] = field(default_factory=dict)
     """The tasks with a result, as the master records it, or that will not run."""
 
     def recorded(self, record: records.Record) -> None:
@@ -97,7 +96,6 @@ class KeptChecker:
         assert not left, f"the values of tasks {left} were released, and are still kept"
 
 
-@define(eq=False)
 class KeptByAlgorithm:
     """Which values the algorithm leaves at agents, uses and releases; in some histories none.
 
@@ -106,17 +104,14 @@ class KeptByAlgorithm:
         checker: learns it.
     """
 
-    seed: int
-    checker: KeptChecker
-    _random: Random = field(init=False)
-    _share: float = field(init=False)
-    """The share of tasks whose values stay at agents."""
-    _kept: dict[int, None] = field(factory=dict)
-    """The tasks that were submitted so, and are not released."""
-
-    def __attrs_post_init__(self) -> None:
-        self._random = Random(f"keep {self.seed}")
+    def __init__(self, seed: int, checker: KeptChecker) -> None:
+        self.seed = seed
+        self.checker = checker
+        self._random = Random(f"keep {seed}")
         self._share = self._random.choice((0.0, 0.2, 0.8))
+        """The share of tasks whose values stay at agents."""
+        self._kept: dict[int, None] = {}
+        """The tasks that were submitted so, and are not released."""
 
     def keep(self, task: int) -> bool:
         """Whether the value of the next task stays at its agent."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.kept_calls import DoubtedCall
@@ -56,46 +56,44 @@ Occurrence = tuple[Identity, int]
 """A call, and its position among the equal calls of a life."""
 
 
-@frozen
-class _Answer:
+class _Answer(Struct, frozen=True):
     """What the algorithm got."""
 
     ok: bool
     value: object
 
 
-@define(eq=False)
-class LifeChecker:
+class LifeChecker(Struct, eq=False):
     """Checks one life against those before."""
 
-    earlier: dict[Occurrence, _Answer] = field(factory=dict)
+    earlier: dict[Occurrence, _Answer] = field(default_factory=dict)
     """What the algorithm got in the lives before."""
-    got: dict[Occurrence, _Answer] = field(factory=dict)
+    got: dict[Occurrence, _Answer] = field(default_factory=dict)
     """What it got in this life."""
-    numbers: dict[int, int] = field(factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
     """The number of the call of each task. All other tasks have their ids as numbers."""
-    reused: dict[int, None] = field(factory=dict)
+    reused: dict[int, None] = field(default_factory=dict)
     """The tasks that were answered from the run database."""
-    occurrences: dict[int, Occurrence] = field(factory=dict)
-    replaced: dict[Occurrence, None] = field(factory=dict)
+    occurrences: dict[int, Occurrence] = field(default_factory=dict)
+    replaced: dict[Occurrence, None] = field(default_factory=dict)
     """Answers of lives before that may have been replaced, because a value was to stay at an agent."""
-    doubted: dict[Occurrence, int] = field(factory=dict)
+    doubted: dict[Occurrence, int] = field(default_factory=dict)
     """Answers that are in doubt, and the life that said so. They may be computed again, and may be used if the master
     was killed before it stored the doubt."""
-    stored: dict[Occurrence, int] = field(factory=dict)
+    stored: dict[Occurrence, int] = field(default_factory=dict)
     """Those of them whose doubt is in the run database. No later life may use them."""
     life: int = 1
     """The number of this life."""
-    ran: dict[Occurrence, int] = field(factory=dict)
+    ran: dict[Occurrence, int] = field(default_factory=dict)
     """The calls that must not run twice and were started, in any life, and that life."""
-    _once: dict[int, None] = field(factory=dict)
+    _once: dict[int, None] = field(default_factory=dict)
     """Tasks that must not run twice."""
-    _keeps: dict[int, None] = field(factory=dict)
+    _keeps: dict[int, None] = field(default_factory=dict)
     """Tasks whose values should stay at agents. These are always computed."""
-    _made: Counter[Identity] = field(factory=Counter)
-    _doubts: list[Occurrence] = field(factory=list)
+    _made: Counter[Identity] = field(default_factory=Counter)
+    _doubts: list[Occurrence] = field(default_factory=list)
     """The answers that are in doubt since this life."""
-    _after: dict[int, int] = field(factory=dict)
+    _after: dict[int, int] = field(default_factory=dict)
     """How many of these doubts were recorded before the result of each task."""
 
     def submitted(self, task: int, policy: TaskPolicy, algorithm: records.AlgorithmDefined) -> None:
@@ -164,7 +162,6 @@ class LifeChecker:
             )
 
 
-@define(eq=False)
 class Lives:
     """What lasts longer than one life of the master.
 
@@ -173,29 +170,26 @@ class Lives:
         tasks: how many calls the script makes.
     """
 
-    _world: World
-    seed: int
-    tasks: int
-    answers: dict[Occurrence, _Answer] = field(factory=dict)
-    """What the algorithm got in all lives that are over."""
-    replaced: dict[Occurrence, None] = field(factory=dict)
-    """As in `LifeChecker`."""
-    doubted: dict[Occurrence, int] = field(factory=dict)
-    """As in `LifeChecker`."""
-    stored: dict[Occurrence, int] = field(factory=dict)
-    """As in `LifeChecker`."""
-    ran: dict[Occurrence, int] = field(factory=dict)
-    """As in `LifeChecker`."""
-    numbers: dict[tuple[int, ...], int] = field(factory=dict)
-    """The numbers of calls that refer to others, by the numbers of these."""
-    database: SimulatedDatabase = field(init=False)
-    _script: list[int] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        draw = Random(f"script {self.seed}")
-        different = draw.choice((self.tasks // 3, 3 * self.tasks, 100 * self.tasks))
-        self._script = [FIRST + draw.randrange(different + 1) for _ in range(self.tasks)]
-        self.database = SimulatedDatabase(self._world, self.seed)
+    def __init__(self, world: World, seed: int, tasks: int) -> None:
+        self._world = world
+        self.seed = seed
+        self.tasks = tasks
+        self.answers: dict[Occurrence, _Answer] = {}
+        """What the algorithm got in all lives that are over."""
+        self.replaced: dict[Occurrence, None] = {}
+        """As in `LifeChecker`."""
+        self.doubted: dict[Occurrence, int] = {}
+        """As in `LifeChecker`."""
+        self.stored: dict[Occurrence, int] = {}
+        """As in `LifeChecker`."""
+        self.ran: dict[Occurrence, int] = {}
+        """As in `LifeChecker`."""
+        self.numbers: dict[tuple[int, ...], int] = {}
+        """The numbers of calls that refer to others, by the numbers of these."""
+        self.database = SimulatedDatabase(world, seed)
+        draw = Random(f"script {seed}")
+        different = draw.choice((tasks // 3, 3 * tasks, 100 * tasks))
+        self._script = [FIRST + draw.randrange(different + 1) for _ in range(tasks)]
 
     def begin(self, life: int, checker: LifeChecker) -> None:
         """A life begins, with its checker."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from attrs import define, field
 from msgspec import Struct
 
 from mwpy._simulation.checkers import HistoryChecker
@@ -187,31 +186,33 @@ class SimulatedMasterLink:
         """Do nothing: the master decides when the history ends."""
 
 
-@define(eq=False)
 class Network:
-    """All connections to one master."""
+    """All connections to one master.
 
-    _world: World
-    _checker: HistoryChecker
-    _wake_master: Callable[[], None]
-    generation: str = "g1"
-    """The name of the present life of the master."""
-    _connections: dict[bytes, Connection] = field(factory=dict)
-    """The connections that are not broken."""
-    _arrived: dict[bytes, int] = field(factory=dict)
-    """How many messages of each agent arrived that its session counts, without those that came again."""
-    _repeated: dict[bytes, int] = field(factory=dict)
-    """How many messages each agent sends again that arrived before."""
-    _peers: int = 0
-    is_down: bool = False
-    """Whether the master has ended."""
-    is_finished: bool = False
-    """Whether the computation is finished then."""
-    master: SimulatedMasterLink = field(init=False)
+    Args:
+        checker: learns what arrives, and which connections broke.
+        wake_master: ends a wait of the master.
+        generation: the name of the present life of the master.
+    """
 
-    @master.default
-    def _link(self) -> SimulatedMasterLink:
-        return SimulatedMasterLink(self._to_agent, self._disconnect, self._wake_master)
+    def __init__(
+        self, world: World, checker: HistoryChecker, wake_master: Callable[[], None], generation: str = "g1"
+    ) -> None:
+        self._world = world
+        self._checker = checker
+        self.generation = generation
+        self._connections: dict[bytes, Connection] = {}
+        """The connections that are not broken."""
+        self._arrived: dict[bytes, int] = {}
+        """How many messages of each agent arrived that its session counts, without those that came again."""
+        self._repeated: dict[bytes, int] = {}
+        """How many messages each agent sends again that arrived before."""
+        self._peers = 0
+        self.is_down = False
+        """Whether the master has ended."""
+        self.is_finished = False
+        """Whether the computation is finished then."""
+        self.master = SimulatedMasterLink(self._to_agent, self._disconnect, wake_master)
 
     def connect(
         self,

@@ -16,8 +16,6 @@ from random import Random
 from tempfile import mkdtemp
 from weakref import finalize
 
-from attrs import define, field
-
 from mwpy._core.master.core import MasterCore
 from mwpy._database.writer import Writer
 from mwpy._roles.run_store import RunStore
@@ -37,29 +35,30 @@ SLOW_COMMIT_S = 1.0
 """How long a few commits take at most, in seconds."""
 
 
-@define(eq=False)
 class SimulatedRunStore:
-    """What a master writes to in one life."""
+    """What a master writes to in one life.
 
-    _world: World
-    _random: Random
-    path: Path
-    name: str
-    """The name of this life."""
-    handed_over: Callable[[], None]
-    """Called after outcomes were handed over to the algorithm."""
-    writer: Writer = field(init=False)
-    _waiting: list[Given] = field(factory=list)
-    _written: list[Given] = field(factory=list)
-    """What the commit has that goes on."""
-    _began: float = 0.0
-    """When the last commit began."""
-    is_over: bool = False
-    """Whether the master has ended."""
+    Args:
+        random: decides how long commits take, and what a crash leaves.
+        path: the file.
+        name: the name of this life.
+        handed_over: called after outcomes were handed over to the algorithm.
+    """
 
-    @writer.default
-    def _open(self) -> Writer:
-        return Writer.opened(self.path, member_id="simulated", on_failure=_fail, name=self.name)
+    def __init__(self, world: World, random: Random, path: Path, name: str, handed_over: Callable[[], None]) -> None:
+        self._world = world
+        self._random = random
+        self.path = path
+        self.name = name
+        self.handed_over = handed_over
+        self.writer = Writer.opened(path, member_id="simulated", on_failure=_fail, name=name)
+        self._waiting: list[Given] = []
+        self._written: list[Given] = []
+        """What the commit has that goes on."""
+        self._began = 0.0
+        """When the last commit began."""
+        self.is_over = False
+        """Whether the master has ended."""
 
     def read_into(self, core: MasterCore) -> None:
         """Let a core use what is in the file."""
@@ -121,7 +120,6 @@ class SimulatedRunStore:
         self.writer.release()
 
 
-@define(eq=False)
 class SimulatedDatabase:
     """The run database of one computation.
 
@@ -129,20 +127,17 @@ class SimulatedDatabase:
         seed: names the history.
     """
 
-    _world: World
-    seed: int
-    _random: Random = field(init=False)
-    _folder: Path = field(init=False)
-    lives: int = 1
-    """How many lives the master has had, including the present one, or the next one if it does not run."""
-    store: SimulatedRunStore | None = None
-    """What the master writes to; None if it does not run."""
-
-    def __attrs_post_init__(self) -> None:
-        self._random = Random(f"database {self.seed}")
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self.seed = seed
+        self._random = Random(f"database {seed}")
         folder = MEMORY if os.access(MEMORY, os.W_OK) else None
         self._folder = Path(mkdtemp(prefix="mwpy-simulated-", dir=folder))
         finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.lives = 1
+        """How many lives the master has had, including the present one, or the next one if it does not run."""
+        self.store: SimulatedRunStore | None = None
+        """What the master writes to; None if it does not run."""
 
     @property
     def _path(self) -> Path:
