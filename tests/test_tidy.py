@@ -71,8 +71,10 @@ OWNERS = {
 PROGRAMS = ("_batch._ssh_host",)
 """Sources that are sent to hosts without mwpy and run there. They import nothing from mwpy."""
 
-EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgspec.structs")
+EVERYWHERE = ("msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgspec.structs")
 """Modules outside the standard library that every module may import, because they define classes."""
+
+ATTRS = ("attr", "attrs")
 
 NOT_IN_CORE = (
     "asyncio",
@@ -279,8 +281,8 @@ def test_each_outside_thing_has_one_owner() -> None:
 
 
 def test_nothing_else_from_outside_is_imported() -> None:
-    """The only run-time dependencies are pyzmq, cloudpickle, attrs and msgspec."""
-    known = {*sys.stdlib_module_names, *OWNERS}
+    """The only run-time dependencies are pyzmq, cloudpickle and msgspec."""
+    known = {*sys.stdlib_module_names, *OWNERS, *ATTRS}
     tell(
         [
             f"{module.shown}:{line} imports {name}, which is not a dependency of mwpy: avoid it, or add "
@@ -288,6 +290,19 @@ def test_nothing_else_from_outside_is_imported() -> None:
             for module in MODULES
             for line, name in module.outside_imports()
             if name.split(".")[0] not in known
+        ]
+    )
+
+
+def test_no_class_is_made_with_attrs() -> None:
+    """It would write and compile the methods of each class again in each process that starts."""
+    tell(
+        [
+            f"{module.shown}:{line} imports {name}, which is not a dependency of mwpy: make the class with "
+            f"msgspec.Struct, or as a plain class with __init__ if some of its fields are made from its other fields"
+            for module in MODULES
+            for line, name in module.imports()
+            if name.split(".")[0] in ATTRS
         ]
     )
 

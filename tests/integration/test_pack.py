@@ -57,8 +57,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = str(folder / "bin" / "python")
-    lacking = subprocess.run([python, "-c", "import attrs"], capture_output=True, env={}, check=False)
-    assert b"No module named 'attrs'" in lacking.stderr
+    lacking = subprocess.run([python, "-c", "import msgspec"], capture_output=True, env={}, check=False)
+    assert b"No module named 'msgspec'" in lacking.stderr
     return python
 
 

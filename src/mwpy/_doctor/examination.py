@@ -66,7 +66,7 @@ def _examine(options: Options, slave_command: Sequence[str], version: str) -> Re
         python=platform.python_version(),
         executable=sys.executable,
         clock=clock.wall(),
-        libraries={"mwpy": version, **library_versions(), **packages.versions(["msgspec", "cloudpickle", "attrs"])},
+        libraries={"mwpy": version, **library_versions(), **packages.versions(["msgspec", "cloudpickle"])},
         cores=process.count_cores(),
         memory=_free_memory(),
         disk=shutil.disk_usage(os.getcwd()).free,

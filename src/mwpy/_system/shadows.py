@@ -12,7 +12,7 @@ import sys
 
 __all__ = ["explain"]
 
-PACKAGES_OF_MWPY = frozenset(("attr", "attrs", "cloudpickle", "msgspec", "zmq"))
+PACKAGES_OF_MWPY = frozenset(("cloudpickle", "msgspec", "zmq"))
 """Each of them is a folder, so a single file with such a name is another module."""
 
 STANDARD_LIBRARY = os.path.dirname(os.__file__)
