@@ -11,7 +11,7 @@ from mwpy._values.groups import payload
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
 
-PARTS = {"Charge", "Record", "ReusedTasks", "SubmittedTasks", "TaskRange", "decode", "encode"}
+PARTS = {"Charge", "Record", "ReusedTasks", "SubmittedTasks", "TaskRange", "decoder", "encode"}
 """The names that the module exports in addition to the records."""
 
 
@@ -31,13 +31,13 @@ def test_a_record_survives_storing_with_its_buffers() -> None:
     """Buffers that are views of other memory come back as bytes."""
     group = Results(1, [1], [1], [1], [0.5], [], [1])
     record = records.ResultsReceived(SlaveId("SLAVE-0"), group, [payload(1, [b"\x07"]), memoryview(b"large")])
-    restored = records.decode(records.encode(record))
+    restored = records.decoder()(records.encode(record))
     assert restored == records.ResultsReceived(SlaveId("SLAVE-0"), group, [payload(1, [b"\x07"]), b"large"])
 
 
 def test_bytes_that_are_no_record_are_refused() -> None:
     with pytest.raises(messagepack.MALFORMED):
-        records.decode(b"\x80")
+        records.decoder()(b"\x80")
 
 
 def test_a_range_of_tasks_is_named_by_its_ids_and_its_algorithm() -> None:

@@ -37,7 +37,7 @@ class Replay(Struct, eq=False):
         """Take the next record."""
         data = records.encode(record)
         self._stream.append((record, data))
-        self.rebuilt.record(records.decode(data))
+        self.rebuilt.record(records.decoder()(data))
         self.rebuilt.take_actions()  # drops the actions, which contain the same records
 
     def check(self, original: MasterState) -> None:

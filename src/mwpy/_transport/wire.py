@@ -11,7 +11,8 @@ message costs its receiver little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from mwpy._values import messagepack, messages
 from mwpy._values.errors import ProtocolError
@@ -71,7 +72,13 @@ _KINDS: dict[int, type[messages.Message]] = {
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
 _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
-_DECODERS = {kind: messagepack.decoder(kind) for kind in _KINDS.values()}
+
+
+@cache
+def _decoder(kind: type[messages.Message]) -> Callable[[Buffer], messages.Message]:
+    """Return what reads headers of a kind. It is made for the first one: a process meets few of the kinds, and to make
+    all of them takes 5 ms."""
+    return messagepack.decoder(kind)
 
 
 class Route:
@@ -87,8 +94,8 @@ class Route:
         self.to = to
         self.kinds = kinds
         self.max_header_bytes = max_header_bytes
-        self.readers = {_PREFIX[kind]: _DECODERS[kind] for kind in kinds}
-        """For the first two bytes of each of these messages: what reads the rest of its header."""
+        self.prefixes = {_PREFIX[kind]: kind for kind in kinds}
+        """Which of these kinds has which first two bytes."""
 
 
 _M = messages
@@ -162,11 +169,11 @@ def parse(frames: Sequence[Buffer], route: Route = ANY) -> tuple[messages.Messag
         ProtocolError: they are not a message.
     """
     first = memoryview(frames[0] if frames else b"")
-    read = route.readers.get(bytes(first[:2]))
-    if read is None or len(first) > route.max_header_bytes:
+    kind = route.prefixes.get(bytes(first[:2]))
+    if kind is None or len(first) > route.max_header_bytes:
         raise ProtocolError(_why_unreadable(frames, route))
     try:
-        message = read(first[2:])
+        message = _decoder(kind)(first[2:])
     except messagepack.MALFORMED as error:
         raise ProtocolError(f"a malformed {_KINDS[first[1]].__name__}: {error}") from error
     return message, frames[1:]

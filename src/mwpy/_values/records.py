@@ -5,12 +5,13 @@ applying the records of a master in their order to an empty `MasterState` gives 
 counts. Tags are the exception: a tag is any object and never leaves the master. The audit file shows records as text.
 Every other part that needs to know what happened also reads records.
 
-Each class is tagged with its name, so `encode` and `decode` can store a stream of records.
+Each class is tagged with its name, so `encode` and `decoder` can store a stream of records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -105,7 +106,7 @@ __all__ = [
     "Total",
     "ValuesLost",
     "ValuesReleased",
-    "decode",
+    "decoder",
     "encode",
 ]
 
@@ -486,5 +487,9 @@ Record = (
 encode: Callable[[Record], bytes] = messagepack.encode
 """Encode a record, to store it."""
 
-decode: Callable[[Buffer], Record] = messagepack.decoder(Record)  # type: ignore[arg-type]  # a union of classes
-"""Read what `encode` made. Raises one of `messagepack.MALFORMED` for everything else."""
+
+@cache
+def decoder() -> Callable[[Buffer], Record]:
+    """Return what reads what `encode` made. It raises one of `messagepack.MALFORMED` for everything else. It is made
+    when it is needed, because this takes 4 ms and few processes need it."""
+    return messagepack.decoder(Record)  # type: ignore[arg-type]  # a union of classes
