@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -28,6 +28,9 @@ from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords
 from mwpy._values.record_texts import CONTROLS, text_of, unescaped
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["AuditFile", "End", "Level", "read_ends", "read_totals", "text_of"]
 
@@ -159,7 +162,7 @@ def _total_of(parts: re.Match[str]) -> records.Total:
 
 def _lines(path: Path) -> Iterator[str]:
     """The lines of an audit file and its older parts, oldest first."""
-    older = [Path(f"{path}.{number}") for number in range(KEPT, 0, -1)]
+    older = [path.parent / f"{path.name}.{number}" for number in range(KEPT, 0, -1)]
     try:
         for part in (*(each for each in older if each.exists()), path):
             with part.open(encoding="utf-8", errors="replace", newline="\n") as lines:
@@ -229,7 +232,7 @@ class AuditFile:
         self._screen = TextWriter(_show, lambda count: f"mwpy: {count} lines are left out here\n", "mwpy-stderr")
         self._writer: TextWriter | None = None
         if path is not None and str(path) != os.devnull:
-            put = _put_on_standard_output if str(path) == "-" else _opened(Path(path), max_bytes).put
+            put = _put_on_standard_output if str(path) == "-" else _opened(path, max_bytes).put
             self._writer = TextWriter(WholeLines(put, _gap, self._report).write, _gap, "mwpy-audit")
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
@@ -257,9 +260,11 @@ class AuditFile:
         self._screen.close(CLOSE_S)
 
 
-def _opened(path: Path, max_bytes: int) -> RotatedFile:
+def _opened(path: str | Path, max_bytes: int) -> RotatedFile:
+    from pathlib import Path  # only here, because most processes have no audit file
+
     try:
-        return RotatedFile(path, max_bytes, KEPT)
+        return RotatedFile(Path(path), max_bytes, KEPT)
     except OSError as error:
         raise UsageError(
             f"cannot write the audit file {path}: {error.strerror}; give another --mw-audit-file"

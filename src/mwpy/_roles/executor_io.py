@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence, Sized
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,11 +20,13 @@ from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.state import LogGroup
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections
-from mwpy._roles.executor_future import Future
 from mwpy._roles.progress import ExecutorProgress, OpenProgress
 from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.log_messages import size_of
 from mwpy._values.policy import TaskPolicy
+
+if TYPE_CHECKING:
+    from mwpy._roles.executor_future import Future
 
 __all__ = ["ExecutorIo", "ExecutorIos", "Owner"]
 
@@ -191,6 +193,8 @@ class ExecutorIo:
             self._news = own
 
     def _divided(self, all_of_them: list[E]) -> tuple[list[E], list[E]]:
+        from mwpy._roles.executor_future import Future  # only here, because it loads concurrent.futures and logging
+
         own, others = list[E](), list[E]()
         for each in all_of_them:
             is_own = type(each.tag) is Future and each.tag.kill_by == self.owner.kill
@@ -298,4 +302,6 @@ def _divided(group: LogGroup, ids: Container[int]) -> tuple[LogGroup | None, Log
 
 
 def _without_futures(all_of_them: list[E]) -> list[E]:
+    from mwpy._roles.executor_future import Future  # only here, as above
+
     return [each for each in all_of_them if type(each.tag) is not Future]

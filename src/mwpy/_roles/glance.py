@@ -7,7 +7,6 @@ thread changes them, so a figure may be one group of tasks behind another one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 
 from msgspec import Struct
 
@@ -68,6 +67,8 @@ class Glance(Struct, eq=False):
 
     def html(self) -> str:
         """Return the figures as a table."""
+        from html import escape  # only here, because most masters are never shown in a notebook
+
         figures = self.figures()
         names = "".join(f"<th>{name}</th>" for name, _ in figures.named())
         numbers = "".join(f"<td>{number}</td>" for _, number in figures.named())

@@ -9,11 +9,14 @@ A file that was deleted or renamed can be written all the same, and the user mus
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from mwpy._roles.edges import RecordStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["StoreWatch"]
 

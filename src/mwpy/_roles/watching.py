@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from mwpy._roles.access import Access
 from mwpy._roles.meter import Figures
 from mwpy._roles.progress import Progress, ShowProgress, progress_of
-from mwpy._roles.reports import fetch_reports
 from mwpy._roles.summary import summary_of
 from mwpy._values.reports import Report
 
@@ -79,6 +78,8 @@ class Watching:
             ...     mw.cancel(report.task_id for report in mw.reports() if report.values["loss"] > 100)
             ...     left -= len(mw.results())
         """
+        from mwpy._roles.reports import fetch_reports  # only here, because it loads concurrent.futures
+
         return fetch_reports(self._reports_to)
 
     def summary(self) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from mwpy._system.live_line import undrawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["RotatedFile", "WholeLines", "put_on_stream"]
 
