@@ -1,4 +1,4 @@
-"""The handler of `logging` in a slave. Only slaves import this module, when they begin to run tasks."""
+"""The handler of `logging` in a slave. Only slaves and their template import this module."""
 
 from __future__ import annotations
 

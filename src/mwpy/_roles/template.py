@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Sequence
 
+from mwpy._roles import log_handler  # noqa: F401  # each slave needs it before its first task
 from mwpy._system import fork_safety, forks, memory
 from mwpy._transport.orders import Answer, TemplateOrders
 from mwpy._values.environment import SlaveSettings, TemplateSettings
