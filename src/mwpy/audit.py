@@ -70,11 +70,12 @@ _EVENTS = (
 )
 
 _UNSEEN_ON_SCREEN = re.compile(f"[{CONTROLS}]")
-_END = re.compile(
+# These two are compiled when a file is read, because a process that writes one needs neither.
+_END = (
     r"(?P<time>\S+) \[A\] (?P<sid>\S+) -> gone(?: while it ran (?P<running>task (?P<task>\d+)\b.*?, attempt \d+), "
     r"(?P<cause>[a-z -]+))?: (?P<reason>.*?)(?:; peak memory (?P<peak>[\d.]+ \w+))?"
 )
-_TOTAL = re.compile(
+_TOTAL = (
     r"\S+ \[A\] TOTAL (?P<algorithm>.*) on (?P<host>\S*): (?P<tasks>\d+) tasks?, (?P<failed>\d+) failed, "
     r"(?P<seconds>[\d.]+) s, longest (?P<longest_s>[\d.]+) s(?: of (?P<seconds_max>[\d.e+-]+) s)?"
     r"(?:, expected (?P<seconds_expected>[\d.e+-]+) s)?"
@@ -136,7 +137,7 @@ def read_totals(path: Path) -> list[records.Total]:
     for line in _lines(path):
         if " [A] INIT MASTER " in line:
             found.clear()
-        elif " [A] TOTAL " in line and (parts := _TOTAL.fullmatch(line.rstrip("\n"))) is not None:
+        elif " [A] TOTAL " in line and (parts := re.fullmatch(_TOTAL, line.rstrip("\n"))) is not None:
             total = _total_of(parts)
             found[total.algorithm, total.host] = total
     return list(found.values())
@@ -176,7 +177,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _end_of(line: str) -> End | None:
     text, *fields = line.removesuffix("\n").split("\t")
-    found = _END.fullmatch(text)
+    found = re.fullmatch(_END, text)
     if found is None:
         return None
     parts = {name: unescaped(value or "") for name, value in found.groupdict().items()}

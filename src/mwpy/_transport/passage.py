@@ -78,7 +78,7 @@ LAST_NUMBER = (1 << 32) - 1
 SLACK = 3
 """A file may be larger than its buffers, because it was larger before, but not more than so many times."""
 
-_NAME = re.compile(r"mwpy-[0-9a-f]{32}")
+_NAME = r"mwpy-[0-9a-f]{32}"
 _CREDENTIALS = struct.Struct("3i")
 _NUMBER = struct.Struct("=Q")
 
@@ -417,7 +417,7 @@ def connect(name: str) -> Passage | None:
         The passage; None if the agent is on another host or has another user, or if this process is out of file
         descriptors.
     """
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         return None
     with suppress(OSError):
         end = socket.socket(socket.AF_UNIX, _kind())

@@ -24,7 +24,7 @@ KINDS_KEPT = 50
 
 OTHER_KINDS = "other kinds"
 
-_FORM = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<percent>%)?\s*(?P<finish>,\s*finish)?", re.ASCII)
+_FORM = r"(?P<number>\d+(\.\d+)?)\s*(?P<percent>%)?\s*(?P<finish>,\s*finish)?"  # compiled when it is used
 
 
 class MaxFailures(Struct, frozen=True):
@@ -41,7 +41,7 @@ class MaxFailures(Struct, frozen=True):
         Raises:
             ValueError: it has no such form.
         """
-        found = _FORM.fullmatch(text.strip())
+        found = re.fullmatch(_FORM, text.strip(), re.ASCII)
         if found is not None:
             number, is_percentage = float(found["number"]), found["percent"] is not None
             if 0 < number <= 100 if is_percentage else number >= 1 and number.is_integer():

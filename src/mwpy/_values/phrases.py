@@ -32,7 +32,7 @@ def amount(count: int) -> str:
     return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
 
 
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(?:([KMGT])i?B?|B|bytes)?", re.IGNORECASE)
+_AMOUNT = r"(\d+(?:\.\d+)?) ?(?:([KMGT])i?B?|B|bytes)?"  # compiled when it is used, because few processes use it
 
 
 def bytes_in(text: str) -> int:
@@ -41,7 +41,7 @@ def bytes_in(text: str) -> int:
     Raises:
         ValueError: the text does not name a number of bytes.
     """
-    found = _AMOUNT.fullmatch(text.strip())
+    found = re.fullmatch(_AMOUNT, text.strip(), re.IGNORECASE)
     if found is None:
         raise ValueError("must be a number of bytes, such as 4000000000, 512 MB or 4 GB")
     number, unit = found.groups()

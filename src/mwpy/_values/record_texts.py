@@ -20,7 +20,7 @@ CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 """
 
 _UNSEEN = re.compile(f"[\\\\\t\n{CONTROLS}]")
-_ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
+_ESCAPE = r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})"
 
 
 def text_of(record: records.Record) -> str:
@@ -44,7 +44,7 @@ def escaped(text: str) -> str:
 
 def unescaped(text: str) -> str:
     """Return the text that `escaped` was given."""
-    return _ESCAPE.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
+    return re.sub(_ESCAPE, lambda found: found[0].encode().decode("unicode_escape"), text)
 
 
 def _text_of_slaves(record: records.Record) -> str:
