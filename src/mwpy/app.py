@@ -254,11 +254,14 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     published += options.for_agents(local=False)
     published += rest
-    if not only_here(options):
-        import mwpy.master  # noqa: F401  # now, because agents that connect all at once may leave no file to open
+    audit = None
+    if not only_here(options):  # now, because agents that connect all at once may leave no file to open
+        import mwpy.master  # noqa: F401
+    if not only_here(options) or options.audit_file or options.audit_level:  # before an agent starts, if it can fail
+        audit = _audit(options)
     return start(
         options,
-        audit=_audit(options),
+        open_audit=lambda: audit or _audit(options),
         key=_key(options),
         slave_command=published,
         local_command=_command_line(),

@@ -15,15 +15,14 @@ from mwpy._roles.access import FORKED, Access
 from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
 from mwpy._system import clock, process
 from mwpy._system.log_levels import log_levels
-from mwpy._values import records
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.options import Options
-from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy._roles.run_store import RunStore
+    from mwpy.audit import AuditFile
 
 __all__ = ["Computation", "start", "start_own_slave"]
 
@@ -108,7 +107,7 @@ os.register_at_fork(after_in_child=_leave_all_to_parent)
 def start(
     options: Options,
     *,
-    audit: AuditFile,
+    open_audit: Callable[[], AuditFile],
     key: str | None,
     slave_command: Sequence[str],
     local_command: Sequence[str],
@@ -118,7 +117,10 @@ def start(
 ) -> Computation:
     """Start a master: bind, write the resource file, start the local agent.
 
+    What an agent does not need is imported when it has started: the start of its slaves takes longest.
+
     Args:
+        open_audit: makes the audit file.
         key: the computation's key; None for a new one.
         slave_command: the command in the resource file that starts an agent with slaves.
         local_command: the command that starts an agent here; `MWPY_AGENT` gives it its options.
@@ -140,8 +142,9 @@ def start(
         store = None if options.run_database is None else _open_store(options, options.run_database, generation)
         if local_slaves and (store is None or not store.is_restart):
             first = start_agent(local_command, environment=environment, run=run_agent)
-        from mwpy._roles import master_parts  # this takes as long as the agent needs to start
+        from mwpy._roles import master_parts
 
+        audit = open_audit()
         core = _new_core(options, generation, connections, audit)
         if store is not None:
             store.read_into(core, options)
@@ -153,7 +156,7 @@ def start(
         if options.resource_file is not None:
             io.resource = _publish(options, options.resource_file, generation, connections, slave_command)
         where = " ".join(connections.addresses) or "for slaves on this machine"
-        audit.write([records.Started("MASTER", options.member_id, f"READY {where}")], clock.wall())
+        audit.write([master_parts.Started("MASTER", options.member_id, f"READY {where}")], clock.wall())
     except BaseException:
         if store is not None:
             store.close()
@@ -176,7 +179,7 @@ def _new_core(options: Options, generation: str, connections: Connections, audit
     settings = master_parts.settings_of(options, generation, only_here(options))
     room, files = connections.room, connections.max_open_files
     if room < FEW_AGENTS and not only_here(options):
-        audit.write([records.Notice(_about_room(room, files))], clock.wall())
+        audit.write([master_parts.Notice(_about_room(room, files))], clock.wall())
     return master_parts.MasterCore(replace(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
 
 
@@ -214,7 +217,7 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     )
     io = master_parts.MasterIo(master_parts.MasterCore(settings), slave, audit, clock, process.start)
     io.outcomes = LiveOutcomes(slave)
-    audit.write([records.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
+    audit.write([master_parts.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mwpy._roles.computation import Computation, start, start_own_slave
 from mwpy._system.process import count_cores
 from mwpy._values.environment import AGENT
 from mwpy._values.errors import UsageError
 from mwpy._values.options import Options
-from mwpy.audit import AuditFile
+
+if TYPE_CHECKING:
+    from mwpy.audit import AuditFile
 
 __all__ = ["module_path", "start_local"]
 
@@ -31,12 +34,12 @@ def start_local(slaves: int | None, options: Options, run_agent: Callable[[], in
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     file = options.resource_file
     if slaves == 0 and file is None:
-        return start_own_slave(options, AuditFile())
+        return start_own_slave(options, _without_a_file())
     command = [sys.executable, *AGENT]
     elsewhere = ["--mw-slave", "--mw-resource-file", file, *options.for_agents(local=False)] if file is not None else []
     return start(
         options,
-        audit=AuditFile(),
+        open_audit=_without_a_file,
         key=None,
         slave_command=[*command, *elsewhere],
         local_command=command,
@@ -44,6 +47,12 @@ def start_local(slaves: int | None, options: Options, run_agent: Callable[[], in
         environment={"PYTHONPATH": module_path()},
         run_agent=run_agent,
     )
+
+
+def _without_a_file() -> AuditFile:
+    from mwpy.audit import AuditFile  # when the agent has started
+
+    return AuditFile()
 
 
 def module_path() -> str:

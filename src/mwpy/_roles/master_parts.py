@@ -6,8 +6,9 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.master_io import MasterIo
 from mwpy._system import clock
 from mwpy._values.options import Options
+from mwpy._values.records import Notice, Started
 
-__all__ = ["MasterCore", "MasterIo", "settings_of"]
+__all__ = ["MasterCore", "MasterIo", "Notice", "Started", "settings_of"]
 
 SAVING_S = 60.0
 SAVING_SHARE = 0.1
