@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import io
-import json
 import os
 import signal
 import sys
@@ -141,6 +140,8 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     for name in (SLAVE_VARIABLE, FAULT_HANDLER):  # a program that a task starts is no slave
         os.environ.pop(name, None)
     if described == EXAMINED:
+        import json
+
         from mwpy._system import packages
 
         print(json.dumps(packages.imported()))

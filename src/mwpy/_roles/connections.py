@@ -5,7 +5,6 @@ A master that only its own agents can join opens no port, has no key, and does n
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,8 +12,10 @@ from contextlib import contextmanager, suppress
 from msgspec import Struct
 
 from mwpy._system import clean_fork, open_files, process
+from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
 from mwpy._values.environment import AGENT_VARIABLE, MASTER_VARIABLE
+from mwpy._values.messagepack import encode_json
 from mwpy._values.options import Options
 
 __all__ = ["AgentStarter", "Connections", "directions", "only_here", "open_connections"]
@@ -119,8 +120,8 @@ def only_here(options: Options) -> bool:
 
 def directions(options: Options, slaves: int) -> dict[str, str]:
     """Return the variables that make a process an agent of this master, with this many slaves."""
-    words = ["--mw-slave", "--mw-member-id", options.member_id]
+    words = ["--mw-slave", "--mw-member-id", encodable(options.member_id)]
     words += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
     words += ["--mw-grace-period", str(options.grace_period)]
     words += ["--mw-client-timeout", str(options.silence_s()), *options.for_agents(local=True)]
-    return {AGENT_VARIABLE: json.dumps(words)}
+    return {AGENT_VARIABLE: encode_json(words).decode()}

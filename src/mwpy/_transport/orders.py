@@ -6,16 +6,17 @@ its standard output and error. The agent gives one order at a time, and never wa
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
+from mwpy._transport.error_texts import encodable
 from mwpy._values.environment import SlaveSettings
+from mwpy._values.messagepack import MALFORMED, encode_json, json_decoder
 
 __all__ = ["AgentOrders", "Answer", "TemplateOrders", "open_orders"]
 
@@ -63,8 +64,8 @@ class AgentOrders:
         found: list[Answer] = []
         with suppress(OSError):
             while data := self._socket.recv(MOST_BYTES):
-                with suppress(ValueError, TypeError):
-                    found.append(Answer(**json.loads(data)))
+                with suppress(*MALFORMED):
+                    found.append(json_decoder(Answer)(data))
         return found
 
     def close(self) -> None:
@@ -103,8 +104,9 @@ class TemplateOrders:
 
     def answer(self, answer: Answer) -> None:
         """Answer the order. If the agent has ended, do nothing: the next `take` returns None."""
+        sent = replace(answer, unsafe=encodable(answer.unsafe), failure=encodable(answer.failure))
         with suppress(OSError):
-            self._socket.send(json.dumps(asdict(answer)).encode())
+            self._socket.send(encode_json(sent))
 
     def close(self) -> None:
         """Close this end."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from mwpy._values.errors import UsageError
+from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json_decoder
 
 __all__ = [
     "AGENT",
@@ -24,6 +23,7 @@ __all__ = [
     "MASTER_VARIABLE",
     "MEMORY_VARIABLE",
     "SLAVE_VARIABLE",
+    "UNREADABLE",
     "MasterStream",
     "SlaveSettings",
     "TemplateSettings",
@@ -73,6 +73,9 @@ shared memory."""
 
 BREAKPOINT_VARIABLE = "PYTHONBREAKPOINT"
 """Names the function that `breakpoint()` calls."""
+
+UNREADABLE = (*MALFORMED, *NOT_ENCODABLE)
+"""What reading a variable raises that mwpy has not written."""
 
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
 
@@ -129,7 +132,7 @@ class SlaveSettings(Struct, frozen=True):
 
     def to_json(self) -> str:
         """Return the settings as text for the environment."""
-        return json.dumps(asdict(self))
+        return encode_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> SlaveSettings:
@@ -139,8 +142,8 @@ class SlaveSettings(Struct, frozen=True):
             UsageError: the text does not have this form; probably a person set the variable.
         """
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
+            return json_decoder(cls)(text)
+        except UNREADABLE as error:
             raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
 
 
@@ -157,7 +160,7 @@ class TemplateSettings(Struct, frozen=True):
 
     def to_json(self) -> str:
         """Return the settings as text for the environment."""
-        return json.dumps(asdict(self))
+        return encode_json(self).decode()
 
 
 class MasterStream(Struct, frozen=True):
@@ -179,7 +182,7 @@ class MasterStream(Struct, frozen=True):
 
     def to_json(self) -> str:
         """Return the settings as text for the environment."""
-        return json.dumps(asdict(self))
+        return encode_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> MasterStream:
@@ -189,8 +192,8 @@ class MasterStream(Struct, frozen=True):
             UsageError: the text does not have this form; probably a person set the variable.
         """
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
+            return json_decoder(cls)(text)
+        except UNREADABLE as error:
             raise UsageError(f"{MASTER_VARIABLE} is set, but not by a master ({error}): unset it") from error
 
 
@@ -201,6 +204,6 @@ def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:
         UsageError: the text is not such a value; probably a person set the variable.
     """
     try:
-        return TemplateSettings(**json.loads(text))
-    except (ValueError, TypeError):
+        return json_decoder(TemplateSettings)(text)
+    except UNREADABLE:
         return SlaveSettings.from_json(text)

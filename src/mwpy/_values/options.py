@@ -6,7 +6,6 @@ algorithm gets the other arguments, in their order. The argument `--` ends the o
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -22,9 +21,11 @@ from mwpy._values.environment import (
     END_VARIABLE,
     KEY_VARIABLE,
     MEMORY_VARIABLE,
+    UNREADABLE,
 )
 from mwpy._values.errors import UsageError
 from mwpy._values.max_failures import MaxFailures
+from mwpy._values.messagepack import json_decoder
 from mwpy._values.option_table import (
     DEFAULT_CLIENT_TIMEOUT_S,
     DEFAULT_MEMBER_ID,
@@ -212,12 +213,9 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 def _directions(text: str) -> list[str]:
     try:
-        words = json.loads(text)
-    except ValueError:
-        words = None
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"{AGENT_VARIABLE} is set, but not by a master: unset it")
-    return words
+        return json_decoder(list[str])(text)
+    except UNREADABLE as error:
+        raise UsageError(f"{AGENT_VARIABLE} is set, but not by a master: unset it") from error
 
 
 def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
