@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.integration.apps.stage import Stage, slaves_of, until
 
@@ -28,6 +29,54 @@ def test_a_master_that_nobody_else_can_join_loads_no_zeromq_and_neither_does_its
     run = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == [False, False, False]
+
+
+UNNEEDED = {
+    *("bz2", "concurrent.futures", "csv", "email", "html", "importlib.metadata", "json", "logging", "lzma", "pathlib"),
+    *("pkgutil", "random", "shutil", "tempfile", "urllib.parse", "zipfile"),
+    *("cloudpickle", "joblib", "sqlite3", "zmq"),
+    *("mwpy._batch", "mwpy._database", "mwpy._doctor", "mwpy._simulation", "mwpy._transport.link"),
+    *("mwpy._roles.executor_future", "mwpy._roles.frames", "mwpy._roles.inquirer", "mwpy._roles.log_handler"),
+    *("mwpy._roles.overseer", "mwpy._roles.run_store", "mwpy.executor", "mwpy.joblib", "mwpy.resource_file"),
+}
+"""Modules that no process needs before the first result, except `logging` and its handler in a slave."""
+
+FIRST_RESULT = """
+import sys
+before = {*sys.modules}
+import mwpy
+import functions_of_user
+with mwpy.local_master(slaves=1) as mw:
+    [result] = mw.map_results(functions_of_user.loaded, [None])
+    master = {*sys.modules}
+print(*sorted(master - before))
+print(*sorted({*result.value} - before))
+"""
+
+AGENT = """
+import sys
+before = {*sys.modules}
+import mwpy._roles.local_start, mwpy._roles.slave_command, mwpy._roles.agent, mwpy.audit
+print(*sorted({*sys.modules} - before))
+"""
+
+
+def test_until_the_first_result_no_process_loads_what_it_does_not_need(tmp_path: Path) -> None:
+    """Three processes load at the same time, and nothing else takes as long in a launch. What pays for an import at
+    the top of a module is that each process uses it; other modules are imported in the functions that use them."""
+    (tmp_path / "functions_of_user.py").write_text("import sys\n\ndef loaded(_=None):\n    return [*sys.modules]\n")
+
+    def lines(program: str) -> list[set[str]]:
+        run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return [{*line.split()} for line in run.stdout.splitlines()]
+
+    master, slave = lines(FIRST_RESULT)
+    [agent] = lines(AGENT)
+    assert {"mwpy.master", "functions_of_user"} <= master
+    assert {"mwpy.slave", "functions_of_user"} <= slave
+    assert not master & (UNNEEDED | {"mwpy.slave", "mwpy._roles.agent"})
+    assert not slave & (UNNEEDED | {"mwpy.audit", "mwpy.master"}) - {"logging", "mwpy._roles.log_handler"}
+    assert not agent & (UNNEEDED | {"mwpy.master", "mwpy._core.master"})
 
 
 def test_a_hundred_megabytes_travel_there_and_back() -> None:

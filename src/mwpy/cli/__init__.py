@@ -8,9 +8,9 @@ called. Modules with an underscore are shared by commands.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from mwpy._values.errors import ExitCode
 from mwpy.app import report_errors, version_string
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     match arguments:
-        case [command, *rest] if command in commands():
+        case [command, *rest] if _is_command(command):
             module = importlib.import_module(f"mwpy.cli.{command}")
             try:
                 return int(module.main(rest))
@@ -42,8 +42,15 @@ def _run(arguments: list[str]) -> int:
     return ExitCode.USAGE
 
 
+def _is_command(name: str) -> bool:
+    """Whether a name is one of `commands()`. It lists no folder, because each template asks it when it starts."""
+    return name.isidentifier() and not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None
+
+
 def commands() -> list[str]:
     """Return the names of the commands that are modules here."""
+    import pkgutil  # only here, as above
+
     return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
 
 
