@@ -94,7 +94,7 @@ def test_main_in_an_interactive_interpreter_is_refused(stage: Stage) -> None:
     assert "mwpy.local_master()" in interpreter.err
 
 
-@pytest.mark.parametrize("name", ["queue", "json", "ctypes", "zmq"])
+@pytest.mark.parametrize("name", ["queue", "hashlib", "ctypes", "zmq"])
 def test_a_file_that_hides_a_module_is_named(stage: Stage, name: str) -> None:
     """It makes the import of mwpy fail, or the start of a master, an agent or a slave, or a task.
 

@@ -98,7 +98,8 @@ def test_results_survive_a_kill_every_tenth_of_a_second(
 def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
     """It is stopped for longer than the master waits for it, and is lost once. Late results do not count. Its tasks
     were lost because it was stopped, so it is a new agent from then on."""
-    master = stage.master("count.py", "--seconds", 12, "--milliseconds", 5, "--listen", 1, *SHORT)
+    enough = stage.folder / "enough"
+    master = stage.master("count.py", "--until", enough, "--milliseconds", 5, "--listen", 1, *SHORT)
     agents = [stage.agent("count.py", *SHORT, "--mw-reconnect-seconds", 1) for _ in range(2)]
     until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
     stopped_at = time.monotonic()
@@ -108,6 +109,7 @@ def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
     until(lambda: time.monotonic() > stopped_at + 3 * TIMEOUT_S, "three timeouts")
     agents[0].send(signal.SIGCONT)
     until(lambda: "SLAVE-2 <- " in stage.audit.read_text(), "tasks at the agent that came back")
+    enough.touch()
     assert all_came_once(master) > 100
     assert [agent.end() for agent in agents] == [0, 0], agents[0].err
     assert "the master is lost: this agent was stopped for" in agents[0].err

@@ -55,7 +55,8 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         submitted = 1
     end = time.monotonic() + asked.seconds
     while True:
-        more = submitted < asked.tasks and time.monotonic() < end
+        enough = time.monotonic() >= end or (asked.until and Path(asked.until).exists())
+        more = submitted < asked.tasks and not enough
         if more:
             for number in range(submitted, min(asked.tasks, submitted + mw.upto_target_number())):
                 mw.submit(work.task(number, asked.milliseconds), tag=number)
@@ -85,6 +86,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, default=1 << 40, help="how many tasks at most")
     parser.add_argument("--seconds", type=float, default=1e9, help="for how long tasks are submitted")
+    parser.add_argument("--until", default="", help="a file that ends this sooner")
     parser.add_argument("--milliseconds", type=float, default=0.0, help="how long each takes")
     parser.add_argument("--after", default="", help="a file that must be there before the first task")
     parser.add_argument("--linger", default="", help="the file by which a task sees that it was tried before")
