@@ -58,7 +58,7 @@ class World:
     def close(self, linger_s: float = 0.0) -> None: ...
 
     def fate(self) -> type[records.Record]:
-        """What became of the agent."""
+        """Whether the agent is away or lost."""
         ends = [each for each in self.trail if isinstance(each, records.AgentAway | records.AgentLost)]
         assert len(ends) == 1, self.trail
         return type(ends[0])
