@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.integration.apps.stage import Stage
 
-from mwpy._core.agent.watch import SILENT_S
+from mwpy._core.agent.watch import AGAIN_S, LATE_S, SILENT_S
+from mwpy._roles.stretches import STRETCH_S
 from mwpy._roles.task_runner import GATHER_S
 
 PROMISED_S = 0.05
@@ -15,9 +16,12 @@ SCHEDULING_S = 0.15
 
 
 def test_the_delays_of_a_result_add_up_to_the_promised_time() -> None:
-    """A slave gathers results for some time. The agent reads the journal of a slave that is silent for longer."""
+    """A slave gathers results for some time. The agent reads the journal of a slave that is silent for longer. It looks
+    twice for results that are in no journal."""
     assert 0 < GATHER_S < SILENT_S
     assert GATHER_S + SILENT_S <= PROMISED_S
+    assert 0 < STRETCH_S < LATE_S
+    assert LATE_S + AGAIN_S <= PROMISED_S
 
 
 def test_a_finished_result_leaves_its_slave_at_once_even_if_the_next_task_takes_an_hour(stage: Stage) -> None:

@@ -7,7 +7,7 @@ import pytest
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentActions, AgentSettings, Heard, JournalRead, MemoryRead, SlaveHeard
 from mwpy._core.agent.trust import MISSING_S
-from mwpy._core.agent.watch import CHECK_S, SILENT_S
+from mwpy._core.agent.watch import AGAIN_S, CHECK_S, LATE_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 
@@ -27,6 +27,11 @@ def core() -> AgentCore:
     return core
 
 
+def look(number: int) -> float:
+    """When the agent looks for the results of the silent slave, for the first or a later time."""
+    return 1.0 + LATE_S + (number - 1) * AGAIN_S
+
+
 def silent(core: AgentCore, started: int, now: float) -> AgentActions:
     """The journal is read and empty, while the slave runs the task at this position."""
     core.decide(now)
@@ -37,23 +42,23 @@ def silent(core: AgentCore, started: int, now: float) -> AgentActions:
 
 def test_they_are_given_back_if_the_slave_stays_at_its_task(core: AgentCore) -> None:
     """The task that runs is not given back, and no later one."""
-    assert not silent(core, 6, 1.0 + SILENT_S).to_master
-    [outgoing] = silent(core, 6, 1.0 + 2 * SILENT_S).to_master
+    assert not silent(core, 6, look(1)).to_master
+    [outgoing] = silent(core, 6, look(2)).to_master
     assert outgoing.message == messages.Revoked(1, [5], [1], [1], late=True)
-    core.decide(1.0 + 3 * SILENT_S)
+    core.decide(look(3))
     assert not core.take_actions().read_journal
 
 
 def test_they_stay_with_a_slave_that_goes_on(core: AgentCore) -> None:
     for number, started in enumerate((6, 7, 10), 1):
-        assert not silent(core, started, 1.0 + number * SILENT_S).to_master
-    [outgoing] = silent(core, 10, 1.0 + 4 * SILENT_S).to_master
+        assert not silent(core, started, look(number)).to_master
+    [outgoing] = silent(core, 10, look(4)).to_master
     assert outgoing.message == messages.Revoked(1, [5, 9], [4, 1], [1, 1], late=True)
 
 
 def test_their_results_are_dropped_if_they_come_after_all(core: AgentCore) -> None:
     for number in (1, 2):
-        silent(core, 7, 1.0 + number * SILENT_S)
+        silent(core, 7, look(number))
     group = messages.Results(1, [5], [3], [1], [0.75], [], plain=True)
     frames = wire.encode(group, [groups.payload(3, [b"\1", b"\2", b"\3"])])
     core.handle(SlaveHeard(1, group, frames), 2.0)
@@ -63,8 +68,8 @@ def test_their_results_are_dropped_if_they_come_after_all(core: AgentCore) -> No
 
 
 def test_no_task_is_late_before_the_first_of_a_portion_has_ended(core: AgentCore) -> None:
-    silent(core, 5, 1.0 + SILENT_S)
-    core.decide(1.0 + 2 * SILENT_S)
+    silent(core, 5, look(1))
+    core.decide(look(2))
     assert not core.take_actions().read_journal
 
 
@@ -75,8 +80,8 @@ def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: 
         core.handle(SlaveHeard(1, state, wire.encode(state, [b"state"])), 1.0)
         core.decide(1.0)
     first = core.take_actions().to_master
-    silent(core, 7, 1.0 + SILENT_S)
-    second = silent(core, 7, 1.0 + 2 * SILENT_S).to_master
+    silent(core, 7, look(1))
+    second = silent(core, 7, look(2)).to_master
     sent = [outgoing.message for outgoing in (*first, *second)]
     assert sent[-2:] == [messages.Checkpoint(1, 6, 1), messages.Revoked(1, [5], [2], [1], late=True)]
 
@@ -88,6 +93,6 @@ def test_a_slave_is_trusted_although_its_results_are_in_no_journal(core: AgentCo
 
 
 def test_nonsense_in_the_memory_gives_nothing_back(core: AgentCore) -> None:
-    silent(core, 99, 1.0 + SILENT_S)
-    core.decide(1.0 + 2 * SILENT_S)
+    silent(core, 99, look(1))
+    core.decide(look(2))
     assert not core.take_actions().read_journal

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mwpy._roles import stretches
-from mwpy._roles.stretches import Stretches
+from mwpy._roles.stretches import STRETCH_S, Stretches
 from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, message_checks, messages
@@ -131,6 +131,14 @@ def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:
     clock[:] = [0.0, 0.004]
     slave.run(abs, *range(5))
     assert [group.counts for group, _ in slave.sent] == [[3], [2]]
+
+
+def test_results_of_short_tasks_are_sent_less_often(slave: _Slave, clock: list[float]) -> None:
+    """With these, each task takes two looks at the clock: 2 ms."""
+    clock[:] = [0.0, 0.001]
+    slave.run(abs, *range(40))
+    assert [group.counts for group, _ in slave.sent] == [[18], [18], [4]]
+    assert 17 * 0.002 < STRETCH_S < 18 * 0.002
 
 
 def test_results_do_not_wait_for_the_tasks_after_a_long_one(slave: _Slave, clock: list[float]) -> None:

@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["STRETCH_S", "Stretches"]
 
-STRETCH_S = 0.02
-"""Seconds after which the results of a stretch are sent. A message of results takes about 0.7 ms of processor time in
-agent and master. It is less than `SILENT_S`, after which the agent searches for late results."""
+STRETCH_S = 0.035
+"""Seconds after which the results of a stretch are sent. A message of results takes about 1 ms of processor time in
+agent and master. It is less than `LATE_S`, after which the agent searches for late results."""
+
+SHORT_S = 0.003
+"""If tasks take more than this, their results are sent after half of this time: the next task may take longer."""
 
 STRETCH_BYTES = 256 * 1024
 """About how many bytes of results are sent together at most."""
@@ -59,8 +62,8 @@ class _Gathered(Struct, eq=False):
 
     algorithm: int
     """The number of the algorithm of all their tasks."""
-    until: float
-    """When to send them."""
+    began: float
+    """When the first of these tasks began."""
     tasks: list[int] = field(default_factory=list)
     """The first tasks of ranges, in the order in which the tasks ran."""
     counts: list[int] = field(default_factory=list)
@@ -84,9 +87,9 @@ class _Gathered(Struct, eq=False):
             self.counts.append(count)
             self.attempts.append(attempt)
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self, now: float, patience_s: float) -> bool:
         """Whether they should be sent now. A failure does not wait for the next task, because it may stop the run."""
-        return bool(self.failed) or now >= self.until or self.size > STRETCH_BYTES
+        return bool(self.failed) or now >= self.began + patience_s or self.size > STRETCH_BYTES
 
 
 class Stretches(Struct, eq=False):
@@ -137,7 +140,7 @@ class Stretches(Struct, eq=False):
             gathered.add(span.first + ran, count, span.attempt)
             ran += count
             large = self._encode_last(gathered)
-            if large or gathered.is_due(now):
+            if large or gathered.is_due(now, STRETCH_S if now - began <= count * SHORT_S else STRETCH_S / 2):
                 self.flush(large)
                 gathered = self._begin(span, now)
             is_timed = now - began > count * TIMED_S
@@ -147,7 +150,7 @@ class Stretches(Struct, eq=False):
         return ran
 
     def _begin(self, span: WaitingTasks, now: float) -> _Gathered:
-        self._gathered = _Gathered(span.number, now + STRETCH_S)
+        self._gathered = _Gathered(span.number, now)
         return self._gathered
 
     def _add_failure(self, gathered: _Gathered, error: BaseException) -> None:

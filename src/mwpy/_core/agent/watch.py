@@ -2,7 +2,8 @@
 
 *Silence.* A slave sends results in groups. Its journal holds the results that it has not sent. A long task must not
 delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
-nothing for `SILENT_S`. If the master fixes the size of groups, only the slave sends results.
+nothing for `SILENT_S`, or `LATE_S` (see `late.py`). If the master fixes the size of groups, only the slave sends
+results.
 
 *Shared memory.* A task may overwrite the memory that its slave shares with the agent. The slave may then wait forever,
 or its results may be lost. So the agent checks the memory of a slave that holds tasks and has sent nothing for
@@ -29,10 +30,17 @@ from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.state import AgentState
 from mwpy._core.moments import known
 
-__all__ = ["CHECK_S", "EXIT_S", "KILLED_TOO_S", "SILENT_S", "Watch"]
+__all__ = ["AGAIN_S", "CHECK_S", "EXIT_S", "KILLED_TOO_S", "LATE_S", "SILENT_S", "Watch"]
 
 SILENT_S = 0.025
 """The journal of a busy slave is read after this many seconds of silence: half of the time that a result may wait."""
+
+LATE_S = 0.04
+"""The same while it runs tasks of portions. It sends their results itself before that, unless a task takes long."""
+
+AGAIN_S = 0.01
+"""Seconds from this look to the next one, which shows whether it is still at the same task. By then, a result has
+waited for as long as it may."""
 
 CHECK_S = 5.0
 """Seconds of silence of a busy slave after which the shared memory is checked, and between two checks."""
@@ -53,7 +61,7 @@ class Watch(Struct, eq=False):
 
     def active(self, child: Child, now: float) -> None:
         """A slave sent something, or got tasks while it had none: its silence begins now."""
-        child.read_journal_at = now + SILENT_S if self.reads_journals and child.held else None
+        child.read_journal_at = now + _patience_s(child) if self.reads_journals and child.held else None
         child.check_at = now + CHECK_S if child.held else None
         child.missing_from = None
 
@@ -63,7 +71,7 @@ class Watch(Struct, eq=False):
 
     def look_again(self, child: Child, now: float) -> None:
         """Results wait in the slave, outside of its journal: look once more where it is."""
-        child.read_journal_at = now + SILENT_S if self.reads_journals else None
+        child.read_journal_at = now + AGAIN_S if self.reads_journals else None
 
     def stream_ended(self, child: Child, now: float) -> None:
         """The slave closed its stream. If it is to be killed anyway, that is not put off."""
@@ -105,3 +113,8 @@ class Watch(Struct, eq=False):
         if child.collect_at is not None and now >= child.collect_at:
             child.collect_at = child.kill_at = None
             actions.collect.append(child.number)
+
+
+def _patience_s(child: Child) -> float:
+    """The silence after which the agent looks for the results of a slave that holds tasks, in seconds."""
+    return LATE_S if child.held[0].is_portion else SILENT_S
