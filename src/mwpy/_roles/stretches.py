@@ -39,7 +39,7 @@ STRETCH_S = 0.035
 agent and master. It is less than `LATE_S`, after which the agent searches for late results."""
 
 SHORT_S = 0.003
-"""If the last tasks took more than this, the results are sent after half of `STRETCH_S`: the next task may take longer."""
+"""If the last tasks took more than this, results are sent after half of `STRETCH_S`: the next task may take longer."""
 
 STRETCH_BYTES = 256 * 1024
 """About how many bytes of results are sent together at most."""
