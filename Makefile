@@ -45,7 +45,7 @@ DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.p
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers dist docs clean
+.PHONY: help ping check test test-core test-simulation test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -132,6 +132,9 @@ bench-database: $(VENV)/installed-for-tests ## measure what the run database cos
 bench-peers: ## compare with other libraries, for an hour (ROUNDS=3 WORKLOADS=W1,W2 PEERS=ray,joblib)
 	$(MAKE) VENV=$(PEERS_VENV) $(PEERS_VENV)/installed-peers
 	$(PEERS_VENV)/bin/python -m bench.peers --rounds $(ROUNDS) --workloads '$(WORKLOADS)' --peers '$(PEERS)'
+
+bench-costs: $(VENV)/installed-for-tests ## measure in which process and thread the processor time of a task goes
+	$(BIN)/python -m bench.costs
 
 dist: $(VENV)/installed-for-tests ## build the wheel and the source distribution into dist/, and check them
 	rm -rf dist

@@ -48,3 +48,22 @@ def test_a_table_compares_mwpy_with_each_library_and_names_the_missing_ones(tmp_
     assert [own["reached"]["rounds"], other["mwpy_to_library"]["rounds"]] == [2, 2]
     assert missing["reason"] == "parsl is not installed"
     assert len(found["measurements"]) == 6
+
+
+def test_the_costs_of_a_task_are_those_of_all_parts_of_mwpy() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "bench.costs", "singly", "unordered", "round_trips", "idle"],
+        cwd=ROOT,
+        env=os.environ | {"BENCH_QUICK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    names = [line.partition(":")[0] for line in lines]
+    assert names == [name for name in ("singly", "unordered", "round_trips", "idle") for _ in range(3)]
+    for line in lines[:9]:
+        parts = line.rpartition(": ")[2].split(", ")
+        assert [part.split()[0] for part in parts] == ["I/O", "agent", "algorithm", "slaves"]

@@ -1,0 +1,151 @@
+"""Where the processor time of a task goes: in which process, and in which thread of the master.
+
+    python -m bench.costs
+    python -m bench.costs singly idle
+
+The tasks are those of `bench/peers/workloads.py`, with two slaves. A first run warms up. To see in which functions the
+time goes, sample all processes meanwhile, for example with py-spy:
+
+    py-spy record --subprocesses --threads --format raw --output samples.txt -- python -m bench.costs singly
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from bench.peers import functions
+from bench.peers.processes import descendants
+from bench.peers.workloads import ELEMENTS, QUICK, SHARED_ELEMENTS, WORKERS
+
+import mwpy
+
+if TYPE_CHECKING:
+    from typing import Any
+
+RUNS = 3
+
+WINDOW = 10_000
+"""How many tasks wait or run if they are submitted singly."""
+
+IDLE_S = 0.1 if QUICK else 60.0
+IDLE_SLAVES = WORKERS if QUICK else 64
+
+NAMES = {"mwpy-agent": "agent", "mwpy-template": "template"}
+"""The parts that have a name for the operating system."""
+
+
+class Workload(NamedTuple):
+    """A workload: how many tasks it has, and a function that runs a number of them and returns their values."""
+
+    count: int
+    run: Callable[[mwpy.Master, int], Iterable[Any]]
+    slaves: int = WORKERS
+
+
+def singly(mw: mwpy.Master, count: int) -> Iterable[Any]:
+    waiting, unread = iter(range(count)), 0
+    mw.set_target_number(WINDOW)
+    while True:
+        for _, item in zip(range(mw.upto_target_number()), waiting, strict=False):
+            mw.submit(mwpy.task(functions.nothing, item))
+            unread += 1
+        if not unread:
+            return
+        mw.loop()
+        for result in mw.results():
+            unread -= 1
+            yield result.value
+
+
+def round_trips(mw: mwpy.Master, count: int) -> Iterable[Any]:
+    for number in range(count):
+        mw.submit(mwpy.task(functions.nothing, number))
+        mw.loop()
+        yield from (result.value for result in mw.results())
+
+
+def arrays(mw: mwpy.Master, count: int) -> Iterable[Any]:
+    import numpy as np
+
+    return mw.map(functions.same, [np.zeros(ELEMENTS)] * count)
+
+
+def shared_array(mw: mwpy.Master, count: int) -> Iterable[Any]:
+    import numpy as np
+
+    shared = mw.share(np.ones(SHARED_ELEMENTS))
+    return mw.starmap(functions.sum_of_part, ((shared, part, count) for part in range(count)))
+
+
+def idle(mw: mwpy.Master, count: int) -> Iterable[Any]:
+    mw.loop(IDLE_S)
+    return range(count)
+
+
+WORKLOADS = {
+    "singly": Workload(200_000, singly),
+    "bulk": Workload(2_000_000, lambda mw, count: mw.map(functions.nothing, range(count))),
+    "unordered": Workload(2_000_000, lambda mw, count: mw.imap_unordered(functions.nothing, range(count))),
+    "round_trips": Workload(1000, round_trips),
+    "arrays": Workload(400, arrays),
+    "shared_array": Workload(200, shared_array),
+    "idle": Workload(1, idle, IDLE_SLAVES),
+}
+
+
+def threads() -> dict[Path, str]:
+    """Return the files that say how long each thread has used a processor, and to which part of mwpy it belongs. All
+    slaves together are one part."""
+    found: dict[Path, str] = {}
+    master = os.getpid()
+    for process in (master, *descendants(master)):
+        for thread in Path(f"/proc/{process}/task").glob("*"):
+            part = NAMES.get((thread / "comm").read_text(encoding="utf-8").strip(), "slaves")
+            if process == master:
+                part = "algorithm" if thread.name == str(master) else "I/O"
+            found[thread / "schedstat"] = part
+    return found
+
+
+def used(files: dict[Path, str]) -> Counter[str]:
+    """Return how many seconds each part has used a processor."""
+    seconds: Counter[str] = Counter()
+    for file, part in files.items():
+        seconds[part] += int(file.read_text(encoding="ascii").split()[0]) / 1e9
+    return seconds
+
+
+def measure(workload: Workload) -> Iterable[str]:
+    """Yield a line for each run: how long a task took, and how much processor time it used, in microseconds."""
+    count = max(1, workload.count // 1000) if QUICK else workload.count
+    with mwpy.local_master(workload.slaves) as mw:
+        assert len([*workload.run(mw, max(1, count // 10))]) == max(1, count // 10)
+        files = threads()
+        for _ in range(RUNS):
+            before, began = used(files), time.perf_counter()
+            assert len([*workload.run(mw, count)]) == count
+            took = time.perf_counter() - began
+            costs = used(files) - before
+            parts = ", ".join(f"{part} {seconds / count * 1e6:.2f}" for part, seconds in sorted(costs.items()))
+            yield f"{took / count * 1e6:.2f} µs; processor time {costs.total() / count * 1e6:.2f} µs: {parts}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.costs")
+    parser.add_argument("workloads", nargs="*", help=f"some of {', '.join(WORKLOADS)} (default: all)")
+    chosen = parser.parse_args().workloads or [*WORKLOADS]
+    if unknown := {*chosen} - {*WORKLOADS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    for name in chosen:
+        for line in measure(WORKLOADS[name]):
+            print(f"{name}: a task took {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
