@@ -41,7 +41,7 @@ NICE := nice -n 10
 export PYTHONDONTWRITEBYTECODE :=
 
 # The files of test-documents, and the folders of the other parts. `test-processes-m-z` runs everything that has no part.
-DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,bench_peers dist docs examples pack)
+DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack)
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
@@ -135,6 +135,7 @@ bench-peers: ## compare with other libraries, for an hour (ROUNDS=3 WORKLOADS=W1
 
 bench-costs: $(VENV)/installed-for-tests ## measure in which process and thread the processor time of a task goes
 	$(BIN)/python -m bench.costs
+	$(BIN)/python -m bench.encryption
 
 dist: $(VENV)/installed-for-tests ## build the wheel and the source distribution into dist/, and check them
 	rm -rf dist

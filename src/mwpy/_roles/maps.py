@@ -218,6 +218,9 @@ class Maps(Watching):
         Returns:
             A generator of results. The tag of each is its call.
 
+            Each call may have another function and other policies, so each is a task of its own. For many short calls
+            of one function, `imap_unordered` and `map_results` are faster.
+
         Examples:
             >>> for result in mw.as_completed([square.task(2), cube.task(3)]):  # doctest: +SKIP
             ...     print(result.algorithm, result.value)

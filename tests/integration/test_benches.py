@@ -1,4 +1,4 @@
-"""The comparison with other libraries: its measurements become a table. It needs only what is part of Python."""
+"""The benches run, with few tasks: the comparison with other libraries, and the costs of mwpy's own parts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 120.0
 
 
-def compare(*arguments: str) -> str:
-    """Run the comparison with few tasks, and return what it prints."""
+def run_bench(name: str, *arguments: str) -> str:
+    """Run a bench with few tasks, and return what it prints."""
     run = subprocess.run(
-        [sys.executable, "-m", "bench.peers", *arguments],
+        [sys.executable, "-m", f"bench.{name}", *arguments],
         cwd=ROOT,
         env=os.environ | {"BENCH_QUICK": "1"},
         capture_output=True,
@@ -32,12 +32,14 @@ def test_a_table_compares_mwpy_with_each_library_and_names_the_missing_ones(tmp_
     """A library that is not installed has a row with the reason. Rounds of two runs can be combined."""
     files = [str(tmp_path / f"{number}.json") for number in range(2)]
     for file in files:
-        table = compare("--rounds", "1", "--workloads", "W6a", "--peers", "concurrent.futures,parsl", "--output", file)
+        table = run_bench(
+            "peers", "--rounds", "1", "--workloads", "W6a", "--peers", "concurrent.futures,parsl", "--output", file
+        )
         assert table.count("\n| ") == 3
     combined = tmp_path / "combined.json"
     page = tmp_path / "page.md"
     page.write_text("before\n\n<!-- table -->\n\n| an | old |\n|---|---|\n\nafter\n")
-    lines = compare("--combine", *files, "--output", str(combined), "--page", str(page)).splitlines()
+    lines = run_bench("peers", "--combine", *files, "--output", str(combined), "--page", str(page)).splitlines()
     assert page.read_text().splitlines() == ["before", "", "<!-- table -->", "", *lines[:5], "", "after"]
     assert [line.split(" | ")[1] for line in lines[2:5]] == ["mwpy", "concurrent.futures", "parsl"]
     assert lines[2].startswith("| W6a: launch to first result, s (less is better) | mwpy | ")
@@ -50,20 +52,16 @@ def test_a_table_compares_mwpy_with_each_library_and_names_the_missing_ones(tmp_
     assert len(found["measurements"]) == 6
 
 
+def test_the_cost_of_encryption_is_measured_with_and_without_it() -> None:
+    lines = run_bench("encryption").splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["with CURVE", "without it"] * 3
+
+
 def test_the_costs_of_a_task_are_those_of_all_parts_of_mwpy() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "bench.costs", "singly", "unordered", "round_trips", "idle"],
-        cwd=ROOT,
-        env=os.environ | {"BENCH_QUICK": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    lines = run.stdout.splitlines()
+    workloads = ("singly", "unordered", "round_trips", "idle")
+    lines = run_bench("costs", *workloads).splitlines()
     names = [line.partition(":")[0] for line in lines]
-    assert names == [name for name in ("singly", "unordered", "round_trips", "idle") for _ in range(3)]
+    assert names == [name for name in workloads for _ in range(3)]
     for line in lines[:9]:
         parts = line.rpartition(": ")[2].split(", ")
         assert [part.split()[0] for part in parts] == ["I/O", "agent", "algorithm", "slaves"]
