@@ -309,19 +309,26 @@ def test_tasks_of_a_portion_are_started_one_after_the_other(ends: Ends) -> None:
             agent.recall()
         return 1 // 0 if what == "fail" else what
 
-    slave.run_each(work, [1, 2.5, [], 3], False, 5, values, kinds, None, 0.0)
-    assert (values, kinds, started) == ([1, 2.5, []], {int, float, list}, [5, 6, 7])
+    def encode_last() -> bool:
+        values[-1] = f"encoded {values[-1]}"
+        return True
+
+    slave.run_each(work, [1, [2], [], 3], False, 5, values, kinds, encode_last, None, 0.0)
+    assert (values, kinds, started) == ([1, "encoded [2]", "encoded []", 3], {int, list}, [5, 6, 7, 8])
+    del values[3:], started[3:]
+    slave.run_each(work, [{}, 3], False, 8, [], kinds, lambda: False, None, 0.0)
+    assert started.pop() == 8
     with pytest.raises(ZeroDivisionError):
-        slave.run_each(work, [(1,), ("fail",), (3,)], True, 8, values, kinds, None, 0.0)
+        slave.run_each(work, [(1,), ("fail",), (3,)], True, 8, values, kinds, encode_last, None, 0.0)
     assert (values[3:], started[3:]) == ([1], [8, 9])
-    slave.run_each(work, [1, "recall", 3], False, 10, values, kinds, times, inf)
+    slave.run_each(work, [1, "recall", 3], False, 10, values, kinds, encode_last, times, inf)
     assert (values[4:], started[5:], agent.started) == ([1, "recall"], [10, 11], 12)
     slave.recall_heard()
-    slave.run_each(work, [(3,)], True, 12, values, kinds, times, inf)
+    slave.run_each(work, [(3,)], True, 12, values, kinds, encode_last, times, inf)
     assert values[6:] == [3]
     assert len(times) == 3
     assert times == sorted(times)
-    slave.run_each(work, [1, 2], False, 13, values, kinds, times, times[-1])
+    slave.run_each(work, [1, 2], False, 13, values, kinds, encode_last, times, times[-1])
     assert (values[7:], len(times)) == ([1], 4)
 
 

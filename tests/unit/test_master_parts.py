@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import count, islice
+from pickle import PickleBuffer
 from queue import SimpleQueue
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from tests.spans import MAX
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
 from mwpy._core.master.commands import CancelTasks, Command, CorrectResults, Running, Waiting
 from mwpy._core.master.kept_calls import DoubtedCall
+from mwpy._core.master.spans import portion_of
 from mwpy._core.master.state import Actions, MasterSettings
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.taskjar import Taskjar
@@ -34,13 +36,14 @@ from mwpy._roles.map_tasks import MapTasks, Portion
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.portions import Call, MapItems, items_of
 from mwpy._roles.progress import OpenProgress
-from mwpy._transport.codec import Codec, loads_function
+from mwpy._transport.codec import Codec, loads_call, loads_function
+from mwpy._transport.shared import LARGE_BYTES
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, TooManyFailures, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
-from mwpy._values.messagepack import decode
+from mwpy._values.messagepack import Pickled, decode
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy._values.stretch import Stretch
 from mwpy._values.task import Origin, Result, UnrunnableTask
@@ -433,7 +436,7 @@ def test_a_result_that_arrives_twice_counts_once(io: _Io, inbox: Inbox) -> None:
 
 
 def _portions(
-    inbox: Inbox, items: Iterable[int], *, ordered: bool = True, values: bool = True, packs: bool = True
+    inbox: Inbox, items: Iterable[Any], *, ordered: bool = True, values: bool = True, packs: bool = True
 ) -> Generator[Any, None, None]:
     """A map whose items are packed."""
     source = items_of((ALGORITHM, DEFAULT_POLICY, None), (items,), SETTINGS)
@@ -447,7 +450,7 @@ def _stretches(io: _Io) -> list[Stretch]:
     found = []
     for span in io.submissions.take():
         values = [10 * cast("list[int]", decode(call))[0] for call in span.payloads]
-        found.append(Stretch(TaskId(span.first), values, span.tags[0], ORIGIN, [1e-6 * span.count], 100))
+        found.append(Stretch(TaskId(span.first), values, span.tags[0], ORIGIN, [1e-6 * span.count], 100, plain=True))
     io.jar.away = io.submissions.total
     return found
 
@@ -474,6 +477,33 @@ def test_the_values_of_portions_are_given_out_in_order_or_as_they_arrive(io: _Io
     assert [(result.tag, result.value) for result in results] == [(item, 10 * item) for item in range(3000)]
     assert [result.task_id for result in results] == [*range(6001, 9001)]
     assert not io.commands
+
+
+def test_items_of_any_type_are_submitted_in_portions(io: _Io, inbox: Inbox) -> None:
+    """Unless one of them has large buffers: then each is a task of its own."""
+    items = [(number,) for number in range(25)]
+    values = _portions(inbox, items)
+    spans = io.submissions.take()
+    calls = [loads_call(decode(call)) for span in spans for call in span.payloads]
+    assert [args for args, _ in calls] == [(item,) for item in items]
+    assert [portion_of(span) for span in spans] == [1, 4, 16, 4]
+    values.close()
+    others = _portions(inbox, [1, PickleBuffer(bytes(LARGE_BYTES)), (2,), {3}])
+    assert [(span.count, portion_of(span)) for span in io.submissions.take()] == [(1, 1), (3, 0)]
+    others.close()
+
+
+def test_values_of_portions_are_unpickled_when_they_are_given_out(io: _Io, inbox: Inbox) -> None:
+    """If one cannot be unpickled, the error names its item."""
+    values = _portions(inbox, [(1,), (2,), (3,)])
+    entries = [decode(Codec().dumps_value({1})[0]), 5, Pickled(1, b"nonsense")]
+    firsts = [(TaskId(span.first), span.count, span.tags[0]) for span in io.submissions.take()]
+    parts = [(first, entries[first - 1 : first - 1 + count], tag) for first, count, tag in firsts]
+    io.outcomes.put(Actions(stretches=[Stretch(*part, ORIGIN, [1e-6], 8, plain=False) for part in parts]))
+    assert [next(values), next(values)] == [{1}, 5]
+    with pytest.raises(TaskFailed, match="cannot be unpickled here") as caught:
+        next(values)
+    assert (caught.value.item, caught.value.task_id) == ((3,), 3)
 
 
 def test_the_io_thread_is_woken_for_the_last_items(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,7 +543,7 @@ def test_a_portion_may_end_in_parts(io: _Io, inbox: Inbox) -> None:
     for stretch in _stretches(io):
         for at in range(0, stretch.count, 2):
             number = TaskId(stretch.first + at)
-            parts.append(Stretch(number, stretch.values[at : at + 2], stretch.tag, ORIGIN, [1e-6], 8))
+            parts.append(Stretch(number, stretch.values[at : at + 2], stretch.tag, ORIGIN, [1e-6], 8, plain=True))
     last = parts.pop()
     failure = TaskFailed("max", SID, "ValueError", "negative")
     ids = map(TaskId, range(last.first, last.first + last.count))

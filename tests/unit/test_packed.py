@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.messagepack import decode, decode_plain
-from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
+from mwpy._values.messagepack import decode, decode_plain, encode
+from mwpy._values.packed import ARGUMENTS, CALLS, ROWS, PackedCalls
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 1000, 70_000])
@@ -17,14 +17,20 @@ def test_calls_are_encoded_one_after_the_other(count: int) -> None:
     assert calls.size == len(calls.data)
 
 
-@pytest.mark.parametrize("kind", [ROWS, ARGUMENTS])
+def _packed(kind: int) -> PackedCalls:
+    if kind == CALLS:
+        return PackedCalls.of_encoded([encode([number]) for number in range(10)])
+    return PackedCalls.of(kind, [(number,) for number in range(10)] if kind == ROWS else [*range(10)])
+
+
+@pytest.mark.parametrize("kind", [ROWS, ARGUMENTS, CALLS])
 def test_each_call_and_each_part_can_be_had_alone(kind: int) -> None:
     """Also if only the arguments are encoded, a call is the list of its arguments."""
-    calls = PackedCalls.of(kind, [(number,) for number in range(10)] if kind == ROWS else [*range(10)])
+    calls = _packed(kind)
     part = calls[2:7][1:]
     assert [decode(call) for call in part] == [[3], [4], [5], [6]]
     assert (part.kind, decode(part[0]), decode(part[-1])) == (kind, [3], [6])
-    assert part.data == (b"\x91\x03\x91\x04\x91\x05\x91\x06" if kind == ROWS else b"\x03\x04\x05\x06")
+    assert part.data == (b"\x03\x04\x05\x06" if kind == ARGUMENTS else b"\x91\x03\x91\x04\x91\x05\x91\x06")
     assert part.size == len(part.data)
     assert len(calls[5:3]) == 0
     with pytest.raises(IndexError):

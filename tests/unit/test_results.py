@@ -149,6 +149,18 @@ def test_plain_values_of_a_portion_are_given_out_together(
     books.state.check()
 
 
+def test_pickled_values_of_a_portion_are_given_out_together(
+    books: Books, results: Results, runner: ConnectedSlave
+) -> None:
+    """If there is no failure among them."""
+    values = [Codec().dumps_value(value)[0] for value in ((1, 2), 7, {3})]
+    results.receive(runner, Group(1, [2], [3], [1], [1.5], []), [payload(3, values)], 0.0)
+    [stretch] = books.state.actions.stretches
+    assert not stretch.plain
+    assert [stretch.value_at(place, "abc") for place in range(3)] == [(1, 2), 7, {3}]
+    assert [result.value for result in stretch.results("abc")] == [(1, 2), 7, {3}]
+
+
 def test_values_that_were_timed_one_by_one_keep_their_times(
     books: Books, results: Results, runner: ConnectedSlave
 ) -> None:

@@ -14,10 +14,21 @@ from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, message_checks, messages
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import PLAIN
-from mwpy._values.packed import ARGUMENTS, ROWS
+from mwpy._values.messagepack import PLAIN, decode
+from mwpy._values.packed import ARGUMENTS, CALLS, ROWS
 
 LIMIT = 100_000
+
+
+def _refuse() -> None:
+    raise ValueError("unreadable")
+
+
+class _Unreadable:
+    """An object that can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _refuse, ()
 
 
 class _Slave:
@@ -49,6 +60,7 @@ class _Slave:
         position: int,
         values: list[Any],
         kinds: set[type],
+        encode_last: Callable[[], bool],
         ends: list[float] | None,
         until: float,
     ) -> None:
@@ -58,7 +70,7 @@ class _Slave:
                 return
             values.append(function(*args) if are_rows else function(args))
             kinds.add(type(values[-1]))
-            if type(values[-1]) not in PLAIN:
+            if type(values[-1]) not in PLAIN and not encode_last():
                 return
             if ends is not None:
                 ends.append(self.clock())
@@ -168,6 +180,23 @@ def test_calls_have_any_number_of_arguments(slave: _Slave) -> None:
     assert slave.stretches.run(slave.run_each, pow, span, 10) == 2
     slave.stretches.flush()
     assert slave.results() == {1: 32, 2: 9}
+
+
+def test_calls_and_values_can_be_pickles(slave: _Slave, clock: list[float]) -> None:
+    """Their results share a message, too. A call that cannot be unpickled fails only its own task."""
+    clock[:] = [0.0, 1e-6]
+    calls = [decode(Codec().dumps_call(args, {}, "f")[0]) for args in [(1,), ((2, 3),), (_Unreadable(),), (4 + 5j,)]]
+    span = WaitingTasks(11, 100, 1, 1, 0, None, False, [*calls[:2], *calls[:1] * 98], (), (), (), CALLS)
+    assert slave.stretches.run(slave.run_each, lambda value: (value,), span, 100) == 100
+    slave.stretches.flush()
+    [(group, _)] = slave.sent
+    assert (group.counts, group.plain, len(group.seconds)) == ([100], False, 1)
+    assert slave.results() == {11: (1,), 12: ((2, 3),), **dict.fromkeys(range(13, 111), (1,))}
+    slave.sent.clear()
+    span = WaitingTasks(1, 4, 1, 1, 0, None, False, calls, (), (), (), CALLS)
+    slave.stretches.run(slave.run_each, lambda value: value, span, 100)
+    slave.stretches.flush()
+    assert slave.results() == {1: 1, 2: (2, 3), 3: ("ValueError", "unreadable"), 4: 4 + 5j}
 
 
 def test_an_exception_fails_only_its_own_task(slave: _Slave) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import index, itemgetter
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -222,7 +222,11 @@ class MapRun:
         """Give out the values of a stretch, or its results. Read more items meanwhile, if the user is slow."""
         given = stretch.values if self.values else [*stretch.results(stretch.tag)]
         for start in range(0, len(given), READ_EVERY):
-            yield from given[start : start + READ_EVERY]
+            some = range(start, min(start + READ_EVERY, len(given)))
+            if stretch.plain or not self.values:
+                yield from given[some.start : some.stop]
+            else:
+                yield from map(stretch.value_at, some, repeat(stretch.tag))
             if clock.monotonic() > self._look_at:
                 self._receive(rest=stretch.tag[start + READ_EVERY :])
                 self._read()
@@ -330,7 +334,7 @@ class MapRun:
     def _submit(self, items: Sequence[Any]) -> int:
         """Submit items, together if they can be packed. Return the bytes of their arguments."""
         submissions, submitting, before = self.access.io.submissions, self.access.io.submitting, self._bytes
-        packed = self.source.packed(items)
+        packed, encoded = self.source.encoded(items, self.codec, only_plain=self.keys is not None)
         self._packs = packed is not None
         if packed is not None and self.source.terms is not None:
             defined, policy, _ = self.source.terms
@@ -341,8 +345,9 @@ class MapRun:
                 portion = self._open(submissions.total + 1, items, packed.size)
                 submissions.add_portion(defined, policy, packed, portion)
             return packed.size
-        for item, (defined, policy, extras, args, kwargs) in zip(items, self.source.calls(items), strict=True):
-            payload, buffers = self.codec.dumps_call(args, kwargs, defined.name)
+        columns = zip(items, self.source.calls(items), encoded or repeat(None, len(items)), strict=True)
+        for item, (defined, policy, extras, args, kwargs), call in columns:
+            payload, buffers = call or self.codec.dumps_call(args, kwargs, defined.name)
             seed = None if extras is None or extras.seed is None else seed_at(extras.seed, self._submitted)
             key = None if self.keys is None else self.keys.of(defined, args, kwargs, payload, extras, seed)
             if extras is not None:

@@ -1,7 +1,8 @@
 """The items of a map, in portions.
 
-Plain items with the same policy are encoded with one call, and the core treats them as one thing. Reading, encoding and
-submitting such an item takes a tenth of the time that a task takes which is submitted alone.
+The core treats items with the same policy as one thing, unless they have large buffers or references. Plain items are
+encoded with one call. Reading, encoding and submitting such an item takes a tenth of the time that a single task needs.
+Other items are pickled one by one, so that an item that cannot be unpickled fails alone.
 
 A portion is some milliseconds of work. Larger portions would not make an item cheaper. But a slave would hold so many
 items of the last portion that others would wait for it. Until it is known how long an item takes, and whether the
@@ -20,7 +21,9 @@ from msgspec import Struct
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import MasterSettings
 from mwpy._roles.terms import Extras, Terms
+from mwpy._transport.codec import Codec
 from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.policy import TaskPolicy
@@ -74,6 +77,27 @@ class MapItems(Struct, eq=False):
     rows: Callable[[Sequence[Any]], Iterable[tuple[Any, ...]]] | None = None
     terms: Terms | None = None
     total: int | None = None
+
+    def encoded(
+        self, items: Sequence[Any], codec: Codec, *, only_plain: bool
+    ) -> tuple[PackedCalls | None, Sequence[tuple[bytes, Sequence[Buffer]]]]:
+        """Encode the calls of items.
+
+        Args:
+            only_plain: whether only plain items may be put together.
+
+        Returns:
+            The calls, if they can be put together. Else each call with its large buffers, if they were encoded.
+
+        Raises:
+            ArgumentNotPicklable: an argument cannot be pickled; the caller's fault.
+        """
+        packed = self.packed(items)
+        if packed is not None or only_plain or self.rows is None or self.terms is None:
+            return packed, ()
+        calls = [codec.dumps_call(args, NO_KEYWORDS, self.terms[0].name) for args in self.rows(items)]
+        alone = any(buffers for _, buffers in calls)
+        return (None, calls) if alone else (PackedCalls.of_encoded([call for call, _ in calls]), ())
 
     def packed(self, items: Sequence[Any]) -> PackedCalls | None:
         """Encode the calls of items together; None if they are not plain, or may not be packed."""

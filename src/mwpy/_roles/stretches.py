@@ -15,6 +15,7 @@ task could change it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import sub
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,11 @@ from msgspec import Struct, field
 from mwpy._roles.unsendable import check_size, not_sendable
 from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._system.clock import monotonic
-from mwpy._transport.codec import Codec
+from mwpy._transport.codec import Codec, loads_call
 from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
-from mwpy._values.packed import ARGUMENTS
+from mwpy._values.packed import CALLS, ROWS
 
 if TYPE_CHECKING:
     from mwpy._roles.edges import RunEach
@@ -110,19 +111,23 @@ class Stretches(Struct, eq=False):
     send: Callable[[messages.Message, Sequence[Buffer]], None]
     look: Callable[[int, BaseException | None], bool]
     _gathered: _Gathered = field(default_factory=lambda: _Gathered(0, 0.0))
+    _large: Sequence[Buffer] = _NONE
+    """The large buffers of the last value."""
 
     def run(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled. If all were run, the
         results that are not due wait for those of the next portion, or for `flush`."""
         calls, ran, block, is_timed, goes_on = span.calls[:most], 0, 1, True, True
-        are_rows, now = span.portion != ARGUMENTS, monotonic()
+        are_rows, now = span.portion == ROWS, monotonic()
+        if span.portion == CALLS:
+            function = partial(_call, function)
         if self._gathered.algorithm != span.number:
             self.flush()
         gathered = self._gathered if self._gathered.values else self._begin(span, now)
         while goes_on and ran < len(calls):
             some, before, error = calls[ran : ran + block], len(gathered.values), None
             ends: list[float] | None = [] if is_timed else None
-            kept = gathered.values, gathered.kinds
+            kept = gathered.values, gathered.kinds, self._encode_last
             try:
                 run_each(function, some, are_rows, span.position + ran, *kept, ends, now + BLOCK_S)
             except BaseException as raised:
@@ -139,7 +144,9 @@ class Stretches(Struct, eq=False):
             gathered.times += map(sub, ends, [began, *ends])
             gathered.add(span.first + ran, count, span.attempt)
             ran += count
-            large = self._encode_last(gathered)
+            large, self._large = self._large, _NONE
+            if type(last := gathered.values[-1]) in (str, bytes):
+                gathered.size += len(last)
             if large or gathered.is_due(now, STRETCH_S if now - began <= count * SHORT_S else STRETCH_S / 2):
                 self.flush(large)
                 gathered = self._begin(span, now)
@@ -158,16 +165,14 @@ class Stretches(Struct, eq=False):
         gathered.values.append(as_encoded(self.codec.dumps_failure(error)))
         gathered.kinds.add(Encoded)
 
-    def _encode_last(self, gathered: _Gathered) -> Sequence[Buffer]:
-        """Encode the last value if it is not plain, before another task can change it. Return its large buffers."""
-        value, large = gathered.values[-1], _NONE
-        if type(value) in (str, bytes):
-            gathered.size += len(value)
-        elif type(value) not in PLAIN and type(value) is not Encoded:
-            entry, large = self._encoded(gathered, len(gathered.values) - 1, value)
-            gathered.size += len(entry)
-            gathered.values[-1] = as_encoded(entry)
-        return large
+    def _encode_last(self) -> bool:
+        """Encode the last value, which is not plain, before another task can change it. Return whether the results can
+        wait for those of the next task."""
+        gathered = self._gathered
+        entry, self._large = self._encoded(gathered, len(gathered.values) - 1, gathered.values[-1])
+        gathered.size += len(entry)
+        gathered.values[-1] = as_encoded(entry)
+        return not (self._large or gathered.failed or gathered.size > STRETCH_BYTES)
 
     def _encoded(self, gathered: _Gathered, at: int, value: object) -> tuple[bytes, Sequence[Buffer]]:
         """Encode a value, or the reason why it cannot be sent. Return its entry and its large buffers."""
@@ -204,3 +209,9 @@ class Stretches(Struct, eq=False):
         spans = gathered.tasks, gathered.counts, gathered.attempts
         group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain)
         self.send(group, [groups.payload(count, [data]), *large])
+
+
+def _call(function: Callable[..., Any], call: object) -> Any:
+    """Call a function with the arguments of an encoded call."""
+    args, kwargs = loads_call(call)
+    return function(*args, **kwargs)

@@ -201,7 +201,7 @@ class Tasks(Struct, frozen=True):
     """The shared objects that a slave needs before it starts one of these tasks."""
     portions: list[int] = field(default_factory=list)
     """For each span of a portion what its entries are, see `packed.py`; else 0. Empty if no span is of a portion. The
-    arguments are plain, and the tasks may be run as a stretch."""
+    arguments have no large buffers, and the tasks may be run as a stretch."""
     keeps: list[int] = field(default_factory=list)
     """The positions in this group of the tasks whose results stay at the agent, in ascending order."""
 

@@ -9,13 +9,16 @@ from msgspec import Struct
 
 from mwpy._values.messagepack import LIST_OF_ONE, encode_entries, split_entries
 
-__all__ = ["ARGUMENTS", "ROWS", "PackedCalls"]
+__all__ = ["ARGUMENTS", "CALLS", "ROWS", "PackedCalls"]
 
 ROWS = 1
 """Each entry is the list of a call's arguments."""
 
 ARGUMENTS = 2
 """Each entry is the only argument of a call."""
+
+CALLS = 3
+"""Each entry is a call as `Codec.dumps_call` encodes it: the list of its arguments, or a pickle."""
 
 
 class _Whole(Struct, eq=False):
@@ -37,7 +40,7 @@ class _Whole(Struct, eq=False):
 class PackedCalls(Sequence[bytes]):
     """Encoded calls that were encoded together. A slice is another `PackedCalls`, and costs the same for any size.
 
-    The calls are divided only if a part of them is needed. If each call has one argument, the arguments alone are
+    The calls are divided only if a part of them is needed. If each call has one plain argument, the arguments alone are
     encoded. So the slave reads no list for each call.
 
     Args:
@@ -68,9 +71,14 @@ class PackedCalls(Sequence[bytes]):
         """
         return cls.from_data(kind, encode_entries(calls), len(calls))
 
+    @classmethod
+    def of_encoded(cls, calls: Sequence[bytes]) -> PackedCalls:
+        """Put calls together that are encoded one by one, because their arguments are not plain."""
+        return cls.from_data(CALLS, b"".join(calls), len(calls))
+
     @property
     def kind(self) -> int:
-        """What its entries are: `ROWS` or `ARGUMENTS`."""
+        """What its entries are: `ROWS`, `ARGUMENTS` or `CALLS`."""
         return self._whole.kind
 
     @property
@@ -103,7 +111,7 @@ class PackedCalls(Sequence[bytes]):
         return PackedCalls(self._whole, self._start + start, self._start + max(start, stop))
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._entries) if self.kind == ROWS else map(LIST_OF_ONE.__add__, self._entries)
+        return map(LIST_OF_ONE.__add__, self._entries) if self.kind == ARGUMENTS else iter(self._entries)
 
     def _call(self, entry: bytes) -> bytes:
-        return entry if self._whole.kind == ROWS else LIST_OF_ONE + entry
+        return LIST_OF_ONE + entry if self.kind == ARGUMENTS else entry

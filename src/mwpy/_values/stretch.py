@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 from msgspec import Struct
 
 from mwpy._values.ids import TaskId
-from mwpy._values.task import Origin, Result
+from mwpy._values.task import Origin, Result, loaded
 
 __all__ = ["Stretch"]
 
@@ -17,7 +17,7 @@ _result: type[Result[Any]] = Result
 
 
 class Stretch(Struct, eq=False):
-    """Plain values of tasks with consecutive ids and the same tag. So no result is made for each of them."""
+    """Values of tasks with consecutive ids and the same tag. So no result is made for each of them."""
 
     first: TaskId
     values: list[Any]
@@ -27,6 +27,8 @@ class Stretch(Struct, eq=False):
     """The compute time of each task, in seconds; or one entry with the time of all tasks together."""
     size: int
     """About how many bytes the values take."""
+    plain: bool
+    """Whether all values are plain. Otherwise some may be pickles."""
 
     @property
     def count(self) -> int:
@@ -48,3 +50,17 @@ class Stretch(Struct, eq=False):
         seconds = self.seconds if len(self.seconds) == count else repeat(self.total_s / count)
         ids = range(self.first, self.first + count)
         return map(_result, ids, repeat(self.origin), tags, seconds, repeat(False), self.values)
+
+    def value_at(self, place: int, tags: Iterable[Any]) -> Any:
+        """Return a value, which may be a pickle.
+
+        Args:
+            tags: those of the results.
+
+        Raises:
+            TaskFailed: it cannot be unpickled here.
+        """
+        try:
+            return loaded(self.values[place])
+        except Exception:
+            return next(islice(self.results(tags), place, None)).value  # this raises an exception that says more

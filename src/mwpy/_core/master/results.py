@@ -120,16 +120,18 @@ class Results(Struct, eq=False):
             self.verification.doubts.given(host, spans)
         seconds_of: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0])
         is_timed = len(group.seconds) == num
+        all_small = group.plain or not (group.failed or group.buffers or group.kept)
         mean_s = group.seconds[0] if is_timed else group.seconds[0] / num
         for span, start in zip(spans, _starts(spans, group), strict=True):
             own, num_failed = slice(start, start + span.count), 0
             seconds = group.seconds[own] if is_timed else [mean_s] * span.count
             total_s = sum(seconds) if is_timed else mean_s * span.count
             origin = Origin(span.algorithm.name, slave.sid, host, span.sent, self.state.wall)
-            if group.plain and portion_of(span):
+            if all_small and portion_of(span):
                 times = group.seconds[own] if is_timed else [total_s]
                 part = size * span.count // num
-                actions.stretches.append(Stretch(span.first, values[own], span.tags[0], origin, times, part))
+                values_of = values[own], span.tags[0], origin, times, part, group.plain
+                actions.stretches.append(Stretch(span.first, *values_of))
             else:
                 if not span.runs_again:
                     columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
@@ -151,7 +153,8 @@ class Results(Struct, eq=False):
                     self._keep_calls(span, failed[own])
                 total_s = sum(each for each, ill in zip(seconds, failed[own], strict=True) if not ill)
             span.algorithm.succeed(span.count - num_failed, total_s)
-        self._learn(slave, seconds_of, allocation.STRETCH_OVERHEAD_S if group.plain else allocation.OVERHEAD_S)
+        in_stretches = all_small and portion_of(spans[0])
+        self._learn(slave, seconds_of, allocation.STRETCH_OVERHEAD_S if in_stretches else allocation.OVERHEAD_S)
         for span, peak in _peaks(spans, group) if group.peaks else ():
             self.totals.measured(span.algorithm.name, slave.agent.host, peak)
             self.state.members.peaks[span.algorithm.number].add(peak)

@@ -298,11 +298,12 @@ class SlaveEnd:
         position: int,
         values: list[Any],
         kinds: set[type],
+        encode_last: Callable[[], bool],
         ends: list[float] | None,
         until: float,
     ) -> None:
-        """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled, or when a value
-        is not plain. This loop determines what a task of a portion costs.
+        """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled. This loop
+        determines what a task of a portion costs.
 
         Args:
             function: the task algorithm.
@@ -310,6 +311,7 @@ class SlaveEnd:
             position: the position of the first task.
             values: where to append each value.
             kinds: where to add the types of the values.
+            encode_last: called when the last value is not plain. It returns whether to go on.
             ends: where to append when each task ended, on the monotonic clock, except the one that stopped the others;
                 None if nobody needs it.
             until: stop when a task has ended at this time or later, if the ends are wanted.
@@ -319,6 +321,7 @@ class SlaveEnd:
         """
         monotonic = clock.monotonic
         started, recalls, heard, append, kind = self._started, self._recalls, self._recalls_heard, values.append, None
+        is_plain = True
         for started[0], args in enumerate(calls, position):
             if recalls[0] != heard:
                 return
@@ -327,8 +330,9 @@ class SlaveEnd:
             if type(value) is not kind:
                 kind = type(value)
                 kinds.add(kind)
-                if kind not in PLAIN:
-                    return
+                is_plain = kind in PLAIN
+            if not is_plain and not encode_last():
+                return
             if ends is not None:
                 ends.append(now := monotonic())
                 if now >= until:
