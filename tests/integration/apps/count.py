@@ -8,7 +8,10 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import mwpy
 
@@ -20,6 +23,9 @@ AHEAD_MS = 500
 
 FOREVER_S = 600.0
 
+OBJECT_ITEMS = 100_000
+"""How many numbers each object has that the tasks share."""
+
 
 @mwpy.task_algorithm
 def work(number: int, milliseconds: float) -> tuple[int, int]:
@@ -30,12 +36,51 @@ def work(number: int, milliseconds: float) -> tuple[int, int]:
 
 
 @mwpy.task_algorithm
+def work_together(number: int, milliseconds: float) -> int:
+    """Do the same, but return only the number, so that a map sends many values at once."""
+    return work(number, milliseconds)[0]
+
+
+@mwpy.task_algorithm(keep=True)
+def make() -> bytes:
+    """Make an object that stays at its agent."""
+    return bytes(number % 251 for number in range(OBJECT_ITEMS))
+
+
+@mwpy.task_algorithm
+def look_up(number: int, milliseconds: float, table: list[int], made: bytes) -> tuple[int, int]:
+    """Do the same, but return a wrong number if an object is wrong that the tasks share."""
+    at = number % OBJECT_ITEMS
+    return work(number if (table[at], made[at]) == (-at, at % 251) else -1, milliseconds)
+
+
+@mwpy.task_algorithm
 def linger(number: int, mark: str) -> tuple[int, int]:
     """Run forever the first time, and return at once the second time."""
     if not Path(mark).exists():
         Path(mark).touch()
         time.sleep(FOREVER_S)
     return number, os.getpid()
+
+
+def submit(mw: mwpy.Master, numbers: range, milliseconds: float, objects: tuple[Any, ...]) -> Iterable[tuple[int, int]]:
+    """Submit tasks. If there are shared objects, a third of the tasks use them, and another third is a map.
+
+    Returns:
+        The numbers and the values of the map, as they arrive.
+    """
+    for number in numbers[:: 3 if objects else 1]:
+        mw.submit(work.task(number, milliseconds), tag=number)
+    if not objects:
+        return ()
+    for number in numbers[1::3]:
+        mw.submit(look_up.task(number, milliseconds, *objects), tag=number)
+    return zip(numbers[2::3], mw.map(work_together, numbers[2::3], repeat(milliseconds)), strict=True)
+
+
+def is_right(result: mwpy.Result[Any]) -> bool:
+    """Whether the value of a task is its number. The object that stays at its agent cannot be read here."""
+    return result.ok and (result.algorithm == "make" or result.value[0] == result.tag)
 
 
 @mwpy.master_algorithm
@@ -53,20 +98,26 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     if asked.linger:
         mw.submit(linger.task(0, asked.linger), tag=0)
         submitted = 1
+    objects: tuple[Any, ...] = ()
+    if asked.share:
+        objects = mw.share([-number for number in range(OBJECT_ITEMS)]), mwpy.result(mw.submit(make.task(), tag=0))
+        submitted = 1
     end = time.monotonic() + asked.seconds
     while True:
         enough = time.monotonic() >= end or (asked.until and Path(asked.until).exists())
         more = submitted < asked.tasks and not enough
         if more:
-            for number in range(submitted, min(asked.tasks, submitted + mw.upto_target_number())):
-                mw.submit(work.task(number, asked.milliseconds), tag=number)
-                submitted = number + 1
+            numbers = range(submitted, min(asked.tasks, submitted + mw.upto_target_number()))
+            submitted += len(numbers)
+            for number, value in submit(mw, numbers, asked.milliseconds, objects):
+                came[number] += 1
+                wrong += [f"{number}: {value}"] * (value != number)
         elif len(came) + len(unrunnable) >= submitted:
             break
         mw.loop(1.0)
         for result in mw.results(unrunnable=False):
             came[result.tag] += 1
-            if result.error is not None or result.value[0] != result.tag:
+            if not is_right(result):
                 wrong.append(f"{result.tag}: {result.error or result.value}")
         unrunnable += [f"{task.tag}: {task.reason}" for task in mw.unrunnable_tasks()]
     mw.loop(asked.listen)
@@ -90,6 +141,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--milliseconds", type=float, default=0.0, help="how long each takes")
     parser.add_argument("--after", default="", help="a file that must be there before the first task")
     parser.add_argument("--linger", default="", help="the file by which a task sees that it was tried before")
+    parser.add_argument("--share", action="store_true", help="also run maps, and tasks that share objects")
     parser.add_argument("--listen", type=float, default=0.0, help="seconds in which to hear of a second result")
     return parser.parse_args(argv)
 
