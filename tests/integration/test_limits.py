@@ -39,13 +39,13 @@ def run_over(
     return found
 
 
-@pytest.mark.parametrize("attempts", [1, 2])
-def test_a_task_over_its_time_is_killed_with_its_children(stage: Stage, attempts: int) -> None:
+@pytest.mark.parametrize(("way", "attempts"), [("fork", 1), ("fork", 2), ("spawn", 1)])
+def test_a_task_over_its_time_is_killed_with_its_children(stage: Stage, way: str, attempts: int) -> None:
     """It is in C code that holds the interpreter, and it ignores SIGTERM, as its children do.
 
     It runs exactly `attempts_max` times. The other tasks run once each, and no process is left.
     """
-    ended = run_over(stage, "time", seconds_max=0.5, attempts_max=attempts)
+    ended = run_over(stage, "time", "--mw-slave-start", way, seconds_max=0.5, attempts_max=attempts)
     assert [death["cause"] for death in ended["deaths"]] == ["TIME_LIMIT"] * attempts
     for death in ended["deaths"]:
         assert (
@@ -108,10 +108,11 @@ def without_groups() -> list[str] | None:
     return ["unshare", "--mount", "sh", "-c", hide, "sh", sys.executable, str(APPS / "over.py")]
 
 
-@pytest.mark.parametrize("how", ["memory", "child"])
-def test_a_task_over_its_memory_is_killed_without_a_control_group(stage: Stage, how: str) -> None:
+@pytest.mark.parametrize(("way", "how"), [("fork", "memory"), ("fork", "child"), ("spawn", "memory")])
+def test_a_task_over_its_memory_is_killed_without_a_control_group(stage: Stage, way: str, how: str) -> None:
     """The memory of the slave counts, and that of the processes that the task started."""
-    ended = run_over(stage, how, program=without_groups(), memory_max="200 MiB", attempts_max=2)
+    options = ("--mw-slave-start", way)
+    ended = run_over(stage, how, *options, program=without_groups(), memory_max="200 MiB", attempts_max=2)
     assert [death["cause"] for death in ended["deaths"]] == ["OUT_OF_MEMORY"] * 2
     for death in ended["deaths"]:
         used = f"because task {NEIGHBOURS + 1} and its processes used [23].* MiB of memory, more than 200.0 MiB, its"

@@ -126,11 +126,15 @@ def test_a_packed_script_can_be_the_master(stage: Stage, packed: tuple[Path, str
     assert f"{EXPECTED} ['word']" in master.out
 
 
-def test_a_packed_script_runs_alone(stage: Stage, packed: tuple[Path, str], bare: str, scratch: Path) -> None:
-    """Without a role, it starts its slaves from itself."""
-    run = alone(stage, scratch, bare, packed[0], "word", "--mw-local", 2)
+@pytest.mark.parametrize(("way", "started"), [("fork", "forks"), ("spawn", "interpreters")])
+def test_a_packed_script_runs_alone(
+    stage: Stage, packed: tuple[Path, str], bare: str, scratch: Path, way: str, started: str
+) -> None:
+    """Without a role, it starts its slaves from itself, in both ways."""
+    run = alone(stage, scratch, bare, packed[0], "word", "--mw-local", 2, "--mw-slave-start", way)
     assert run.end() == 0, run.err
     assert f"{EXPECTED} ['word']" in run.out
+    assert f"started as {{'{started}'}}" in run.out
     places = re.findall(r"^from (.+)$", run.out, re.MULTILINE)
     assert places, run.out
     assert all(place.startswith(str(scratch)) for place in places[0].split(", "))

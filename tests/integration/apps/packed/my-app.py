@@ -18,18 +18,19 @@ except ImportError:
 
 
 @mwpy.task_algorithm
-def work(n: int) -> tuple[int, list[int], str]:
-    """Use everything that was packed. Return the folder of the environment, too."""
+def work(n: int) -> tuple[int, list[int], str, bool]:
+    """Use everything that was packed. Return the folder of the environment, too, and whether this slave is a fork."""
     ordered = sortedcontainers.SortedList([units.metres(n), area.square(n), area.side()])
-    return n, list(ordered), sys.prefix
+    return n, list(ordered), sys.prefix, "mwpy._roles.template" in sys.modules
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Print the values of the tasks and the arguments."""
     found = [*mw.map(work, range(4))]
-    print([numbers for _, numbers, _ in found], argv)
-    print("from", ", ".join(sorted({prefix for *_, prefix in found})))
+    print([numbers for _, numbers, *_ in found], argv)
+    print("started as", {"forks" if is_fork else "interpreters" for *_, is_fork in found})
+    print("from", ", ".join(sorted({prefix for *_, prefix, _ in found})))
     return 0
 
 
