@@ -67,6 +67,92 @@ def test_a_script_that_must_not_be_copied_starts_fresh_slaves_and_says_why(stage
     stage.no_process_left()
 
 
+TORCH = """
+import os
+from random import Random
+STATE = [0]
+def seed(): manual_seed(int.from_bytes(os.urandom(8), "big"))
+def manual_seed(number): STATE[0] = Random(number).getstate()
+def get_rng_state(): return STATE[0]
+def set_rng_state(state): STATE[0] = state
+def rand():
+    random = Random()
+    random.setstate(STATE[0])
+    drawn = random.random()
+    STATE[0] = random.getstate()
+    return drawn
+"""
+"""A real module that stands for PyTorch, which is too large to install for a test: a generator behind the functions of
+PyTorch that mwpy calls. As in PyTorch, no object of the module is a generator of the module `random` or of NumPy."""
+
+DRAWS = """
+import os, sys, time
+from pathlib import Path
+import mwpy, torch
+torch.manual_seed(1)
+with open("loaded", "a") as file: file.write("loaded\\n")
+@mwpy.task_algorithm
+def draw(number):
+    Path(f"drawing-{os.getpid()}").touch()
+    while len([*Path().glob("drawing-*")]) < 2: time.sleep(0.01)
+    return [torch.rand() for _ in range(3)]
+@mwpy.master_algorithm
+def master(mw, argv):
+    print([number for drawn in mw.map(draw, range(2)) for number in drawn])
+    return 0
+if __name__ == "__main__": sys.exit(mwpy.main())
+"""
+
+
+def test_forked_slaves_seed_the_shared_generator_of_pytorch_again(stage: Stage) -> None:
+    """The script is loaded by the master and by the template, and seeds the generator there."""
+    (stage.folder / "torch.py").write_text(TORCH)
+    (stage.folder / "draws.py").write_text(DRAWS)
+    run = stage.start(str(stage.folder / "draws.py"), "--mw-local", 2)
+    assert run.end() == 0, run.err
+    assert len({*run.report}) == 6
+    assert (stage.folder / "loaded").read_text().split() == ["loaded"] * 2
+    stage.no_process_left()
+
+
+CROWD = 64
+
+MEETS = """
+import json, os, sys, time
+from pathlib import Path
+import numpy as np
+import mwpy
+with open("loaded", "a") as file: file.write("loaded\\n")
+@mwpy.task_algorithm
+def meet(most):
+    Path(f"here-{os.getpid()}").touch()
+    while len([*Path().glob("here-*")]) < most: time.sleep(0.05)
+    lines = [line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]]
+    kib = {words[0]: int(words[1]) for words in lines}
+    return os.getpid(), float(np.ones(most).sum()), kib["Rss:"], kib["Pss:"]
+@mwpy.master_algorithm
+def master(mw, argv):
+    most = int(argv[0])
+    print(json.dumps([*mw.map(meet, [most] * most)]))
+    return 0
+if __name__ == "__main__": sys.exit(mwpy.main())
+"""
+
+
+def test_64_slaves_load_the_script_once_and_share_its_memory(stage: Stage) -> None:
+    """All of them run at a time. The master and the template have imported numpy, and no slave has memory of its own
+    for it."""
+    (stage.folder / "meets.py").write_text(MEETS)
+    run = stage.start(str(stage.folder / "meets.py"), CROWD, "--mw-local", CROWD)
+    assert run.end() == 0, run.err
+    pids, sums, resident, shares = zip(*run.report, strict=True)
+    assert len({*pids}) == CROWD
+    assert {*sums} == {CROWD}
+    assert (stage.folder / "loaded").read_text().split() == ["loaded"] * 2
+    assert all(2 * share < whole for share, whole in zip(shares, resident, strict=True)), (resident, shares)
+    stage.no_process_left()
+
+
 def test_the_template_and_its_slaves_end_with_a_killed_agent(stage: Stage) -> None:
     """The kernel ends them. A template that is stopped ends, too."""
     stage.master("count.py", "--milliseconds", 5)
