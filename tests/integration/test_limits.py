@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.integration.apps.over import NEIGHBOURS
 from tests.integration.apps.stage import APPS, Stage
+from tests.memory_group import own_group
 
 import mwpy
 from mwpy import cli
@@ -88,16 +89,6 @@ def test_the_time_begins_when_the_task_starts() -> None:
     with mwpy.local_master(slaves=1) as mw:
         [*pids] = mw.map(slave_of, [0.1] * 30, seconds_max=1.5, attempts_max=1)
     assert len({*pids}) == 1
-
-
-def own_group() -> Path | None:
-    """The folder of this process's control group for memory, if this process may make groups in it."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "memory":
-            folder = Path(f"/sys/fs/cgroup/memory{path}")
-            return folder if os.access(folder, os.W_OK) else None
-    return None
 
 
 def without_groups() -> list[str] | None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import APPS, Stage
+from tests.integration.apps.stage import APPS, ORPHAN_S, Running, Stage, children_of, kill, until
+from tests.memory_group import own_group
 
 TASKS = 1000
 
@@ -27,6 +31,97 @@ def test_arrays_are_mapped_and_leave_nothing_open_though_slaves_are_killed(stage
     report = running.report
     assert (report["mapped"], report["left"]) == (2 * TASKS, [])
     assert report["growth"] < 20
+
+
+HOLDS = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+import mwpy
+@mwpy.task_algorithm
+def hold(table, array):
+    if array[0] < 4: return array
+    Path(f"holds-{os.getpid()}").touch()
+    signal.pause()
+@mwpy.master_algorithm
+def master(mw, argv):
+    table = mw.share(np.ones(int(argv[0]) // 8))
+    for number in range(50): mw.submit(hold.task(table, np.full(20_000, number)))
+    while True: mw.loop()
+if __name__ == "__main__": sys.exit(mwpy.main())
+"""
+"""Four tasks return arrays, which the master does not fetch. Two tasks never end, and the others wait with an array of
+160 kB each. All of them use an object of `OBJECT_BYTES`."""
+
+OBJECT_BYTES = 32_000_000
+
+
+HIDE = 'mount --bind "$0" /dev/shm && exec "$@"'
+"""A folder is /dev/shm for a program."""
+
+JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+"""A control group counts the memory of a program."""
+
+
+def files_in_memory(pid: int) -> set[str]:
+    """The names of the files in memory that a process has open or mapped."""
+    opened = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    mapped = Path(f"/proc/{pid}/maps").read_text().split()
+    return {target.removeprefix("/memfd:").split()[0] for target in opened + mapped if target.startswith("/memfd:")}
+
+
+def hold_memory(stage: Stage, *program: str) -> tuple[Running, int]:
+    """Start a master and its agent with a program. Return both when they have large buffers and a shared object."""
+    (stage.folder / "holds.py").write_text(HOLDS)
+    master = stage.start("", OBJECT_BYTES, "--mw-local", 2, program=[*program, sys.executable, "holds.py"])
+    until(lambda: len([*stage.folder.glob("holds-*")]) == 2, lambda: f"two tasks: {master.err}")
+    [agent] = children_of(master.pid)
+    held = [files_in_memory(pid) for pid in (master.pid, agent)]
+    assert all({"mwpy-buffers", "mwpy-shared"} <= names for names in held), held
+    return master, agent
+
+
+def kill_both(stage: Stage, master: Running, agent: int) -> None:
+    """Kill an agent and its master. The slaves end with the agent."""
+    kill(agent, signal.SIGKILL)
+    master.send(signal.SIGKILL)
+    assert master.end() == -signal.SIGKILL
+    stage.no_process_left()
+
+
+@needs_root
+def test_a_killed_master_and_its_agent_leave_no_file(stage: Stage) -> None:
+    """A folder of the test is /dev/shm for them."""
+    files = stage.folder / "shm"
+    files.mkdir()
+    kill_both(stage, *hold_memory(stage, "unshare", "--mount", "sh", "-c", HIDE, str(files)))
+    assert [*files.iterdir()] == []
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group that counts the memory of its processes."""
+    if (above := own_group()) is None:
+        pytest.skip("this process may not make control groups")
+    group = above / f"test-{os.getpid()}"
+    group.mkdir()
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text(), "the end of all processes in the group")
+    group.rmdir()
+
+
+def shared_bytes(group: Path) -> int:
+    """How much shared memory the processes of a control group have made, also that of files that none has mapped."""
+    lines = (group / "memory.stat").read_text().splitlines()
+    return int(dict(map(str.split, lines))["total_shmem"])
+
+
+def test_a_killed_master_and_its_agent_leave_no_memory(stage: Stage, memory_group: Path) -> None:
+    """The kernel counts it a moment after the processes have ended."""
+    both = hold_memory(stage, "sh", "-c", JOIN, str(memory_group))
+    assert shared_bytes(memory_group) > OBJECT_BYTES
+    kill_both(stage, *both)
+    until(lambda: shared_bytes(memory_group) == 0, "no shared memory", ORPHAN_S)
 
 
 def run(*words: str) -> None:
