@@ -400,6 +400,8 @@ class Agent:
         if slaves:
             self._clock.sleep(SETTLE_S)
         for slave, wanted in slaves:
+            if wanted is None:  # a task that is over its limit may have ended meanwhile
+                self._hear_slave(slave, now)
             if slave.parts.process.poll() is None and self._is_intact(slave, now):
                 self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
 
