@@ -170,7 +170,13 @@ Encoded = msgspec.Raw
 as_encoded: Callable[[bytes], object] = msgspec.Raw
 """Mark bytes as such a value."""
 
-decode_list: Callable[[Buffer], list[object]] = msgspec.msgpack.Decoder(list, ext_hook=Pickled).decode
+
+def _copied(kind: int, data: memoryview) -> Pickled:
+    """A pickle of its own: a view would keep the whole list, and the garbage collector looks at each view."""
+    return Pickled(kind, bytes(data))
+
+
+decode_list: Callable[[Buffer], list[object]] = msgspec.msgpack.Decoder(list, ext_hook=_copied).decode
 """Read a list of values."""
 
 split_list: Callable[[Buffer], Sequence[Buffer]] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
