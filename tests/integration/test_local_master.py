@@ -275,6 +275,31 @@ def test_an_exception_of_the_iterable_is_raised(mw: mwpy.Master) -> None:
         list(mw.map(abs, items()))
 
 
+@pytest.mark.parametrize("item", [5, (5,)])
+def test_an_exception_of_the_iterable_comes_after_the_values_of_the_items_before(mw: mwpy.Master, item: object) -> None:
+    def items() -> Iterator[object]:
+        yield from [item] * 100
+        raise KeyError("no more")
+
+    found: list[str] = []
+    values = mw.map(str, items())
+    with pytest.raises(KeyError, match="no more"):
+        found.extend(values)
+    assert found == [str(item)] * 100
+
+
+@pytest.mark.parametrize("policy", [{}, {"seed": 1}])
+def test_an_iterable_may_change_an_item_that_it_has_given(mw: mwpy.Master, policy: mwpy.Policies) -> None:
+    """As a reader does that fills the same buffer again and again. Whether the items travel together or alone."""
+
+    def counters() -> Iterator[list[int]]:
+        counter = [0]
+        for counter[0] in range(1000):
+            yield counter
+
+    assert [*mw.map(sum, counters(), **policy)] == [*range(1000)]
+
+
 def interrupt(code: Callable[[], object], seconds: float) -> None:
     """Run code that never ends, and raise KeyboardInterrupt in it after some seconds, as Ctrl-C does.
 

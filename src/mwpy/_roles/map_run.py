@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from operator import index, itemgetter
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -28,7 +28,7 @@ from mwpy._transport.codec import Codec
 from mwpy._transport.shared import LARGE_BYTES
 from mwpy._values.algorithm import Algorithm, TaskCall
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
-from mwpy._values.ids import TaskId
+from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.max_failures import FailuresByKind, MaxFailures
 from mwpy._values.policy import Policies
 from mwpy._values.seeds import seed_at
@@ -203,6 +203,8 @@ class MapRun:
                         yield from self._of_stretch(given)
                     else:
                         yield given.value if values else given
+            if self.source.error is not None:
+                raise self.source.error
         finally:
             # no interrupt comes before the end of the third line, so an interrupt cannot leave the tasks running
             tasks.closed = True
@@ -315,13 +317,14 @@ class MapRun:
             if room < count and room < min(most, MAP_WINDOW) // 4 and self._tasks.open:
                 return  # a portion would be too small
             count = min(room, count)
-            items = [*islice(source.items, count)]
-            if items:
-                size = self._submit(items)
+            before = self._submitted
+            size = self._submit(count)
+            num_read = self._submitted - before
+            if num_read:
                 now = clock.monotonic()
-                sizes.read(len(items), size, now - began, READ_S / READS)
+                sizes.read(num_read, size, now - began, READ_S / READS)
                 began = now
-            self._exhausted = len(items) < count
+            self._exhausted = num_read < count
             total = source.total if self.progress is None else self.progress.total
             self._tasks.unread = 0 if self._exhausted else None if total is None else max(0, total - self._submitted)
             if link.asleep:  # the I/O thread has no work, as with a slow iterable
@@ -331,40 +334,46 @@ class MapRun:
             if self._exhausted:
                 return
 
-    def _submit(self, items: Sequence[Any]) -> int:
-        """Submit items, together if they can be packed. Return the bytes of their arguments."""
-        submissions, submitting, before = self.access.io.submissions, self.access.io.submitting, self._bytes
-        packed, encoded = self.source.encoded(items, self.codec, only_plain=self.keys is not None)
-        self._packs = packed is not None
-        if packed is not None and self.source.terms is not None:
-            defined, policy, _ = self.source.terms
-            if self.keys is not None and self.source.rows is not None:
-                self.keys.outline(defined, self.source.rows(items))
+    def _submit(self, count: int) -> int:
+        """Read and submit up to `count` items, together if they can be packed. Return the bytes of their arguments."""
+        source, submissions, before = self.source, self.access.io.submissions, self._bytes
+        read = source.read(count, self.codec, only_plain=self.keys is not None)
+        self._packs = read.packed is not None
+        if read.packed is None or source.terms is None:
+            for item, call in zip(read.items, read.calls or repeat(None), strict=False):
+                self._submit_alone(item, call)
+        elif read.packed:
+            items = [*read.items]
+            defined, policy, _ = source.terms
+            if self.keys is not None and source.rows is not None:
+                self.keys.outline(defined, source.rows(items))
             # first, so that an interrupt leaves no task that is not known here
-            with submitting:
-                portion = self._open(submissions.total + 1, items, packed.size)
-                submissions.add_portion(defined, policy, packed, portion)
-            return packed.size
-        columns = zip(items, self.source.calls(items), encoded or repeat(None, len(items)), strict=True)
-        for item, (defined, policy, extras, args, kwargs), call in columns:
-            payload, buffers = call or self.codec.dumps_call(args, kwargs, defined.name)
-            seed = None if extras is None or extras.seed is None else seed_at(extras.seed, self._submitted)
-            key = None if self.keys is None else self.keys.of(defined, args, kwargs, payload, extras, seed)
-            if extras is not None:
-                payload = extras.add(payload, seed)
-            size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
-            refers = self.held.refer(buffers) if buffers else ()
-            with submitting:
-                portion = self._open(submissions.total + 1, (item,), size)
-                if policy.keep:
-                    self.held.keep(submissions.total + 1)
-                if refers:
-                    submissions.add_referring(defined, policy, payload, buffers, portion, refers, key or b"")
-                elif key is None:
-                    submissions.add(defined, policy, payload, buffers, portion)
-                else:
-                    submissions.add_keyed(defined, policy, payload, buffers, portion, key)
+            with self.access.io.submitting:
+                portion = self._open(submissions.total + 1, items, read.packed.size)
+                submissions.add_portion(defined, policy, read.packed, portion)
         return self._bytes - before
+
+    def _submit_alone(self, item: Any, call: tuple[bytes, Sequence[Buffer]] | None) -> None:
+        """Submit one item as a task of its own. `call` is its encoded call with its large buffers, if it is known."""
+        submissions = self.access.io.submissions
+        [(defined, policy, extras, args, kwargs)] = self.source.calls([item])
+        payload, buffers = call or self.codec.dumps_call(args, kwargs, defined.name)
+        seed = None if extras is None or extras.seed is None else seed_at(extras.seed, self._submitted)
+        key = None if self.keys is None else self.keys.of(defined, args, kwargs, payload, extras, seed)
+        if extras is not None:
+            payload = extras.add(payload, seed)
+        size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
+        refers = self.held.refer(buffers) if buffers else ()
+        with self.access.io.submitting:
+            portion = self._open(submissions.total + 1, (item,), size)
+            if policy.keep:
+                self.held.keep(submissions.total + 1)
+            if refers:
+                submissions.add_referring(defined, policy, payload, buffers, portion, refers, key or b"")
+            elif key is None:
+                submissions.add(defined, policy, payload, buffers, portion)
+            else:
+                submissions.add_keyed(defined, policy, payload, buffers, portion, key)
 
     def _open(self, first: int, items: Sequence[Any], size: int) -> Portion:
         """Make a portion, whose tasks are submitted next."""

@@ -13,8 +13,8 @@ all slaves end at about the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.policy import TaskPolicy
 
-__all__ = ["NO_KEYWORDS", "Call", "MapItems", "PortionSizes", "can_be_packed", "items_of"]
+__all__ = ["NO_KEYWORDS", "Call", "MapItems", "PortionSizes", "Read", "can_be_packed", "items_of"]
 
 Call = tuple[Defined, TaskPolicy, Extras | None, tuple[Any, ...], dict[str, Any]]
 """A task to submit: its terms, and its positional and keyword arguments."""
@@ -61,6 +61,17 @@ OVERHEAD_S = 2e-7
 """Seconds that an item costs a slave in addition to its compute time."""
 
 
+class Read(NamedTuple):
+    """Items that were read."""
+
+    items: Iterable[Any]
+    """All of them if they were encoded; else they are read now, one by one."""
+    packed: PackedCalls | None = None
+    """Their calls, if they are encoded together."""
+    calls: Sequence[tuple[bytes, Sequence[Buffer]]] = ()
+    """Their calls with their large buffers, if they are encoded one by one."""
+
+
 class MapItems(Struct, eq=False):
     """The items of a map, and the calls that they make.
 
@@ -77,27 +88,57 @@ class MapItems(Struct, eq=False):
     rows: Callable[[Sequence[Any]], Iterable[tuple[Any, ...]]] | None = None
     terms: Terms | None = None
     total: int | None = None
+    error: Exception | None = None
+    """What the iterable raised. It is raised again after the values of the items before."""
+    _can_change: bool = False
+    """Whether there were items that are not plain."""
 
-    def encoded(
-        self, items: Sequence[Any], codec: Codec, *, only_plain: bool
-    ) -> tuple[PackedCalls | None, Sequence[tuple[bytes, Sequence[Buffer]]]]:
-        """Encode the calls of items.
+    def read(self, count: int, codec: Codec, *, only_plain: bool) -> Read:
+        """Read up to `count` items, and encode their calls together if this is possible.
+
+        An iterable may change an item when it is asked for the next one. So an item that can change is encoded before
+        the next one is read. Plain items are read together, and so is the first portion with others: most often it has
+        one item.
 
         Args:
-            only_plain: whether only plain items may be put together.
-
-        Returns:
-            The calls, if they can be put together. Else each call with its large buffers, if they were encoded.
+            only_plain: whether only plain items may be encoded together.
 
         Raises:
             ArgumentNotPicklable: an argument cannot be pickled; the caller's fault.
         """
-        packed = self.packed(items)
-        if packed is not None or only_plain or self.rows is None or self.terms is None:
-            return packed, ()
-        calls = [codec.dumps_call(args, NO_KEYWORDS, self.terms[0].name) for args in self.rows(items)]
-        alone = any(buffers for _, buffers in calls)
-        return (None, calls) if alone else (PackedCalls.of_encoded([call for call, _ in calls]), ())
+        if self.rows is None or self.terms is None or (only_plain and self._can_change):
+            return Read(self._each(count))
+        together = () if self._can_change else self._together(count)
+        if not self._can_change:
+            packed = self.packed(together)
+            self._can_change = packed is None
+            if packed is not None or only_plain:
+                return Read(together, packed)
+        items: list[Any] = []
+        calls: list[tuple[bytes, Sequence[Buffer]]] = []
+        for item in together or self._each(count):
+            [args] = self.rows([item])
+            calls.append(codec.dumps_call(args, NO_KEYWORDS, self.terms[0].name))
+            items.append(item)
+        if any(buffers for _, buffers in calls):
+            return Read(items, None, calls)
+        return Read(items, PackedCalls.of_encoded([call for call, _ in calls]))
+
+    def _together(self, count: int) -> Sequence[Any]:
+        """Read items until the iterable raises an exception."""
+        items: list[Any] = []
+        try:
+            items.extend(islice(self.items, count))
+        except Exception as error:
+            self.error = error
+        return items
+
+    def _each(self, count: int) -> Iterator[Any]:
+        """Do the same one by one."""
+        try:
+            yield from islice(self.items, count)
+        except Exception as error:
+            self.error = error
 
     def packed(self, items: Sequence[Any]) -> PackedCalls | None:
         """Encode the calls of items together; None if they are not plain, or may not be packed."""
