@@ -296,17 +296,24 @@ class SimulatedSlave:
         checker.started(task, self.sid, self.work.peer, self.work.running())
         self.wear.start(self.work.frozen_until())
         self.running, self._attempt = task, attempt
-        self._seconds = random.expovariate(1.0) * self.work.durations[algorithm % 2]
-        if random.random() < 0.01:
-            self._seconds += LONG_S
-        self._seconds += random.random() * self._slow_s
         self._grown_at = inf
-        if random.random() < 0.05:
-            self._grown_at = self._world.now + random.random() * self._seconds
-            self._seconds += GROWN_S
+        if task in checker.seconds:
+            self._seconds = checker.seconds[task]
+        else:
+            self._draw_seconds(random, self.work.durations[algorithm % 2])
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
         self._states.begin(task, attempt, algorithm, self._seconds)
+
+    def _draw_seconds(self, random: Random, mean_s: float) -> None:
+        """Draw how long the task takes that runs now, and when it begins to use much memory."""
+        self._seconds = random.expovariate(1.0) * mean_s
+        if random.random() < 0.01:
+            self._seconds += LONG_S
+        self._seconds += random.random() * self._slow_s
+        if random.random() < 0.05:
+            self._grown_at = self._world.now + random.random() * self._seconds
+            self._seconds += GROWN_S
 
     def _finish(self, task: int, attempt: int) -> None:
         if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):

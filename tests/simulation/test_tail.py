@@ -1,0 +1,137 @@
+"""How a map ends: a real map, the real master and real agents, with simulated slaves, links and time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+from attrs import define, field
+from msgspec.structs import replace
+from tests.spans import MAX
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._roles import map_run
+from mwpy._roles.access import Access
+from mwpy._roles.held_results import HeldResults
+from mwpy._roles.inbox import Inbox
+from mwpy._roles.map_run import MapRun
+from mwpy._roles.portions import items_of
+from mwpy._simulation.machines import AgentHost, Pace
+from mwpy._simulation.slaves import SimulatedSlave
+from mwpy._transport.codec import Codec
+from mwpy._values.policy import DEFAULT_POLICY
+from mwpy.testing import Cluster
+
+IDLE_S = 0.16
+"""The longest time that a slave may be idle while an item waits at another one: `SILENT_S`, and the time of four
+messages, which bring the last result of the idle slave, take items back, and send them. A message takes 5 ms on average
+here, and sometimes much longer."""
+
+AGENTS = 2
+
+_DICE = Random(1)
+
+SECONDS = {
+    "short": [0.0003] * 700,
+    "over three decades": [10 ** _DICE.uniform(-3.0, 0.0) for _ in range(200)],
+    "longer and longer": [0.0001 * 1.01**number for number in range(600)],
+    "one long among short": [0.001] * 400 + [2.0] + [0.001] * 100,
+    "long behind short": [0.001] * 400 + [0.3] * 20,
+}
+"""How long the items of maps take, in seconds."""
+
+
+@define(eq=False)
+class Watched:
+    """A map over a cluster without faults, and what its slaves do.
+
+    Args:
+        slaves: how many slaves each agent has.
+    """
+
+    slaves: int
+    cluster: Cluster = field(init=False)
+    busy: dict[SimulatedSlave, int] = field(factory=dict)
+    """The item that each slave runs; 0 if it is idle."""
+    idle_since: dict[SimulatedSlave, float] = field(factory=dict)
+    waits: dict[int, float] = field(factory=dict)
+    """For each item: how long another slave had been idle when it was started for the first time, in seconds."""
+
+    def __attrs_post_init__(self) -> None:
+        pace = Pace(faulty_s=0.0)
+        self.cluster = Cluster(1, agents=0, tasks=0, pace=pace, bad="", verify=0.0, crashes=False)
+        io = self.cluster.master.io
+        io.commands.clear()  # which the algorithm of the simulator has given, and which has nothing else to do
+        settings = io.core.state.settings
+        io.core.state.settings = replace(settings, task_group=None, max_failures=None, max_waiting_bytes=1 << 30)
+        for number in range(AGENTS):
+            self.cluster.add_agent(AgentHost(f"host {number}", lambda code: None, num_slaves=self.slaves))
+        while io.num_slaves < AGENTS * self.slaves:
+            self.cluster.world.step()
+
+    def run(self, seconds: Sequence[float], is_known: bool, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Run a map whose items take these times, to its end."""
+        io, algorithm = self.cluster.master.io, self.cluster.master.algorithm
+        algorithm.is_over = True
+        monkeypatch.setattr(algorithm, "take_outcomes", lambda: None)
+        monkeypatch.setattr(map_run, "clock", self.cluster.world)
+        defined = Defined(MAX)
+        io.core.definitions.add(defined)
+        source = items_of((defined, DEFAULT_POLICY, None), (self._items(seconds, defined),), io.core.state.settings)
+        source.total = len(seconds) if is_known else None
+        source.rows = source.rows if is_packed else None
+        for host in self.cluster.hosts:
+            assert host.process is not None
+            self.busy |= dict.fromkeys(host.process.slaves.values(), 0)
+        self.idle_since = dict.fromkeys(self.busy, self.cluster.world.now)
+        access = Access(io, threading.current_thread(), self._drive)
+        inbox = Inbox(access, io.core.state.settings)
+        given = MapRun(access, inbox, HeldResults(access, inbox), Codec(), source, ordered=False).start()
+        assert sorted(result.tag for result in given) == [*range(1, len(seconds) + 1)]
+
+    def _items(self, seconds: Sequence[float], defined: Defined) -> Iterator[int]:
+        checker = self.cluster.checker
+        for item, each in enumerate(seconds, 1):
+            checker.submitted(item, DEFAULT_POLICY, "", 0, defined.record)
+            checker.seconds[item] = each
+            yield item
+
+    def _drive(self, timeout_s: float | None) -> None:
+        """Simulate until there is an outcome."""
+        while timeout_s != 0.0 and self.cluster.master.io.outcomes.empty():
+            self.cluster.world.step()
+            self._look()
+
+    def _look(self) -> None:
+        now = self.cluster.world.now
+        for slave, ran in self.busy.items():
+            item = self.busy[slave] = slave.running
+            if ran and not item:
+                self.idle_since[slave] = now
+            if item and item not in self.waits:
+                idle = [now - self.idle_since[each] for each in self.busy if each is not slave and not each.running]
+                self.waits[item] = max(idle, default=0.0)
+
+    @property
+    def tail_s(self) -> float:
+        """Between the last item of the slave that had nothing more to do first, and the end of all items."""
+        return max(self.idle_since.values()) - min(self.idle_since.values())
+
+
+@pytest.mark.parametrize("slaves", [1, 4])
+@pytest.mark.parametrize(
+    ("is_known", "is_packed"),
+    [(True, True), (False, True), (False, False)],
+    ids=["a list", "an iterator", "items that are submitted alone"],
+)
+@pytest.mark.parametrize("seconds", SECONDS.values(), ids=SECONDS)
+def test_no_item_waits_behind_others_while_a_slave_is_idle(
+    seconds: Sequence[float], is_known: bool, is_packed: bool, slaves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the end of the map is not longer than its longest item, and the time until the master takes items back."""
+    watched = Watched(slaves)
+    watched.run(seconds, is_known, is_packed, monkeypatch)
+    assert max(watched.waits.values()) <= IDLE_S
+    assert watched.tail_s <= max(seconds) + IDLE_S
