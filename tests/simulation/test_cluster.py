@@ -123,11 +123,13 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert histories[0] == histories[1]
 
 
-def test_the_same_seed_gives_the_same_history_in_every_process() -> None:
+@pytest.mark.timeout(0)
+def test_the_same_seed_gives_the_same_history_in_every_process(few: range) -> None:
     """No order depends on the addresses of objects in memory, or on how a process hashes strings."""
+    count = 8 * len(few) // 10
     program = (
         "from mwpy.testing import Cluster\n"
-        "for seed in range(8):\n"
+        f"for seed in range({count}):\n"
         "    cluster = Cluster(seed)\n"
         "    cluster.run()\n"
         "    print(seed, *cluster.transcript, sep='\\n')\n"
@@ -138,12 +140,11 @@ def test_the_same_seed_gives_the_same_history_in_every_process() -> None:
             env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(mwpy.__file__).parent.parent)},
             stdout=subprocess.PIPE,
             check=True,
-            timeout=60,
         ).stdout
         for hash_seed in ("1", "2", "3")
     ]
     assert printed[0] == printed[1] == printed[2]
-    assert printed[0].count(b"ends: result") > 200
+    assert printed[0].count(b"ends: result") > 25 * count
 
 
 def test_the_simulation_finds_a_lost_result_and_names_the_seed() -> None:
