@@ -92,10 +92,10 @@ class Watched:
         assert sorted(result.tag for result in given) == [*range(1, len(seconds) + 1)]
 
     def _items(self, seconds: Sequence[float], defined: Defined) -> Iterator[int]:
-        checker = self.cluster.checker
+        checker, world = self.cluster.checker, self.cluster.world
         for item, each in enumerate(seconds, 1):
             checker.submitted(item, DEFAULT_POLICY, "", 0, defined.record)
-            checker.seconds[item] = each
+            world.seconds[item] = each
             yield item
 
     def _drive(self, timeout_s: float | None) -> None:

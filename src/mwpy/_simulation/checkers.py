@@ -97,8 +97,6 @@ class HistoryChecker:
         """How many bytes of results the algorithm got and did not fetch."""
         self.most_waiting = 0
         """How many of them may wait when a task is sent."""
-        self.seconds: dict[int, float] = {}
-        """How long tasks take, in seconds, for tasks of which a test decides this. Chance decides for all others."""
         self.shares: dict[int, list[str]] = {}
         """The digests of the shared objects that tasks need, for tasks that need any."""
         self.code = CodeChecker()

@@ -296,24 +296,12 @@ class SimulatedSlave:
         checker.started(task, self.sid, self.work.peer, self.work.running())
         self.wear.start(self.work.frozen_until())
         self.running, self._attempt = task, attempt
-        self._grown_at = inf
-        if task in checker.seconds:
-            self._seconds = checker.seconds[task]
-        else:
-            self._draw_seconds(random, self.work.durations[algorithm % 2])
+        self._seconds, grown_after_s = _drawn(random, self.work.durations[algorithm % 2], self._slow_s)
+        self._seconds = self._world.seconds.get(task, self._seconds)
+        self._grown_at = self._world.now + grown_after_s
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
         self._states.begin(task, attempt, algorithm, self._seconds)
-
-    def _draw_seconds(self, random: Random, mean_s: float) -> None:
-        """Draw how long the task takes that runs now, and when it begins to use much memory."""
-        self._seconds = random.expovariate(1.0) * mean_s
-        if random.random() < 0.01:
-            self._seconds += LONG_S
-        self._seconds += random.random() * self._slow_s
-        if random.random() < 0.05:
-            self._grown_at = self._world.now + random.random() * self._seconds
-            self._seconds += GROWN_S
 
     def _finish(self, task: int, attempt: int) -> None:
         if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):
@@ -373,6 +361,18 @@ class SimulatedSlave:
             self.channel.reply(*journal.group(self.number))
             journal.clear()
             self._send_by = self._world.now + GATHER_S
+
+
+def _drawn(random: Random, mean_s: float, slow_s: float) -> tuple[float, float]:
+    """How long a task takes, and after which time it uses much memory."""
+    seconds, grown_after_s = random.expovariate(1.0) * mean_s, inf
+    if random.random() < 0.01:
+        seconds += LONG_S
+    seconds += random.random() * slow_s
+    if random.random() < 0.05:
+        grown_after_s = random.random() * seconds
+        seconds += GROWN_S
+    return seconds, grown_after_s
 
 
 def _states_of(slave: SimulatedSlave) -> StatesOfSlave:

@@ -25,6 +25,8 @@ class World:
         self.random = random.Random(seed)
         self.now = now
         self.transcript: list[str] = []
+        self.seconds: dict[int, float] = {}
+        """How long tasks take, in seconds, for tasks of which a test decides this. Chance decides for all others."""
         self._faulty_s = faulty_s
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
