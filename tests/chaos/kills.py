@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sqlite3
 import sys
 import time
 from bisect import bisect
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 
 from attrs import define, field, frozen
+from tests.chaos.chaos_run import REUSED
 from tests.chaos.supervision import Watched, wait_for
 from tests.integration.apps.stage import SOURCES
 
@@ -91,12 +93,22 @@ class Kills:
 
     agents_started: int = 0
     """How often agents were started again."""
+    got: int = 0
+    """How many different results the algorithm had got in all lives before the last one."""
+    reused: int = 0
+    """How many results the last life had from the run database."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is lost, no result that the algorithm had got is computed again, and no agent was started
+        again."""
+        is_complete = self.is_exact and self.came == self.tasks
+        return is_complete and not self.agents_started and self.reused >= self.got > 0
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is lost, each kill repeats at most the last second, and no agent was started again."""
-        is_whole = self.is_exact and self.came == self.tasks and not self.agents_started
-        return is_whole and all(cost.oldest_s <= REPEATED_S for cost in self.costs)
+        """Whether it is whole, and each kill repeats at most the last second."""
+        return self.is_whole and all(cost.oldest_s <= REPEATED_S for cost in self.costs)
 
     def run(self) -> None:
         """Run it to its end, and leave no process."""
@@ -121,6 +133,10 @@ class Kills:
         self.is_exact = report["total"] == sum(number * number for number in range(self.tasks))
         self.agents_started = sum(end.code != 0 for agent in agents for end in agent.ends)  # 0: the master ended it
         self.costs, self.again = costs(self.folder, self.moments)
+        numbers = (self.folder / "got").read_text().splitlines()
+        self.got = len({*numbers[: -self.came]})
+        with closing(sqlite3.connect(f"file:{self.folder / 'run.db'}?mode=ro", uri=True)) as reading:
+            [(self.reused,)] = reading.execute(REUSED)
 
     def _watched(self, name: str, words: list[object], variables: dict[str, str], stack: ExitStack) -> Watched:
         made = Watched(name, [*map(str, words)], variables, self.folder, self.folder, PAUSE_S)
@@ -195,6 +211,7 @@ def text(kills: Kills) -> str:
     return "\n".join(
         [
             *lines,
+            f"earlier lives had got {kills.got} results, and the last life had {kills.reused} from the run database",
             f"{kills.came} of {kills.tasks} results came, and their sum is {'exact' if kills.is_exact else 'WRONG'}",
             f"agents were started again {kills.agents_started} times",
             f"{kills.again} tasks ran again for other reasons, such as a result that was late because of the load",

@@ -275,6 +275,14 @@ def test_records_that_may_wait_are_written_as_soon_as_others_may_not(
     assert order == [1, 3]
 
 
+def test_records_that_may_wait_are_written_although_nothing_follows(path: Path) -> None:
+    writer, done = opened(path), threading.Event()
+    writer.write(Given([records.Notice("1")], NOON, done.set, may_wait=True))
+    assert done.wait(30)
+    writer.close()
+    assert writing.LINGER_S + writing.PAUSE_S < 0.1, "far less than the second that a kill of the master may repeat"
+
+
 def test_a_large_value_is_a_file_beside_the_database(path: Path) -> None:
     large = "x" * LARGE_BYTES
     run(path, algorithm(), submitted(1, 2), received({1: large}), received({2: large}))

@@ -1,7 +1,7 @@
 """Squares many numbers: a third as single tasks, and the others as items of a map.
 
 Each execution of a task writes one line of a fixed length to `executions` when it has ended. The master algorithm
-writes a line to `lives` when it begins.
+writes a line to `lives` when it begins, and the number of each result that it gets to `got`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from itertools import repeat
 from pathlib import Path
 
 import mwpy
@@ -45,20 +46,23 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Square all numbers, and print the sum and how many results came."""
     with (FOLDER / "lives").open("a") as lives:
         lives.write(f"{time.monotonic():.6f}\n")
+    got = (FOLDER / "got").open("a", buffering=1)
     count, seconds = int(argv[0]), float(argv[1])
     singles, came, total = count // 3, 0, 0
     mw.set_target_number(AHEAD)
     submitted = ended = 0
     while ended < singles:
         for number in range(submitted, min(singles, submitted + mw.upto_target_number())):
-            mw.submit(square.task(number, seconds))
+            mw.submit(square.task(number, seconds), tag=number)
             submitted = number + 1
         mw.loop()
         for result in mw.results():
+            got.write(f"{result.tag}\n")
             total += result.value
             ended += 1
     came = ended
-    for value in mw.map(square, range(singles, count), (seconds for _ in range(singles, count))):
+    for number, value in enumerate(mw.map(square, range(singles, count), repeat(seconds, count - singles)), singles):
+        got.write(f"{number}\n")
         total += value
         came += 1
     print(json.dumps({"came": came, "total": total}))
