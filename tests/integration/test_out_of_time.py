@@ -28,7 +28,7 @@ def master(mw, argv):
     except mwpy.OutOfTime as error:
         if argv == ["raise"]:
             raise
-        print(len(done) > 0, 0 < error.seconds_left < 3, error.unended > 0)
+        print(len(done) > 0, error.seconds_left < 3, error.unended > 0)
     return 0
 
 if __name__ == "__main__":

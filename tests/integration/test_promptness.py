@@ -11,9 +11,6 @@ from mwpy._roles.task_runner import GATHER_S
 PROMISED_S = 0.05
 """The time after which a finished result has left its slave."""
 
-SCHEDULING_S = 0.15
-"""The delay by scheduling of three processes on a busy machine, in the best of ten attempts."""
-
 
 def test_the_delays_of_a_result_add_up_to_the_promised_time() -> None:
     """A slave gathers results for some time. The agent reads the journal of a slave that is silent for longer. It looks
@@ -24,10 +21,10 @@ def test_the_delays_of_a_result_add_up_to_the_promised_time() -> None:
     assert LATE_S + AGAIN_S <= PROMISED_S
 
 
-def test_a_finished_result_leaves_its_slave_at_once_even_if_the_next_task_takes_an_hour(stage: Stage) -> None:
-    """The fastest of ten quick results leaves its slave within 50 ms. A long task follows each of them."""
+def test_a_finished_result_does_not_wait_for_the_next_task_even_if_that_takes_an_hour(stage: Stage) -> None:
+    """A long task follows each of ten quick tasks, and ends only when the result of the quick task has arrived. The
+    unit tests and the simulator show, with clocks of their own, that the agent looks at the promised times."""
     run = stage.start("hour.py", "--mw-local", 1, "--mw-slave-task-group", 3)
     assert run.end() == 0, run.err
-    assert len(run.report) == 10
-    assert min(run.report) < PROMISED_S + SCHEDULING_S, run.report
+    assert run.report == [["before", "quick", "hour"]] * 10
     stage.no_process_left()

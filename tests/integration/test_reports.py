@@ -44,13 +44,13 @@ def wait_for(mw: mwpy.Master, wanted: Callable[[mwpy.Report], bool]) -> mwpy.Rep
 
 def test_the_master_gets_interim_values_and_cancels_the_task(mw: mwpy.Master, tmp_path: Path) -> None:
     """The other task goes on."""
-    done = tmp_path / "done"
+    done, began = tmp_path / "done", time.monotonic()
     ids = {rate: mw.submit(mwpy.task(learn, rate, str(done)), tag=rate) for rate in (0.1, 10.0)}
     bad = wait_for(mw, lambda report: report.values["rate"] > 1)
     assert (bad.task_id, bad.tag, bad.attempt) == (ids[10.0], 10.0, 1)
     assert bad.sid.startswith("SLAVE-")
     assert bad.host
-    assert 0.0 <= bad.seconds < 600.0
+    assert 0.0 <= bad.seconds <= time.monotonic() - began
     assert mw.cancel([bad.task_id]) == [bad.task_id]
     cancelled: list[mwpy.Result[Any]] = []
     while not cancelled:

@@ -78,6 +78,7 @@ def test_a_file_that_was_deleted_is_back_in_seconds(stage: Stage) -> None:
 
 def test_a_resource_file_is_rewritten_at_its_interval(stage: Stage) -> None:
     """Only the timestamp changes, so that a reader knows that the master is alive."""
+    began = time.time()
     obeying(stage, "--mw-resource-file-update-interval", 0.5)
     seen = [content(stage)]
     assert seen[0]["update-interval"] == 0.5
@@ -87,7 +88,7 @@ def test_a_resource_file_is_rewritten_at_its_interval(stage: Stage) -> None:
         seen.append(content(stage))
     times = [each.pop("timestamp") for each in seen]
     assert times == sorted(times)
-    assert abs(times[-1] - time.time()) < 60.0
+    assert began <= times[0] <= times[-1] <= time.time()
     assert seen == [seen[0]] * 4
 
 

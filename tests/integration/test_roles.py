@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,25 +52,24 @@ def until_tasks_are_sent(stage: Stage, slaves: int) -> None:
     "line",
     [
         ("count.py", "--milliseconds", "1"),
-        ("count.py", "--tasks", "8", "--milliseconds", "60000"),
+        ("count.py", "--tasks", "8", "--milliseconds", "600000"),
         ("hold.py", "600"),
     ],
     ids=["quick tasks", "long tasks", "GIL held"],
 )
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_all_processes(stage: Stage, line: tuple[str, ...], times: int) -> None:
-    """One or two Ctrl-C end the computation within 5 s, without a traceback, and no process is left."""
+    """One or two Ctrl-C end the computation although its tasks take ten minutes or are endless, without a traceback.
+    No process is left."""
     run = stage.start(*line, "--mw-audit-file", stage.audit)
     until_tasks_are_sent(stage, slaves=len(os.sched_getaffinity(0)))
     if line[0] == "hold.py":
         until((stage.folder / "holds").exists, "a task that holds the GIL")
-    began = time.monotonic()
     os.killpg(run.pid, signal.SIGINT)
     if times == 2:
         until(lambda: "interrupted" in run.err, lambda: f"an answer to the first Ctrl-C, not {run.err!r}")
         os.killpg(run.pid, signal.SIGINT)
     assert run.end() == 130, run.err
-    assert time.monotonic() - began < 5.0
     assert "Traceback" not in run.err
     assert "KeyboardInterrupt" not in run.err
     stage.no_process_left()

@@ -213,13 +213,14 @@ def gate(tmp_path: Path) -> Gate:
 def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
     agent = agents().ready()
     agent.define(1, lambda x: x * 2)
+    began = time.monotonic()
     agent.give([1, 2, 3], 21)
     ran: list[tuple[int, int]] = []
     while len(ran) < 3:
         group, _ = agent.hear(messages.Results)
         ran += groups.each_task(group)
         assert group.slave == 7
-        assert all(0 < seconds < PATIENCE_S for seconds in group.seconds)
+        assert all(0 < seconds <= time.monotonic() - began for seconds in group.seconds)
     assert ran == [(1, 2), (2, 2), (3, 2)]
 
 

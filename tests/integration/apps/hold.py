@@ -1,4 +1,7 @@
-"""Submits quick tasks, and one task that holds the GIL in C for the given time; prints when each result arrived."""
+"""Submits quick tasks, and one task that holds the GIL in C. Prints in which order the results arrived.
+
+The long task holds the GIL for the given time, and until the results of the quick tasks before it have arrived.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,39 @@ WARM_UP = 50
 """After this many tasks, the master knows that they are quick."""
 
 
+RELEASE = "release"
+"""A named pipe. A byte in it ends the long task."""
+
+
 @mwpy.task_algorithm
-def sleep(seconds: int) -> int:
-    """Sleep in C without releasing the GIL. Create a file that shows that the long sleep begins."""
-    if seconds:
+def hold(pipe: str) -> int:
+    """Read a byte from a pipe in C, without releasing the GIL. Create a file that shows that the wait begins."""
+    if pipe:
+        end = os.open(pipe, os.O_RDWR)
         Path("holds").touch()
-        ctypes.PyDLL(None).sleep(seconds)
+        ctypes.PyDLL(None).read(end, ctypes.create_string_buffer(1), 1)
     return os.getpid()
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """After a warm-up, submit two quick tasks, the long task, and another quick task behind it."""
-    pids = {*mw.map(sleep, [0] * WARM_UP)}
-    for tag, seconds in (("first", 0), ("second", 0), ("long", int(argv[0])), ("last", 0)):
-        mw.submit(sleep.task(seconds), tag=tag)
-    came: dict[str, float] = {}
-    began = time.monotonic()
+    os.mkfifo(RELEASE)
+    release = os.open(RELEASE, os.O_RDWR)
+    pids = {*mw.map(hold, [""] * WARM_UP)}
+    for tag, pipe in (("first", ""), ("second", ""), ("long", RELEASE), ("last", "")):
+        mw.submit(hold.task(pipe), tag=tag)
+    came: list[str] = []
+    ends_at = time.monotonic() + float(argv[0])
+    is_held = True
     while len(came) < 4:
-        mw.loop()
+        mw.loop(timeout=0.1)
         for result in mw.results():
             pids.add(result.value)
-            came[result.tag] = time.monotonic() - began
+            came.append(result.tag)
+        if is_held and len(came) == 2 and time.monotonic() >= ends_at:
+            is_held = False
+            os.write(release, b"x")
     print(json.dumps({"came": came, "slaves": len(pids)}))
     return 0
 
