@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import random
 import signal
-import sqlite3
 import sys
 import time
 from bisect import bisect
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 from attrs import define, field, frozen
-from tests.chaos.chaos_run import REUSED
 from tests.chaos.supervision import Watched, wait_for
 from tests.integration.apps.stage import SOURCES
 
@@ -95,15 +94,15 @@ class Kills:
     """How often agents were started again."""
     got: int = 0
     """How many different results the algorithm had got in all lives before the last one."""
-    reused: int = 0
-    """How many results the last life had from the run database."""
+    got_again: int = 0
+    """How many of these were computed in a later life."""
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is lost, no result that the algorithm had got is computed again, and no agent was started
         again."""
         is_complete = self.is_exact and self.came == self.tasks
-        return is_complete and not self.agents_started and self.reused >= self.got > 0
+        return is_complete and not self.agents_started and self.got > 0 and not self.got_again
 
     @property
     def is_good(self) -> bool:
@@ -133,10 +132,7 @@ class Kills:
         self.is_exact = report["total"] == sum(number * number for number in range(self.tasks))
         self.agents_started = sum(end.code != 0 for agent in agents for end in agent.ends)  # 0: the master ended it
         self.costs, self.again = costs(self.folder, self.moments)
-        numbers = (self.folder / "got").read_text().splitlines()
-        self.got = len({*numbers[: -self.came]})
-        with closing(sqlite3.connect(f"file:{self.folder / 'run.db'}?mode=ro", uri=True)) as reading:
-            [(self.reused,)] = reading.execute(REUSED)
+        self.got, self.got_again = got_again(self.folder)
 
     def _watched(self, name: str, words: list[object], variables: dict[str, str], stack: ExitStack) -> Watched:
         made = Watched(name, [*map(str, words)], variables, self.folder, self.folder, PAUSE_S)
@@ -205,13 +201,27 @@ def costs(folder: Path, moments: list[float]) -> tuple[list[Cost], int]:
     return found, in_one_life
 
 
+def got_again(folder: Path) -> tuple[int, int]:
+    """How many results the algorithm had got in all lives before the last one, and how many of them a later life
+    computed."""
+    lives = [float(line) for line in (folder / "lives").read_text().splitlines()]
+    next_life: dict[int, float] = {}
+    for line in (folder / "got").read_text().splitlines():
+        life, number = map(int, line.split())
+        if life < len(lives):
+            next_life.setdefault(number, lives[life])
+    executions = (line.split() for line in (folder / "executions").read_text().splitlines())
+    begun = [(int(number), float(start)) for number, start, _, _ in executions]
+    return len(next_life), len({number for number, start in begun if start > next_life.get(number, inf)})
+
+
 def text(kills: Kills) -> str:
     """Return the report."""
     lines = [f"kill {number:>2}, {cost}" for number, cost in enumerate(kills.costs, 1)]
     return "\n".join(
         [
             *lines,
-            f"earlier lives had got {kills.got} results, and the last life had {kills.reused} from the run database",
+            f"{kills.got} results came before the last life, and {kills.got_again} of them were computed again",
             f"{kills.came} of {kills.tasks} results came, and their sum is {'exact' if kills.is_exact else 'WRONG'}",
             f"agents were started again {kills.agents_started} times",
             f"{kills.again} tasks ran again for other reasons, such as a result that was late because of the load",

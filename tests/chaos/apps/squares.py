@@ -1,7 +1,7 @@
 """Squares many numbers: a third as single tasks, and the others as items of a map.
 
 Each execution of a task writes one line of a fixed length to `executions` when it has ended. The master algorithm
-writes a line to `lives` when it begins, and the number of each result that it gets to `got`.
+writes a line to `lives` when it begins, and for each result that it gets, its life and the number to `got`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def square(number: int, seconds: float) -> int:
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Square all numbers, and print the sum and how many results came."""
-    with (FOLDER / "lives").open("a") as lives:
+    with (FOLDER / "lives").open("a+") as lives:
+        lives.seek(0)
+        life = len(lives.readlines()) + 1
         lives.write(f"{time.monotonic():.6f}\n")
     got = (FOLDER / "got").open("a", buffering=1)
     count, seconds = int(argv[0]), float(argv[1])
@@ -57,12 +59,12 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
             submitted = number + 1
         mw.loop()
         for result in mw.results():
-            got.write(f"{result.tag}\n")
+            got.write(f"{life} {result.tag}\n")
             total += result.value
             ended += 1
     came = ended
     for number, value in enumerate(mw.map(square, range(singles, count), repeat(seconds, count - singles)), singles):
-        got.write(f"{number}\n")
+        got.write(f"{life} {number}\n")
         total += value
         came += 1
     print(json.dumps({"came": came, "total": total}))
