@@ -86,6 +86,16 @@ def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: 
     assert sent[-2:] == [messages.Checkpoint(1, 6, 1), messages.Revoked(1, [5], [2], [1], late=True)]
 
 
+def test_the_states_of_a_task_do_not_hide_the_results_that_wait_behind_it(core: AgentCore) -> None:
+    """A slave sends the results of its journal before a state, but not those of a stretch."""
+    for number in (1, 2):
+        state = messages.Checkpoint(1, 6, 1)
+        core.handle(SlaveHeard(1, state, wire.encode(state, [b"state"])), look(number) - 0.001)
+        core.take_actions()
+        sent = silent(core, 6, look(number)).to_master
+    assert sent[-1].message == messages.Revoked(1, [5], [1], [1], late=True)
+
+
 def test_a_slave_is_trusted_although_its_results_are_in_no_journal(core: AgentCore) -> None:
     for moment in (CHECK_S, CHECK_S + MISSING_S + 1.0):
         core.handle(MemoryRead(1, 7, 0.0, 0), 1.0 + moment)

@@ -153,6 +153,16 @@ def test_results_of_short_tasks_are_sent_less_often(slave: _Slave, clock: list[f
     assert 17 * 0.002 < STRETCH_S < 18 * 0.002
 
 
+def test_the_first_result_is_sent_at_once_if_the_agent_has_heard_nothing_for_long(
+    slave: _Slave, clock: list[float]
+) -> None:
+    """It has looked for late results already, when there were none: the slave loaded a module, for example."""
+    slave.stretches.silent_from = 1.0
+    clock[:] = [1.0 + STRETCH_S, 1e-6]
+    slave.run(abs, *range(10))
+    assert [group.counts for group, _ in slave.sent] == [[1], [9]]
+
+
 def test_results_do_not_wait_for_the_tasks_after_a_long_one(slave: _Slave, clock: list[float]) -> None:
     clock[:] = [0.0, 25e-6]
 

@@ -19,7 +19,8 @@ from tests.spans import MAX, span
 
 import mwpy
 from mwpy._core.master.spans import LeftState
-from mwpy._roles import loaded, task_runner, unsendable
+from mwpy._roles import loaded, stretches, task_runner, unsendable
+from mwpy._roles.stretches import STRETCH_S
 from mwpy._roles.task_logs import Allowance
 from mwpy._roles.task_runner import GATHERED, GATHERED_BYTES, MEASURE_S, TaskRunner
 from mwpy._system import memory
@@ -35,6 +36,7 @@ from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.message_checks import check
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import LoadFailure
+from mwpy._values.packed import ROWS
 from mwpy._values.policy import Limits
 from mwpy._values.sameness.structure import digest_of
 from mwpy._values.share_messages import Share
@@ -62,7 +64,7 @@ class _End:
         self.position = 0
         self.ends_at = inf
         self.eof = self.forked = False
-        self.run_each = None
+        self.run_each: Callable[..., None] | None = None
         self.has_message = False
         self.passes = False
         """Whether large buffers can be passed ahead."""
@@ -209,6 +211,34 @@ def test_the_results_of_some_tasks_travel_with_a_digest(end: _End) -> None:
     assert marks[4] == ("failure: ZeroDivisionError", "")
     assert marks[9][0] == ""
     assert "cannot be imported under its name" in marks[9][1]
+
+
+@pytest.mark.parametrize(("silent_s", "counts"), [(STRETCH_S / 2, [3]), (STRETCH_S, [1, 2])])
+def test_the_first_result_of_a_portion_waits_only_if_the_slave_was_fed_just_before(
+    end: _End, monkeypatch: pytest.MonkeyPatch, silent_s: float, counts: list[int]
+) -> None:
+    """After a longer silence, its agent does not look for late results any more."""
+
+    def run_each(
+        function: Callable[..., Any],
+        calls: Sequence[Any],
+        _: bool,
+        __: int,
+        values: list[Any],
+        kinds: set[type],
+        *___: object,
+    ) -> None:
+        values += [function(*call) for call in calls]
+        kinds.update(map(type, values))
+
+    monkeypatch.setattr(stretches, "monotonic", lambda: 100.0)
+    end.run_each, end.fed_at = run_each, 100.0 - silent_s
+    runner = _runner(end)
+    _define(end, abs)
+    group = messages.Tasks(7, [1], [3], [1], [1], portions=[ROWS])
+    end.arrive(group, [groups.payload(3, [encode((-number,)) for number in (1, 2, 3)])])
+    runner.turn(0.0, 100)
+    assert [message.counts for message, _ in end.sent if isinstance(message, messages.Results)] == [[n] for n in counts]
 
 
 def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["STRETCH_S", "Stretches"]
 
 STRETCH_S = 0.035
-"""Seconds after which the results of a stretch are sent. A message of results takes about 1 ms of processor time in
-agent and master. It is less than `LATE_S`, after which the agent searches for late results."""
+"""After this many seconds without a message to the agent, the results of a stretch are sent. A message of results
+takes about 1 ms of processor time in agent and master. It is less than `LATE_S`: after this silence, the agent searches
+for late results, and only if there are some, it searches again."""
 
 SHORT_S = 0.003
 """If the last tasks took more than this, results are sent after half of `STRETCH_S`: the next task may take longer."""
@@ -63,8 +64,8 @@ class _Gathered(Struct, eq=False):
 
     algorithm: int
     """The number of the algorithm of all their tasks."""
-    began: float
-    """When the first of these tasks began."""
+    silent_from: float
+    """When the last message to the agent was sent before the first of these tasks began."""
     tasks: list[int] = field(default_factory=list)
     """The first tasks of ranges, in the order in which the tasks ran."""
     counts: list[int] = field(default_factory=list)
@@ -90,7 +91,7 @@ class _Gathered(Struct, eq=False):
 
     def is_due(self, now: float, patience_s: float) -> bool:
         """Whether they should be sent now. A failure does not wait for the next task, because it may stop the run."""
-        return bool(self.failed) or now >= self.began + patience_s or self.size > STRETCH_BYTES
+        return bool(self.failed) or now >= self.silent_from + patience_s or self.size > STRETCH_BYTES
 
 
 class Stretches(Struct, eq=False):
@@ -110,6 +111,10 @@ class Stretches(Struct, eq=False):
     codec: Codec
     send: Callable[[messages.Message, Sequence[Buffer]], None]
     look: Callable[[int, BaseException | None], bool]
+    silent_from: float = 0.0
+    """Since when the agent has heard nothing, as far as is known here: when this slave was fed, or has sent results."""
+    _ended: float = 0.0
+    """When the last block ended."""
     _gathered: _Gathered = field(default_factory=lambda: _Gathered(0, 0.0))
     _large: Sequence[Buffer] = _NONE
     """The large buffers of the last value."""
@@ -123,7 +128,7 @@ class Stretches(Struct, eq=False):
             function = partial(_call, function)
         if self._gathered.algorithm != span.number:
             self.flush()
-        gathered = self._gathered if self._gathered.values else self._begin(span, now)
+        gathered = self._gathered if self._gathered.values else self._begin(span)
         while goes_on and ran < len(calls):
             some, before, error = calls[ran : ran + block], len(gathered.values), None
             ends: list[float] | None = [] if is_timed else None
@@ -133,6 +138,7 @@ class Stretches(Struct, eq=False):
             except BaseException as raised:
                 error = raised
             began, now = now, monotonic()
+            self._ended = now
             count = len(gathered.values) - before + (error is not None)
             if not count:
                 break  # tasks were recalled
@@ -149,15 +155,15 @@ class Stretches(Struct, eq=False):
                 gathered.size += len(last)
             if large or gathered.is_due(now, STRETCH_S if now - began <= count * SHORT_S else STRETCH_S / 2):
                 self.flush(large)
-                gathered = self._begin(span, now)
+                gathered = self._begin(span)
             is_timed = now - began > count * TIMED_S
             block = min(2 * block, MAX_BLOCK) if now - began < BLOCK_S else max(1, block // 2)
         if ran < len(calls):  # tasks were recalled, or the agent is gone
             self.flush()
         return ran
 
-    def _begin(self, span: WaitingTasks, now: float) -> _Gathered:
-        self._gathered = _Gathered(span.number, now)
+    def _begin(self, span: WaitingTasks) -> _Gathered:
+        self._gathered = _Gathered(span.number, self.silent_from)
         return self._gathered
 
     def _add_failure(self, gathered: _Gathered, error: BaseException) -> None:
@@ -192,6 +198,7 @@ class Stretches(Struct, eq=False):
         if not count:
             return
         self._gathered = _Gathered(0, 0.0)
+        self.silent_from = self._ended
         try:
             data = encode_entries(values)
         except NOT_ENCODABLE:

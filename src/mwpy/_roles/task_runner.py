@@ -210,6 +210,7 @@ class TaskRunner:
                 return self._refuse(span)
         if span.portion and end.run_each is not None:
             self.flush()
+            self.stretches.silent_from = max(self.stretches.silent_from, self._due - GATHER_S)
             self.completed += (ran := self.stretches.run(end.run_each, function, span, most))
             self._measure()
             return ran
@@ -327,6 +328,7 @@ class TaskRunner:
             resident_bytes = memory.resident_bytes()
             if resident_bytes > self._max_memory_bytes:
                 self._measure_at = inf
+                self.stretches.flush()  # a message ends the silence after which the agent searches for late results
                 self._send(messages.SlaveGrown(self._number, resident_bytes))
 
     # ---- messages -------------------------------------------------------------------------------------------

@@ -250,7 +250,8 @@ class AgentCore:
             self._output.is_up(child)
         if child.retiring:
             self._wear.settle(child)
-        self._watch.active(child, now)
+        if not (type(message) is messages.Checkpoint and child.runs_portion):
+            self._watch.active(child, now)  # else results may still wait in the slave
 
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
         self._dues.changed[child.number] = child

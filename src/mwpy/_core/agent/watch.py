@@ -117,4 +117,4 @@ class Watch(Struct, eq=False):
 
 def _patience_s(child: Child) -> float:
     """The silence after which the agent looks for the results of a slave that holds tasks, in seconds."""
-    return LATE_S if child.held[0].is_portion else SILENT_S
+    return LATE_S if child.runs_portion else SILENT_S
