@@ -25,6 +25,7 @@ from mwpy._core.master.commands import (
 )
 from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.portions import can_be_packed
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
 from mwpy._simulation.kept_checker import KeptByAlgorithm
 from mwpy._simulation.lives import Calls, Lives
@@ -118,6 +119,8 @@ class SimulatedAlgorithm:
         self._held: Counter[int] = Counter()
         """For how many groups of tasks each result is held."""
         self._shares = SharedByAlgorithm(world.seed)
+        self._maps = Random(f"maps {world.seed}")
+        """Decides about the items of maps."""
         self._special: list[SlaveId] = []
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
@@ -206,8 +209,8 @@ class SimulatedAlgorithm:
         random = self._world.random
         first = self._io.submissions.total + 1
         left = min(self._total + 1 - first, random.randint(1, 25))
-        if random.random() < 0.3 and not self._io.core.state.settings.verify:
-            self._submit_portion(left)
+        if random.random() < 0.3:
+            self._submit_map(left)
         else:
             for _ in range(left):
                 self._submit_one(self._keeps.some())
@@ -359,16 +362,24 @@ class SimulatedAlgorithm:
             buffers = ReferringBuffers((), dict.fromkeys(handles)) if handles else ()
             self._calls.add(defined, policy, payload, buffers, tag, ())
 
-    def _submit_portion(self, count: int) -> None:
-        """Submit tasks as a map does, together."""
-        random, first = self._world.random, self._io.submissions.total + 1
-        policy, tag = TaskPolicy(attempts_max=random.choice((1, 3))), object()
-        defined = self._calls.algorithm(self._calls.begin_portion())
+    def _submit_map(self, count: int) -> None:
+        """Submit items of a map: as a portion, or one by one if something is said about each of them."""
+        random, draw, first = self._world.random, self._maps, self._io.submissions.total + 1
+        policy, tag = TaskPolicy(attempts_max=random.choice((1, 3)), after=draw.choice(PAUSES)), object()
+        policy = replace(policy, retry=draw.random() < 0.8)
+        by_algorithm = self._calls.begin_portion()
+        captured = self._shares.handle(self._calls.draw_of_portion())
+        defined = self._calls.algorithm(by_algorithm, captured)
         kills = ["slave" if random.random() < 0.02 else "" for _ in range(count)]
         kind, size = random.choice((ROWS, ARGUMENTS)), random.choice((10, 10, 10, 90))
         arguments = self._calls.portion([random.randint(0, size) for _ in range(count)])
         for task, killed in enumerate(kills, first):
-            self._checker.submitted(task, policy, killed, 0, defined.record)
+            self._checker.submitted(task, policy, killed, int(draw.random() < 0.1), defined.record)
             self._checker.tags[task] = tag
-        calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
-        self._io.submissions.add_portion(defined, policy, calls, tag)
+            self._checker.shares[task] = [] if captured is None else [captured.shared.share.digest]
+        if can_be_packed((defined, policy, None), self._io.core.state.settings):
+            calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
+            self._io.submissions.add_portion(defined, policy, calls, tag)
+        else:
+            for argument in arguments:
+                self._calls.add(defined, policy, CODEC.dumps_value(argument)[0], (), tag, ())

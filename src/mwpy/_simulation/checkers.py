@@ -13,6 +13,7 @@ from typing import Any
 
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.code_checker import CodeChecker
+from mwpy._simulation.end_checker import EndChecker
 from mwpy._simulation.host_checker import HostChecker
 from mwpy._simulation.kept_checker import KeptChecker
 from mwpy._simulation.live_attempts import AttemptChecker
@@ -109,6 +110,8 @@ class HistoryChecker:
         """Checks which hosts get no more work."""
         self.overruns = OverrunChecker()
         """Checks which tasks are lost because of a limit."""
+        self.ends = EndChecker()
+        """Checks how tasks end at agents."""
         self._host_of: dict[str, str] = {}
         self._alone: dict[int, bool] = {}
         """Whether each of these tasks was alone at the last agent that vanished with it."""
@@ -276,6 +279,7 @@ class HistoryChecker:
             return
         self._dead[peer, message.slave] = None
         self.states.died(peer, message)
+        self.ends.died(peer, message)
         self.overruns.died(peer, message, leaves=peer in self._leaving)
         leaves = peer in self._leaving or self.hosts.charges_nothing(peer)
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves

@@ -41,6 +41,11 @@ class SimulatedLauncher(Struct, eq=False):
     _owner: Owner
     _template: SimulatedTemplate | None = None
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether the template just starts a slave, or hangs."""
+        return self._template is not None and self._template.is_starting
+
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
         slave = self.make_slave(number, self.workload.checker.code.edits)

@@ -257,6 +257,10 @@ class Calls:
         """Return what decides about the algorithm of the next portion: it is always the same if there is a script."""
         return self._world.random if self._lives is None else Random(f"portion {self._lives.seed}")
 
+    def draw_of_portion(self) -> Random | None:
+        """Return what decides about the shared objects of the next portion; None if there is no script."""
+        return None if self._lives is None else Random(f"object of portions {self._lives.seed}")
+
     def portion(self, sizes: Sequence[int]) -> list[str]:
         """Choose the calls of a portion. Return their arguments, which have these sizes if there is no script."""
         if self._lives is None:

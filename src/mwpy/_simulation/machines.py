@@ -24,7 +24,7 @@ from mwpy._simulation.network import Connection, SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet
 from mwpy._simulation.search import Life, SimulatedSearch
 from mwpy._simulation.shares import SimulatedStore
-from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave
+from mwpy._simulation.slaves import GIVEN_BACK_S, PROMISED_S, SIGKILL, SimulatedSlave
 from mwpy._simulation.workload import Workload
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import messages, records
@@ -41,6 +41,9 @@ LONGEST_FREEZE_S = 5.0
 
 MOMENT_S = 1.0
 """Seconds in which an agent kills a slave after its job was short of memory."""
+
+REPLACED_S = 20.0
+"""Seconds after the end of its last slave in which an agent has as many slaves as it should have, or has ended."""
 
 SOON = 1000
 """If an agent iterates this often in a row without a pause, it is in an endless loop."""
@@ -192,6 +195,7 @@ class AgentProcess:
             host.name,
             peer,
             lambda: not self._over and world.now > self._frozen_until + PROMISED_S,
+            self._in_contact,
             lambda: max(self._frozen_until, self.connection.back_at),
             self._is_short,
             self._running,
@@ -240,6 +244,12 @@ class AgentProcess:
                     slave.work.checker.overruns.too_large(slave.work.peer, slave.number, slave.running)
         return self._world.now <= self._short_at + MOMENT_S
 
+    def _in_contact(self) -> bool:
+        connection, frozen_until = self.connection, self._frozen_until
+        if self._over or connection.broken or not connection.back_at:
+            return False
+        return self._world.now > max(frozen_until, connection.back_at) + GIVEN_BACK_S
+
     def _running(self) -> list[int]:
         running = [slave for slave in self.slaves.values() if slave.running and slave.code is None]
         return [slave.running for slave in running if slave.work is self._workload]
@@ -260,6 +270,16 @@ class AgentProcess:
             name, running = f"slave {slave.number} on {self._host.name}", slave.running
             self._world.note(f"{name} ends: {slave.describe_exit()}, running {running}")
             self._signals.catch(signal.SIGCHLD)
+            self._world.after(REPLACED_S, lambda: self._check_replaced(slave))
+
+    def _check_replaced(self, last: SimulatedSlave) -> None:
+        """Check that another slave has started, unless more slaves have ended since, or one just starts."""
+        slaves = self.slaves.values()
+        if self._over or self._was_frozen or any(slave.ended_at > last.ended_at for slave in slaves):
+            return
+        living = [slave for slave in slaves if slave.code is None]
+        starts = self.launcher.is_starting or not all(slave.is_up for slave in living)
+        assert starts or len(living) == self._host.num_slaves, f"slave {last.number} was not replaced"
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
@@ -314,6 +334,8 @@ class AgentProcess:
     def _exit(self, code: ExitCode) -> None:
         self._world.note(f"the agent on {self._host.name} exits with {code.name}")
         self._check_output()
+        forgotten = [slave.number for slave in self.slaves.values() if slave.channel.closed and slave.code is None]
+        assert not forgotten, f"slaves {forgotten} live on, and their agent has forgotten them"
         if "no task for" in self._trail.why:
             self._check_idle()
         self._agent.close()

@@ -43,6 +43,9 @@ CHECKED = (
 """The messages that a checker wants to see when the master gets them."""
 STATE = _kind(messages.Checkpoint(0, 0, 0))
 """The state of a task: another checker wants to see it."""
+REVOKED = _kind(messages.Revoked(0, [], [], []))
+ENDS = (_kind(messages.Results(0, [], [], [], [], [])), REVOKED, _kind(messages.AlgorithmFailed(0, 0, "", [], [], [])))
+"""The messages that say how tasks have ended."""
 OF_CONNECTION = (HELLO, _kind(messages.Handled(0)))
 """Messages to the master that concern one connection, and that sessions do not count."""
 
@@ -249,12 +252,14 @@ class Network:
         return 0.0005 + self._world.random.expovariate(200.0)
 
     def _to_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
+        if bytes(frames[0][:2]) == REVOKED:
+            self._checker.ends.sends(connection.agent, wire.decode(frames)[0])
         connection.to_master_at = max(connection.to_master_at, self._world.now + self._delay())
         self._world.at(connection.to_master_at, lambda: self._arrive_at_master(connection, frames))
         if connection.repeats and self._world.chance(0.02):
             self._world.at(connection.to_master_at, lambda: self._arrive_again(connection, frames))
 
-    def _arrive_at_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
+    def _arrive_at_master(self, connection: Connection, frames: Sequence[Buffer], *, again: bool = False) -> None:
         if connection.broken:
             return
         kind = bytes(frames[0][:2])
@@ -268,6 +273,8 @@ class Network:
             message, payload = wire.decode(frames)
             assert isinstance(message, messages.Checkpoint), "the kind of a state"
             self._checker.states.heard(connection.agent, message, payload)
+        elif kind in ENDS and not again:
+            self._checker.ends.heard(connection.agent, wire.decode(frames)[0])
         self.master.arrive(Frames(connection.peer, ADDRESS, frames))
 
     def _came_before(self, agent: bytes) -> bool:
@@ -283,7 +290,7 @@ class Network:
         return hello.handled is None and hello.generation == self.generation
 
     def _arrive_again(self, connection: Connection, frames: Sequence[Buffer]) -> None:
-        self._arrive_at_master(connection, frames)
+        self._arrive_at_master(connection, frames, again=True)
         if bytes(frames[0][:2]) in ONCE:  # the master drops the agent, and reads nothing that arrives after this
             self._checker.unheard[connection.agent] = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, repeat
 from math import inf
 from random import Random
@@ -38,11 +39,17 @@ __all__ = ["SimulatedSlave", "fail_to_load"]
 LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""
 
+STUCK_S = 1.0
+"""More tasks of portions take up to this many seconds longer, so that results of others wait behind them."""
+
 SLOW_S = 10.0
 """In a few slaves, each task takes up to this many seconds longer."""
 
 PROMISED_S = 0.05
 """Seconds that a result may wait in its slave."""
+
+GIVEN_BACK_S = 0.06
+"""The same for a task of a portion, which its agent gives back then: timers are late by some milliseconds."""
 
 WAKE_S = 0.0005
 """How long it may take until an idle slave reads a message, in seconds."""
@@ -114,6 +121,8 @@ class SimulatedSlave:
         """The positions of tasks with a limit of time."""
         self._passed_on = 0
         self._recalls_heard = 0
+        self._next = 0
+        """The task whose position it wrote down last."""
         self.running = self._position = 0
         self._attempt = 0
         self._seconds = 0.0
@@ -173,6 +182,8 @@ class SimulatedSlave:
             self._states.stop()
             if self.channel.spoilt:
                 self.work.checker.states.forget(self.work.peer, self.number)
+            else:
+                self.work.checker.ends.slave_ended(self.work.peer, self.number, (self.running, self._next))
             self.channel.end()
             for pipe in self.outputs.values():
                 pipe.close()
@@ -221,15 +232,18 @@ class SimulatedSlave:
         while self.channel.to_slave:
             self._hear(*wire.decode(self.channel.to_slave.popleft()))
         self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
+        self._stretch.silent_from = max(self._stretch.silent_from, self.channel.fed_at)
         while self._tasks:
             position, task, attempt, algorithm = self._tasks[0]
             if not self._shares.are_here(position):
                 break
             self.channel.began = self._world.now if position in self._timed else 0.0
-            self.channel.started = position
+            self.channel.started, self._next = position, task
             recalled = self.channel.recalls != self._recalls_heard
             if recalled or position not in self._stretch.positions:
                 self._stretch.send()
+            else:
+                self._send_journal()
             if recalled:
                 return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
@@ -296,7 +310,9 @@ class SimulatedSlave:
         checker.started(task, self.sid, self.work.peer, self.work.running())
         self.wear.start(self.work.frozen_until())
         self.running, self._attempt = task, attempt
-        self._seconds, grown_after_s = _drawn(random, self.work.durations[algorithm % 2], self._slow_s)
+        in_portion = self._position in self._stretch.positions
+        mean_s = self.work.durations[algorithm % 2]
+        self._seconds, grown_after_s = _drawn(random, mean_s, STUCK_S if in_portion else 0.0, self._slow_s)
         self._seconds = self._world.seconds.get(task, self._seconds)
         self._grown_at = self._world.now + grown_after_s
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
@@ -325,9 +341,10 @@ class SimulatedSlave:
         if kind == VALUE:
             entry = self.work.checker.verify.value(task, attempt, self.work.host, digested=digested)
         result = task, attempt, self._seconds, kind, entry
-        in_stretch = self._position in self._stretch.positions and kind == VALUE
+        in_stretch = self._position in self._stretch.positions
         if in_stretch:
-            self._stretch.add(task, attempt, self._seconds, entry)
+            self._stretch.add(task, attempt, self._seconds, entry, failed=kind != VALUE)
+            self.work.checker.ends.waits(self.work.peer, self.number, task, attempt)
         else:
             journal.results.append(result)
 
@@ -337,13 +354,26 @@ class SimulatedSlave:
                 unread = journal.results[journal.num_read :]
                 assert result not in unread, f"the result of task {task} waits in slave {self.number}"
 
-        if self._world.now > self._send_by or self._world.random.random() < 0.3:
+        is_due = self._world.now > self._send_by or self._world.random.random() < 0.3
+        if self._stretch.is_due() if in_stretch else is_due:
             self._send()
-        elif not in_stretch:
+        elif in_stretch:
+            self._world.after(GIVEN_BACK_S, partial(self._check_given_back, task, attempt))
+        else:
             self._world.after(PROMISED_S, check_promptness)
         if self.wear.finish(wanted=task not in killed_tasks):
+            self._send()
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
+
+    def _check_given_back(self, task: int, attempt: int) -> None:
+        """Check that a task of a portion was given back whose result still waits here, behind a long task."""
+        checker, ends = self.work.checker, self.code is not None or self._hangs or self.channel.spoilt
+        if ends or not self._stretch.waits(task, attempt) or task in checker.killed_tasks:
+            return
+        if self.work.successor is None and self.work.in_contact():
+            is_given_back = checker.ends.is_given_back(self.work.peer, self.number, task, attempt)
+            assert is_given_back, f"the result of task {task} waits in slave {self.number} behind a long task"
 
     def _sends_now(self) -> bool:
         """Whether it sends its results at the moment when the agent reads them."""
@@ -356,6 +386,10 @@ class SimulatedSlave:
         """Send all results."""
         if self._stretch.send():
             self._send_by = self._world.now + GATHER_S
+        self._send_journal()
+
+    def _send_journal(self) -> None:
+        """Send the results in the journal."""
         journal = self.channel.journal
         if journal.results:
             self.channel.reply(*journal.group(self.number))
@@ -363,11 +397,13 @@ class SimulatedSlave:
             self._send_by = self._world.now + GATHER_S
 
 
-def _drawn(random: Random, mean_s: float, slow_s: float) -> tuple[float, float]:
+def _drawn(random: Random, mean_s: float, stuck_s: float, slow_s: float) -> tuple[float, float]:
     """How long a task takes, and after which time it uses much memory."""
     seconds, grown_after_s = random.expovariate(1.0) * mean_s, inf
     if random.random() < 0.01:
         seconds += LONG_S
+    if random.random() < 0.1:
+        seconds += random.random() * stuck_s
     seconds += random.random() * slow_s
     if random.random() < 0.05:
         grown_after_s = random.random() * seconds
@@ -380,7 +416,7 @@ def _states_of(slave: SimulatedSlave) -> StatesOfSlave:
     work, shares = slave.work, slave._shares
     checkers = work.checker.states, work.checker.references
     return StatesOfSlave(
-        work.world, *checkers, work.peer, slave.number, slave._send, slave.channel.reply, shares.value_of
+        work.world, *checkers, work.peer, slave.number, slave._send_journal, slave.channel.reply, shares.value_of
     )
 
 

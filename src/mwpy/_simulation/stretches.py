@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
+from mwpy._roles.stretches import SHORT_S, STRETCH_S
 from mwpy._simulation.world import World
 from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
@@ -26,20 +27,35 @@ class SimulatedStretch(Struct, eq=False):
     _send: Callable[[messages.Message, Sequence[Buffer]], None]
     positions: dict[int, None] = field(default_factory=dict)
     """The positions of the tasks of portions."""
-    _results: list[tuple[int, int, float, bytes]] = field(default_factory=list)
-    """Task, attempt, seconds and value of each result."""
+    silent_from: float = 0.0
+    """Since when the agent has heard nothing, as far as the slave knows."""
+    _results: list[tuple[int, int, float, bool, bytes]] = field(default_factory=list)
+    """Task, attempt and seconds of each result, whether it is a failure, and what it is."""
 
-    def add(self, task: int, attempt: int, seconds: float, entry: bytes) -> None:
-        """A task of a portion has returned a value."""
-        self._results.append((task, attempt, seconds, entry))
+    def add(self, task: int, attempt: int, seconds: float, entry: bytes, *, failed: bool) -> None:
+        """A task of a portion has returned a value, or has raised an exception."""
+        self._results.append((task, attempt, seconds, failed, entry))
+
+    def is_due(self) -> bool:
+        """Whether the results are sent now. A failure does not wait."""
+        *_, (_, _, seconds, failed, _) = self._results
+        patience_s = STRETCH_S if seconds <= SHORT_S else STRETCH_S / 2
+        return failed or self._world.now >= self.silent_from + patience_s
+
+    def waits(self, task: int, attempt: int) -> bool:
+        """Whether the result of a task waits here."""
+        return any(result[:2] == (task, attempt) for result in self._results)
 
     def send(self) -> bool:
         """Send the results. Often only the sum of their times is known. Return whether there were any."""
         if not self._results:
             return False
-        tasks, attempts, times, entries = zip(*self._results, strict=True)
+        tasks, attempts, times, failures, entries = zip(*self._results, strict=True)
         seconds = [*times] if self._world.random.random() < 0.5 else [sum(times)]
-        group = messages.Results(self._number, *groups.spans_of(tasks, attempts), seconds, [], plain=True)
+        failed = [place for place, is_failure in enumerate(failures) if is_failure]
+        spans = groups.spans_of(tasks, attempts)
+        group = messages.Results(self._number, *spans, seconds, failed, plain=not failed)
         self._send(group, [groups.payload(len(tasks), entries)])
         self._results.clear()
+        self.silent_from = self._world.now
         return True

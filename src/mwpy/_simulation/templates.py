@@ -66,6 +66,11 @@ class SimulatedTemplate:
         """Whether it has ended, is a slave now, or gets no orders any more."""
         return self._left or self._code is not None
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether it starts a slave, or hangs at it."""
+        return self._starts is not None and not self.is_over
+
     # ---- as its agent sees it ------------------------------------------------------------------------------
 
     def fileno(self) -> int:
@@ -167,3 +172,5 @@ class SimulatedTemplate:
             self._nursery.begin(slave, FORK_S)
         self._answers.append((answer, None if answer.failure else slave))
         self._link.readable(ORDERS_FD, True)
+        if not self._unsafe and self._world.chance(0.03):  # before its agent reads the answer
+            self.end(SIGKILL)

@@ -37,6 +37,8 @@ class Workload(Struct, eq=False):
     """The connection of their agent."""
     attentive: Callable[[], bool]
     """Whether their agent runs, and was not frozen a moment ago."""
+    in_contact: Callable[[], bool]
+    """Whether their agent runs and is connected to its master, and was so for a while."""
     frozen_until: Callable[[], float]
     """Until when their agent was frozen the last time, or still is; 0 if it never was."""
     is_short: Callable[[], bool]
