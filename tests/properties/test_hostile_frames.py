@@ -157,7 +157,7 @@ class Attack:
             *(self.noise, self.mutated, self.truncated, self.many_spans, self.announced_lists, self.nested_header),
             *(self.nested_result, self.wide_result, self.long_texts, self.many_frames, self.numbers, self.scattered),
             *(self.replayed, self.returned, self.died, self.wrong_kind, self.many_packages, self.states),
-            self.reports,
+            *(self.reports, self.plain_results, self.portions, self.wanted_parts, self.parts),
         )
 
     # ---- what the members do -------------------------------------------------------------------------------
@@ -272,6 +272,37 @@ class Attack:
         group = groups[-1] if groups else self.tasks_of(peer)
         message = messages.Reported(1, group.tasks[0], group.attempts[0], 0.5)
         return wire.encode(message, [bytes(self.size(100_000))])
+
+    def plain_results(self, peer: bytes) -> list[Buffer]:
+        """Results of a portion with one time, often more than it holds, and often with entries that are not plain."""
+        held = self.tasks_of(peer)
+        counts = [self.size(MAX_TASKS)] if self.random.random() < 0.5 else held.counts
+        firsts, count = held.tasks[: len(counts)], sum(counts)
+        group = messages.Results(1, firsts, counts, held.attempts[: len(counts)], [0.5], [], plain=True)
+        entry = self.random.choice([b"\x05", b"\x05", b"\xa0", b"\x90", b"\xc7\x00\x01", b"\xdd\xff\xff\xff\xff"])
+        return wire.encode(group, [groups.payload(count, [entry * count])])
+
+    def portions(self, peer: bytes) -> list[Buffer]:
+        """Tasks of portions, which no member may send."""
+        spans = [1] * self.size(100_000)
+        group = messages.Tasks(1, spans, spans, spans, spans, portions=spans)
+        return wire.encode(group, [groups.payload(len(spans), [b"\x91\x05" * len(spans)])])
+
+    def digest(self) -> str:
+        """The name of a result, or of any object."""
+        task, attempt = self.random.randrange(self.tasks + 2), self.random.randrange(3)
+        return self.random.choice(
+            [f"result {task} {attempt}", "x" * self.size(10_000), "result " + "9" * self.size(5000)]
+        )
+
+    def wanted_parts(self, peer: bytes) -> list[Buffer]:
+        return wire.encode(messages.ShareWanted(self.digest(), self.random.choice([0, 1, -1, (1 << 63) - 1])))
+
+    def parts(self, peer: bytes) -> list[Buffer]:
+        """A part for which nobody has asked, or the answer that there is none."""
+        if self.random.random() < 0.5:
+            return wire.encode(messages.ShareGone(self.digest()))
+        return wire.encode(messages.SharePart(self.digest(), self.size(1 << 40)), [bytes(self.size(4 << 20))])
 
     def noise(self, peer: bytes) -> list[Buffer]:
         return [VERSION + self.random.randbytes(self.size(10_000)) for _ in range(1 + self.size(3))]

@@ -24,6 +24,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.log_messages import LogRow
+from mwpy._values.share_messages import Share, share_of_result
 
 numbers = st.integers(-2, 12)
 columns = st.lists(numbers, max_size=4)
@@ -35,6 +36,13 @@ causes = st.sampled_from(Cause)
 texts = st.text(max_size=20)
 log_rows = st.builds(LogRow, numbers, texts, st.floats(), numbers, texts, texts, texts, numbers, texts, texts)
 
+plain_results = st.builds(
+    messages.Results, numbers, columns, counts, columns, seconds, st.just([]), st.just([]), plain=st.just(True)
+)
+shares = st.builds(Share, texts, numbers, texts, numbers)
+digests = st.sampled_from(["", "object", share_of_result(1, 1, 8).digest, "result 9 x", "result 99999999999 1"])
+"""The names of an object and of results of tasks, and nonsense."""
+
 hostile = st.one_of(
     st.builds(messages.Hello, st.just("m"), st.sampled_from(["", "g", "x"]), st.text(), numbers, st.text(), numbers),
     st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns),
@@ -44,7 +52,14 @@ hostile = st.one_of(
         texts,
         st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns),
     ),
+    plain_results,
     st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns),
+    st.builds(messages.Tasks, numbers, columns, counts, columns, columns, portions=columns, shares=st.lists(shares)),
+    st.builds(messages.ShareWanted, digests, numbers),
+    st.builds(messages.SharePart, digests, numbers),
+    st.builds(messages.ShareGone, digests),
+    st.builds(messages.ShareGiven, shares, texts),
+    st.builds(messages.ShareForgotten, digests),
     st.builds(messages.StillRunning, numbers, st.sampled_from(["first", "x"]), columns, counts),
     st.builds(messages.NotWanted, numbers),
     st.builds(messages.NextGeneration, numbers, texts),
