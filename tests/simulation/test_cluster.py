@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 import mwpy
-from mwpy._core.agent import enforcement, output, traffic, watch
+from mwpy._core.agent import enforcement, late, output, traffic, watch
+from mwpy._core.agent.child import Child
 from mwpy._core.agent.departure import Departure
+from mwpy._core.agent.events import DropShare
+from mwpy._core.agent.shares import Shares
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.wear import Wear
 from mwpy._core.master import hosts, long_tasks, stragglers
@@ -32,12 +35,15 @@ from mwpy._core.master.results import Results
 from mwpy._core.master.spans import Span
 from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.verification import Verification
+from mwpy._roles.slave_processes import SlaveProcesses
+from mwpy._simulation import algorithm
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.machines import Limits, Pace
 from mwpy._simulation.slave_channel import SimulatedChannel
 from mwpy._simulation.slaves import SimulatedSlave
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
+from mwpy._values.ids import Buffer
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
 from mwpy._values.task import TaskState
 from mwpy.testing import Cluster, SimulationFailure
@@ -355,6 +361,123 @@ def test_the_simulation_finds_wrong_decisions_about_second_attempts(
     monkeypatch.setattr(stragglers, "KNOWN", 1)
     monkeypatch.setattr(part, name, mistake)
     assert any(re.search(found, reason) for reason in map(reason_of_failure, range(150)))
+
+
+_LATER_FIRST = [*range(25, 150), *range(25)]
+"""Seeds in an order in which rare mistakes about portions and templates are found soon."""
+
+
+def _forget_nothing(child: Child, started: int) -> messages.Revoked:
+    """Give late tasks back, but go on as if the slave held them."""
+    before = child.held.copy()
+    late_tasks = _take_late(child, started)
+    child.held = before
+    return late_tasks
+
+
+_take_late = late._take_late
+
+
+def _pass_all(self: Child, message: messages.Results | messages.AlgorithmFailed) -> list[range]:
+    """Pass all results on, also those of tasks that were given back."""
+    ended = _end(self, message)
+    return [range(sum(message.counts))] if isinstance(message, messages.Results) else ended
+
+
+_end = Child.end
+
+
+def _charge_the_first(self: Child, _: int) -> tuple[int, int]:
+    """Take the first task that a slave holds for the one that it runs."""
+    return (self.held[0].first, self.held[0].attempt) if self.held else (0, 0)
+
+
+def _move_failures(
+    group: messages.Results, frames: Sequence[Buffer], kept: Sequence[int]
+) -> tuple[messages.Results, list[Buffer]]:
+    """Drop late results, and leave the failures of the others at their former positions."""
+    smaller, payload = _select(group, frames, kept)
+    return replace(smaller, failed=[place for place in group.failed if place < len(kept)]), payload
+
+
+_select = groups.select
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "mistake", "found"),
+    [
+        (watch, "LATE_S", 60.0, "waits in slave . behind a long task"),
+        (watch, "AGAIN_S", 60.0, "waits in slave . behind a long task"),
+        (late, "_take_late", _forget_nothing, "its result is late already, and now it has a result"),
+        (late, "_take_late", lambda child, started: _take_late(child, started + 1), "that have not ended"),
+        (Child, "end", _pass_all, "its result is late already, and now it has a result"),
+        (Child, "running", _charge_the_first, "is said to have run at a death, not"),
+        (groups, "select", _move_failures, "'int' object has no attribute 'pickle'|the result of another attempt"),
+        (algorithm, "can_be_packed", lambda _, settings: not settings.verify, "ran twice despite retry=False"),
+    ],
+    ids=[
+        *("not looked for", "not looked for again", "counted twice", "too many are late", "late results count"),
+        *("another task is charged", "another task fails", "tasks that must not run twice are packed"),
+    ],
+)
+def test_the_simulation_finds_wrong_decisions_about_portions(
+    monkeypatch: pytest.MonkeyPatch, part: object, name: str, mistake: object, found: str
+) -> None:
+    monkeypatch.setattr(part, name, mistake)
+    assert any(re.search(found, reason) for reason in map(reason_of_failure, _LATER_FIRST))
+
+
+def _hear_while_it_lives(self: SlaveProcesses, now: float) -> None:
+    """Read the answers of a template, but not of one that has ended."""
+    if self._template is None or self._template.poll() is None:
+        _hear_template(self, now)
+
+
+_hear_template = SlaveProcesses.hear_template
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "mistake", "found"),
+    [
+        (Starts, "ended", lambda *_: None, "was not replaced"),
+        (Starts, "renew", lambda *_: None, "with a module from before an edit"),
+        (SlaveProcesses, "hear_template", _hear_while_it_lives, "live on, and their agent has forgotten them"),
+    ],
+    ids=["a failed fork is waited for", "an old template stays", "a last answer is lost"],
+)
+def test_the_simulation_finds_wrong_orders_to_templates(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, mistake: object, found: str
+) -> None:
+    monkeypatch.setattr(part, name, mistake)
+    assert any(found in reason for reason in map(reason_of_failure, _LATER_FIRST))
+
+
+def _drop_in_silence(self: Shares, kept: Any) -> None:
+    """Drop a shared object. The slaves do not hear of it."""
+    del self._kept[kept.share.digest]
+    self._state.actions.share_files.append(DropShare(kept.share.digest))
+
+
+def _take_any_part(self: Shares, message: messages.SharePart, part: Buffer) -> None:
+    """Take a part of a shared object, whether it was asked for or not."""
+    if message.digest in self._kept:
+        self._kept[message.digest].coming.setdefault(message.start)
+    _part(self, message, part)
+
+
+_part = Shares._part
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake", "found"),
+    [("_drop", _drop_in_silence, "which its agent has dropped"), ("_part", _take_any_part, "came twice")],
+    ids=["slaves are not told", "parts count twice"],
+)
+def test_the_simulation_finds_wrong_decisions_about_shared_objects(
+    monkeypatch: pytest.MonkeyPatch, name: str, mistake: object, found: str
+) -> None:
+    monkeypatch.setattr(Shares, name, mistake)
+    assert any(found in reason for reason in map(reason_of_failure, range(150)))
 
 
 def reason_of_failure(seed: int) -> str:
