@@ -479,7 +479,7 @@ class _AgentMachine(RuleBasedStateMachine):
         assert not self.template_must_end, "the template cannot fork, and stays"
         for process in living.values():
             missing = self.needed(process) - process.knows.keys()
-            assert not missing or self.asked or self.stale, f"slave {process.number} waits for {missing} for ever"
+            assert not missing or self.asked or self.stale, f"slave {process.number} waits for {missing} forever"
             hangs = not process.ready and not process.ended and self.now >= process.started_at + self.start_s
             assert not hangs, f"slave {process.number} hangs in its start"
             waits = process.number in self.retiring and not process.stopping and not self.held(process)

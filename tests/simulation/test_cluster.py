@@ -471,7 +471,7 @@ _part = Shares._part
 @pytest.mark.parametrize(
     ("name", "mistake", "found"),
     [("_drop", _drop_in_silence, "which its agent has dropped"), ("_part", _take_any_part, "came twice")],
-    ids=["slaves are not told", "parts count twice"],
+    ids=["slaves do not hear of it", "parts count twice"],
 )
 def test_the_simulation_finds_wrong_decisions_about_shared_objects(
     monkeypatch: pytest.MonkeyPatch, name: str, mistake: object, found: str

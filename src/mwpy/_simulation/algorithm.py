@@ -210,7 +210,7 @@ class SimulatedAlgorithm:
         first = self._io.submissions.total + 1
         left = min(self._total + 1 - first, random.randint(1, 25))
         if random.random() < 0.3:
-            self._submit_map(left)
+            _submit_map(self, left)
         else:
             for _ in range(left):
                 self._submit_one(self._keeps.some())
@@ -362,24 +362,25 @@ class SimulatedAlgorithm:
             buffers = ReferringBuffers((), dict.fromkeys(handles)) if handles else ()
             self._calls.add(defined, policy, payload, buffers, tag, ())
 
-    def _submit_map(self, count: int) -> None:
-        """Submit items of a map: as a portion, or one by one if something is said about each of them."""
-        random, draw, first = self._world.random, self._maps, self._io.submissions.total + 1
-        policy, tag = TaskPolicy(attempts_max=random.choice((1, 3)), after=draw.choice(PAUSES)), object()
-        policy = replace(policy, retry=draw.random() < 0.8)
-        by_algorithm = self._calls.begin_portion()
-        captured = self._shares.handle(self._calls.draw_of_portion())
-        defined = self._calls.algorithm(by_algorithm, captured)
-        kills = ["slave" if random.random() < 0.02 else "" for _ in range(count)]
-        kind, size = random.choice((ROWS, ARGUMENTS)), random.choice((10, 10, 10, 90))
-        arguments = self._calls.portion([random.randint(0, size) for _ in range(count)])
-        for task, killed in enumerate(kills, first):
-            self._checker.submitted(task, policy, killed, int(draw.random() < 0.1), defined.record)
-            self._checker.tags[task] = tag
-            self._checker.shares[task] = [] if captured is None else [captured.shared.share.digest]
-        if can_be_packed((defined, policy, None), self._io.core.state.settings):
-            calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
-            self._io.submissions.add_portion(defined, policy, calls, tag)
-        else:
-            for argument in arguments:
-                self._calls.add(defined, policy, CODEC.dumps_value(argument)[0], (), tag, ())
+
+def _submit_map(algorithm: SimulatedAlgorithm, count: int) -> None:
+    """Submit items of a map: as a portion, or one by one if something is said about each of them."""
+    random, draw, first = algorithm._world.random, algorithm._maps, algorithm._io.submissions.total + 1
+    policy, tag = TaskPolicy(attempts_max=random.choice((1, 3)), after=draw.choice(PAUSES)), object()
+    policy = replace(policy, retry=draw.random() < 0.8)
+    by_algorithm = algorithm._calls.begin_portion()
+    captured = algorithm._shares.handle(algorithm._calls.draw_of_portion())
+    defined = algorithm._calls.algorithm(by_algorithm, captured)
+    kills = ["slave" if random.random() < 0.02 else "" for _ in range(count)]
+    kind, size = random.choice((ROWS, ARGUMENTS)), random.choice((10, 10, 10, 90))
+    arguments = algorithm._calls.portion([random.randint(0, size) for _ in range(count)])
+    for task, killed in enumerate(kills, first):
+        algorithm._checker.submitted(task, policy, killed, int(draw.random() < 0.1), defined.record)
+        algorithm._checker.tags[task] = tag
+        algorithm._checker.shares[task] = [] if captured is None else [captured.shared.share.digest]
+    if can_be_packed((defined, policy, None), algorithm._io.core.state.settings):
+        calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
+        algorithm._io.submissions.add_portion(defined, policy, calls, tag)
+    else:
+        for argument in arguments:
+            algorithm._calls.add(defined, policy, CODEC.dumps_value(argument)[0], (), tag, ())

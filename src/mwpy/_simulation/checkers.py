@@ -111,7 +111,6 @@ class HistoryChecker:
         self.overruns = OverrunChecker()
         """Checks which tasks are lost because of a limit."""
         self.ends = EndChecker()
-        """Checks how tasks end at agents."""
         self._host_of: dict[str, str] = {}
         self._alone: dict[int, bool] = {}
         """Whether each of these tasks was alone at the last agent that vanished with it."""

@@ -195,7 +195,7 @@ class AgentProcess:
             host.name,
             peer,
             lambda: not self._over and world.now > self._frozen_until + PROMISED_S,
-            self._in_contact,
+            lambda: _is_in_contact(self),
             lambda: max(self._frozen_until, self.connection.back_at),
             self._is_short,
             self._running,
@@ -244,12 +244,6 @@ class AgentProcess:
                     slave.work.checker.overruns.too_large(slave.work.peer, slave.number, slave.running)
         return self._world.now <= self._short_at + MOMENT_S
 
-    def _in_contact(self) -> bool:
-        connection, frozen_until = self.connection, self._frozen_until
-        if self._over or connection.broken or not connection.back_at:
-            return False
-        return self._world.now > max(frozen_until, connection.back_at) + GIVEN_BACK_S
-
     def _running(self) -> list[int]:
         running = [slave for slave in self.slaves.values() if slave.running and slave.code is None]
         return [slave.running for slave in running if slave.work is self._workload]
@@ -270,16 +264,7 @@ class AgentProcess:
             name, running = f"slave {slave.number} on {self._host.name}", slave.running
             self._world.note(f"{name} ends: {slave.describe_exit()}, running {running}")
             self._signals.catch(signal.SIGCHLD)
-            self._world.after(REPLACED_S, lambda: self._check_replaced(slave))
-
-    def _check_replaced(self, last: SimulatedSlave) -> None:
-        """Check that another slave has started, unless more slaves have ended since, or one just starts."""
-        slaves = self.slaves.values()
-        if self._over or self._was_frozen or any(slave.ended_at > last.ended_at for slave in slaves):
-            return
-        living = [slave for slave in slaves if slave.code is None]
-        starts = self.launcher.is_starting or not all(slave.is_up for slave in living)
-        assert starts or len(living) == self._host.num_slaves, f"slave {last.number} was not replaced"
+            self._world.after(REPLACED_S, lambda: _check_replaced(self, slave))
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
@@ -402,6 +387,23 @@ class AgentProcess:
             times = shown.count(slave.printed)
             assert times, f"the output of slave {slave.number} was not printed"
             assert times == 1 or slow or self._was_frozen, f"{slave.printed!r} was printed {times} times"
+
+
+def _is_in_contact(process: AgentProcess) -> bool:
+    connection, frozen_until = process.connection, process._frozen_until
+    if process._over or connection.broken or not connection.back_at:
+        return False
+    return process._world.now > max(frozen_until, connection.back_at) + GIVEN_BACK_S
+
+
+def _check_replaced(process: AgentProcess, last: SimulatedSlave) -> None:
+    """Check that another slave has started, unless more slaves have ended since, or one just starts."""
+    slaves = process.slaves.values()
+    if process._over or process._was_frozen or any(slave.ended_at > last.ended_at for slave in slaves):
+        return
+    living = [slave for slave in slaves if slave.code is None]
+    starts = process.launcher.is_starting or not all(slave.is_up for slave in living)
+    assert starts or len(living) == process._host.num_slaves, f"slave {last.number} was not replaced"
 
 
 class AgentHost(Struct, eq=False):

@@ -120,10 +120,7 @@ class SimulatedSlave:
         self._timed: dict[int, None] = {}
         """The positions of tasks with a limit of time."""
         self._passed_on = 0
-        self._recalls_heard = 0
-        self._next = 0
-        """The task whose position it wrote down last."""
-        self.running = self._position = 0
+        self._recalls_heard = self._written = self.running = self._position = 0
         self._attempt = 0
         self._seconds = 0.0
         self._began = self._finishes_at = 0.0
@@ -183,7 +180,7 @@ class SimulatedSlave:
             if self.channel.spoilt:
                 self.work.checker.states.forget(self.work.peer, self.number)
             else:
-                self.work.checker.ends.slave_ended(self.work.peer, self.number, (self.running, self._next))
+                self.work.checker.ends.slave_ended(self.work.peer, self.number, (self.running, self._written))
             self.channel.end()
             for pipe in self.outputs.values():
                 pipe.close()
@@ -238,12 +235,12 @@ class SimulatedSlave:
             if not self._shares.are_here(position):
                 break
             self.channel.began = self._world.now if position in self._timed else 0.0
-            self.channel.started, self._next = position, task
+            self.channel.started, self._written = position, task
             recalled = self.channel.recalls != self._recalls_heard
             if recalled or position not in self._stretch.positions:
                 self._stretch.send()
             else:
-                self._send_journal()
+                _send_journal(self)
             if recalled:
                 return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
@@ -358,22 +355,13 @@ class SimulatedSlave:
         if self._stretch.is_due() if in_stretch else is_due:
             self._send()
         elif in_stretch:
-            self._world.after(GIVEN_BACK_S, partial(self._check_given_back, task, attempt))
+            self._world.after(GIVEN_BACK_S, partial(_check_given_back, self, task, attempt))
         else:
             self._world.after(PROMISED_S, check_promptness)
         if self.wear.finish(wanted=task not in killed_tasks):
             self._send()
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
-
-    def _check_given_back(self, task: int, attempt: int) -> None:
-        """Check that a task of a portion was given back whose result still waits here, behind a long task."""
-        checker, ends = self.work.checker, self.code is not None or self._hangs or self.channel.spoilt
-        if ends or not self._stretch.waits(task, attempt) or task in checker.killed_tasks:
-            return
-        if self.work.successor is None and self.work.in_contact():
-            is_given_back = checker.ends.is_given_back(self.work.peer, self.number, task, attempt)
-            assert is_given_back, f"the result of task {task} waits in slave {self.number} behind a long task"
 
     def _sends_now(self) -> bool:
         """Whether it sends its results at the moment when the agent reads them."""
@@ -386,15 +374,26 @@ class SimulatedSlave:
         """Send all results."""
         if self._stretch.send():
             self._send_by = self._world.now + GATHER_S
-        self._send_journal()
+        _send_journal(self)
 
-    def _send_journal(self) -> None:
-        """Send the results in the journal."""
-        journal = self.channel.journal
-        if journal.results:
-            self.channel.reply(*journal.group(self.number))
-            journal.clear()
-            self._send_by = self._world.now + GATHER_S
+
+def _check_given_back(slave: SimulatedSlave, task: int, attempt: int) -> None:
+    """Check that a task of a portion was given back whose result still waits here, behind a long task."""
+    checker, ends = slave.work.checker, slave.code is not None or slave._hangs or slave.channel.spoilt
+    if ends or not slave._stretch.waits(task, attempt) or task in checker.killed_tasks:
+        return
+    if slave.work.successor is None and slave.work.in_contact():
+        is_given_back = checker.ends.is_given_back(slave.work.peer, slave.number, task, attempt)
+        assert is_given_back, f"the result of task {task} waits in slave {slave.number} behind a long task"
+
+
+def _send_journal(slave: SimulatedSlave) -> None:
+    """Send the results in the journal."""
+    journal = slave.channel.journal
+    if journal.results:
+        slave.channel.reply(*journal.group(slave.number))
+        journal.clear()
+        slave._send_by = slave._world.now + GATHER_S
 
 
 def _drawn(random: Random, mean_s: float, stuck_s: float, slow_s: float) -> tuple[float, float]:
@@ -416,7 +415,13 @@ def _states_of(slave: SimulatedSlave) -> StatesOfSlave:
     work, shares = slave.work, slave._shares
     checkers = work.checker.states, work.checker.references
     return StatesOfSlave(
-        work.world, *checkers, work.peer, slave.number, slave._send_journal, slave.channel.reply, shares.value_of
+        work.world,
+        *checkers,
+        work.peer,
+        slave.number,
+        partial(_send_journal, slave),
+        slave.channel.reply,
+        shares.value_of,
     )
 
 

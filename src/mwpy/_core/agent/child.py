@@ -236,11 +236,6 @@ class Child(Struct, eq=False):
         return self.state is ChildState.READY
 
     @property
-    def runs_portion(self) -> bool:
-        """Whether the task that it runs, or the first that it holds, is of a portion."""
-        return bool(self.held) and self.held[0].is_portion
-
-    @property
     def num_held(self) -> int:
         """How many tasks it holds."""
         return sum(map(count_of, self.held))

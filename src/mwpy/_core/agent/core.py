@@ -250,8 +250,7 @@ class AgentCore:
             self._output.is_up(child)
         if child.retiring:
             self._wear.settle(child)
-        if not (type(message) is messages.Checkpoint and child.runs_portion):
-            self._watch.active(child, now)  # else results may still wait in the slave
+        self._watch.heard(child, message, now)
 
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
         self._dues.changed[child.number] = child

@@ -29,6 +29,7 @@ from msgspec import Struct
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.state import AgentState
 from mwpy._core.moments import known
+from mwpy._values import messages
 
 __all__ = ["AGAIN_S", "CHECK_S", "EXIT_S", "KILLED_TOO_S", "LATE_S", "SILENT_S", "Watch"]
 
@@ -64,6 +65,11 @@ class Watch(Struct, eq=False):
         child.read_journal_at = now + _patience_s(child) if self.reads_journals and child.held else None
         child.check_at = now + CHECK_S if child.held else None
         child.missing_from = None
+
+    def heard(self, child: Child, message: messages.Message, now: float) -> None:
+        """A slave sent a message. Before a state, it sends the results in its journal, but those of a stretch wait."""
+        if not (type(message) is messages.Checkpoint and child.held and child.held[0].is_portion):
+            self.active(child, now)
 
     def journal_emptied(self, child: Child, now: float) -> None:
         """The slave emptied its journal while the agent read it: read it again."""
@@ -117,4 +123,4 @@ class Watch(Struct, eq=False):
 
 def _patience_s(child: Child) -> float:
     """The silence after which the agent looks for the results of a slave that holds tasks, in seconds."""
-    return LATE_S if child.runs_portion else SILENT_S
+    return LATE_S if child.held[0].is_portion else SILENT_S
