@@ -15,7 +15,9 @@ pickle beside them. It is read as None if its class is not available.
 
 from __future__ import annotations
 
+import io
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -80,6 +82,17 @@ MAX_CONDITION_BYTES = 64 * 1024
 
 CONDITIONS_KEPT = 16
 """How many conditions a slave keeps."""
+
+
+class _SharedPickler(pickle.Pickler):
+    """Pickles so that each array of NumPy has its memory in a buffer, which all slaves map and nobody can change."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Make an array contiguous: only then it has one buffer."""
+        numpy = sys.modules.get("numpy")
+        if numpy is None or type(value) is not numpy.ndarray or value.flags.forc or value.dtype.hasobject:
+            return NotImplemented
+        return numpy.ascontiguousarray(value).__reduce_ex__(5)
 
 
 class Codec(Struct, frozen=True):
@@ -288,12 +301,19 @@ class Codec(Struct, frozen=True):
         return f"the values of the report cannot be pickled together ({text_of(error)}): report simpler ones"
 
     def dumps_shared(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
-        """Pickle an object that many tasks use, with its large buffers. `loads_shared` reads it.
+        """Pickle an object that many tasks use, with all of its buffers. `loads_shared` reads it.
 
         Raises:
             ArgumentNotPicklable: it cannot be pickled; the caller's fault.
         """
         try:
+            file, buffers = io.BytesIO(), list[Buffer]()
+            try:
+                _SharedPickler(file, 5, buffer_callback=lambda buffer: buffers.append(buffer.raw())).dump(value)
+                if not self.main_by_value or b"__main__" not in file.getvalue():
+                    return file.getvalue(), buffers
+            except Exception:  # as in `_pickled`
+                pass
             return self._pickled(value)
         except Exception as error:
             raise ArgumentNotPicklable(
