@@ -169,7 +169,11 @@ class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no t
         return number
 
     def start_call(self) -> None:
-        """Wait for the first slave. joblib calls this at the beginning of each call."""
+        """Wait for the first slave. joblib calls this at the beginning of each call.
+
+        Arrays may have changed since the last call.
+        """
+        self._arrays = RepeatedArrays(self._arrays.least_bytes)
         self._opened().wait_for_slave()
 
     def submit(self, func: BatchedCalls, callback: Done) -> None:
