@@ -150,7 +150,9 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
 
         return examination.run(options, slave_command, VERSION)
     from mwpy._roles.slave_command import SlaveCommand
+    from mwpy._system import forks
 
+    forks.keep_children()
     open_files.raise_limit()
     command, first = SlaveCommand(slave_command, options.slave_processes), None
     if has_master and options.forks:
@@ -371,7 +373,18 @@ def _report_forgotten_main() -> None:
 
 def _command_line() -> list[str]:
     """The command line of this process, its local agent and its slaves. The environment determines the role of each."""
-    return [sys.executable, *sys.orig_argv[1:]]
+    words = sys.orig_argv[1:]
+    place = len(words) - len(sys.argv)
+    if 0 <= place < len(words) and words[place] == sys.argv[0]:
+        words[place] = _script_path(words[place])
+    return [sys.executable, *words]
+
+
+def _script_path(word: str) -> str:
+    """The path of the script, which the command line may give relative to a folder that the script has left."""
+    path = getattr(sys.modules["__main__"], "__file__", None) or word
+    moved = os.path.isabs(path) and os.path.basename(path) == os.path.basename(word) and not os.path.exists(word)
+    return path if moved else word
 
 
 def _program() -> list[str]:
@@ -384,8 +397,8 @@ def _program() -> list[str]:
         return [getattr(sys, "_base_executable", sys.executable), os.environ["PEX"]]
     own = len(sys.argv) - 1
     words = sys.orig_argv[1 : len(sys.orig_argv) - own]
-    if words[-1:] == sys.argv[:1] and os.path.isfile(words[-1]):
-        words[-1] = os.path.abspath(words[-1])
+    if words[-1:] == sys.argv[:1] and os.path.isfile(path := _script_path(words[-1])):
+        words[-1] = os.path.abspath(path)
     return [sys.executable, *AGENT, *words]
 
 

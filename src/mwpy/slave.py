@@ -8,11 +8,13 @@ slaves, and goes on in each of them. A slave algorithm drives a `Slave`; without
 from __future__ import annotations
 
 import faulthandler
+import gc
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from mwpy._roles.task_runner import FOREVER_S, TaskRunner
@@ -27,6 +29,8 @@ from mwpy._values.environment import (
     BREAKPOINT_VARIABLE,
     EXAMINED,
     FAULT_HANDLER,
+    MODULE_PATH,
+    OWN_MODULE_PATH,
     SLAVE_VARIABLE,
     TemplateSettings,
     slave_or_template,
@@ -139,6 +143,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     """
     for name in (SLAVE_VARIABLE, FAULT_HANDLER):  # a program that a task starts is no slave
         os.environ.pop(name, None)
+    _restore_module_path()
     if described == EXAMINED:
         import json
 
@@ -169,6 +174,25 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         if end.was_closed:
             print(CLOSED, file=sys.stderr, flush=True)
         end.close()
+        _flush_files()
+
+
+def _restore_module_path() -> None:
+    """Give programs that tasks start the module path of the user, and not that of this interpreter."""
+    own = os.environ.pop(OWN_MODULE_PATH, None)
+    if own:
+        os.environ[MODULE_PATH] = own
+    elif own is not None:
+        os.environ.pop(MODULE_PATH, None)
+
+
+def _flush_files() -> None:
+    """Write what tasks have left in files that are still open. A fork does not close the files in variables of modules
+    that its template has loaded."""
+    for each in gc.get_objects():
+        if issubclass(type(each), io.IOBase):
+            with suppress(Exception):  # a task has closed it, or replaced a method
+                each.flush()
 
 
 def _prepare_process(agent_pid: int, fault: int) -> None:

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from mwpy._roles.access import FORKED, Access
 from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
-from mwpy._system import clock, process
+from mwpy._system import clock, forks, process
 from mwpy._system.log_levels import log_levels
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.options import Options
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
+    from mwpy._roles.master_io import MasterIo
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy._roles.run_store import RunStore
     from mwpy.audit import AuditFile
@@ -45,7 +46,7 @@ class Computation:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self._unused = weakref.finalize(access, access.io.end, False, INTERRUPT_GRACE_S)
+        self._unused = weakref.finalize(access, _end_unused, weakref.ref(access), access.io)
         _all.add(self)
 
     def end_executors(self, give_up: bool) -> None:
@@ -93,6 +94,14 @@ class Computation:
             self.access.close(FORKED)
 
 
+def _end_unused(access: weakref.ref[Access], io: MasterIo) -> None:
+    """End a computation to which nothing refers, or at exit. At exit, something may still use it later."""
+    used = access()
+    if used is not None:
+        used.close()
+    io.end(False, INTERRUPT_GRACE_S)
+
+
 _all: weakref.WeakSet[Computation] = weakref.WeakSet()
 
 
@@ -131,6 +140,7 @@ def start(
     Raises:
         MwpyError: it cannot start; the message says what to change.
     """
+    forks.keep_children()
     generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
     connections = open_connections(options, key)
     link = connections.link

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mwpy._roles.computation import Computation, start, start_own_slave
 from mwpy._system.process import count_cores
-from mwpy._values.environment import AGENT
+from mwpy._values.environment import AGENT, MODULE_PATH, OWN_MODULE_PATH
 from mwpy._values.errors import UsageError
 from mwpy._values.options import Options
 
@@ -44,7 +44,7 @@ def start_local(slaves: int | None, options: Options, run_agent: Callable[[], in
         slave_command=[*command, *elsewhere],
         local_command=command,
         local_slaves=count_cores() if slaves is None else slaves,
-        environment={"PYTHONPATH": module_path()},
+        environment={MODULE_PATH: module_path(), OWN_MODULE_PATH: os.environ.get(MODULE_PATH, "")},
         run_agent=run_agent,
     )
 

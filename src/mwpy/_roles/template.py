@@ -35,6 +35,7 @@ def serve(settings: TemplateSettings) -> SlaveSettings:
         os._exit(ExitCode.FAILED)
     for number in (signal.SIGINT, signal.SIGTERM):  # as in a slave: only the agent acts on them
         signal.signal(number, signal.SIG_IGN)
+    forks.keep_children()  # the script may ignore their ends
     orders = TemplateOrders(settings.orders)
     own_name = forks.name_process(NAME)
     unsafe = _why_unsafe(orders)

@@ -26,6 +26,7 @@ __all__ = [
     "die_with_parent",
     "flush",
     "fork_orphan",
+    "keep_children",
     "name_process",
     "prepare_forks",
     "reap_orphans",
@@ -73,6 +74,14 @@ def reap_orphans(known: Container[int]) -> None:
             if ended.si_pid in known:
                 return
             os.waitpid(ended.si_pid, 0)
+
+
+def keep_children() -> None:
+    """Let the kernel keep the ends of child processes for this process. Some parents ignore SIGCHLD, a process that is
+    started inherits this, and then nobody learns how a child has ended. Only the main thread can do this."""
+    with suppress(ValueError):
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def prepare_forks() -> None:

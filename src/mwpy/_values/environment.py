@@ -22,6 +22,8 @@ __all__ = [
     "KEY_VARIABLE",
     "MASTER_VARIABLE",
     "MEMORY_VARIABLE",
+    "MODULE_PATH",
+    "OWN_MODULE_PATH",
     "SLAVE_VARIABLE",
     "UNREADABLE",
     "MasterStream",
@@ -60,6 +62,13 @@ CPUS_VARIABLE = "SLURM_CPUS_ON_NODE"
 
 KEY_VARIABLE = "MWPY_KEY"
 """The key of the computation. `--mw-key-file` names a file with the same text."""
+
+MODULE_PATH = "PYTHONPATH"
+"""Where Python finds modules. Slaves of a master without a script get the whole path of the master."""
+
+OWN_MODULE_PATH = "MWPY_PYTHONPATH"
+"""What `MODULE_PATH` was for that master; empty if it was not set. Slaves set it again, because another Python that a
+task starts must not get the path of this one."""
 
 SLAVE_VARIABLE = "MWPY_SLAVE"
 """Makes a process a slave. Its value is `SlaveSettings.to_json()`, `TemplateSettings.to_json()`, or `EXAMINED`."""

@@ -1,0 +1,139 @@
+"""What scripts do with their process, and what the user then expects of the slaves: real processes."""
+
+from __future__ import annotations
+
+import sys
+from textwrap import dedent
+
+import pytest
+from tests.integration.apps.stage import Stage
+
+
+def run(stage: Stage, text: str, *arguments: object, program: list[str] | None = None, **variables: str) -> str:
+    """Run a script, and return what it prints. It must write nothing to standard error."""
+    path = stage.folder / "script.py"
+    path.write_text(dedent(text))
+    line = [*(program or [sys.executable]), str(path), *map(str, arguments)]
+    ended = stage.start("", program=line, variables=variables)
+    assert (ended.end(), ended.err) == (0, "")
+    stage.no_process_left()
+    return ended.out
+
+
+def test_programs_of_tasks_get_the_module_path_of_the_user(stage: Stage) -> None:
+    """A master without a script gives its own path to its slaves. Another Python could not even start with it."""
+    folder = stage.folder / "modules"
+    folder.mkdir()
+    (folder / "helper.py").write_text("import os\ndef path(_): return os.environ.get('PYTHONPATH')\n")
+    text = """
+        import os, sys, mwpy
+        sys.path.append("modules")
+        import helper
+        if __name__ == "__main__":
+            with mwpy.local_master(slaves=1) as mw:
+                print(os.environ.get("PYTHONPATH") == list(mw.map(helper.path, [0]))[0])
+    """
+    assert run(stage, text) == "True\n"
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_what_tasks_leave_in_open_files_is_written_at_the_end(stage: Stage, way: str) -> None:
+    text = """
+        import sys, mwpy
+        LOG = None
+        def note(number):
+            global LOG
+            LOG = LOG or open("log", "w")
+            LOG.write(f"{number}\\n")
+        @mwpy.master_algorithm
+        def master(mw, argv):
+            return len([*mw.map(note, range(100))]) - 100
+        if __name__ == "__main__": sys.exit(mwpy.main())
+    """
+    run(stage, text, "--mw-local", 1, "--mw-slave-start", way)
+    assert (stage.folder / "log").read_text().split() == [*map(str, range(100))]
+
+
+@pytest.mark.parametrize("place", ["start", "script"])
+def test_a_process_that_ignores_the_ends_of_its_children_forks_slaves(stage: Stage, place: str) -> None:
+    """Some parents ignore SIGCHLD, and programs inherit this. A script may ignore it, too."""
+    text = f"""
+        import os, signal, sys, mwpy
+        if {place == "script"}: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        def end(number):
+            os._exit(3)
+        @mwpy.master_algorithm
+        def master(mw, argv):
+            [result] = mw.map_results(end, [0], attempts_max=2)
+            print("exit code 3" in str(result.error), sum(mw.map(abs, range(5))))
+            return 0
+        if __name__ == "__main__": sys.exit(mwpy.main())
+    """
+    (stage.folder / "script.py").write_text(dedent(text))
+    shell = ["sh", "-c", "trap '' CHLD; exec \"$@\"" if place == "start" else 'exec "$@"', "sh"]
+    line = [*shell, sys.executable, "script.py", "--mw-local", "2", "--mw-audit-file", str(stage.audit)]
+    ended = stage.start("", program=line)
+    assert (ended.end(), ended.out) == (0, "True 10\n"), ended.err
+    assert "fresh interpreter" not in ended.err
+    assert "Traceback" not in ended.err
+    stage.no_process_left()
+
+
+def test_a_script_may_change_to_another_folder(stage: Stage) -> None:
+    """The command line names the script relative to the folder in which it was started."""
+    (stage.folder / "sub" / "data").mkdir(parents=True)
+    text = """
+        import os, sys, mwpy
+        os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "data"))
+        @mwpy.task_algorithm
+        def name(_): return os.path.basename(os.getcwd())
+        @mwpy.master_algorithm
+        def master(mw, argv):
+            print(*mw.map(name, [0]), *argv)
+            return 0
+        if __name__ == "__main__": sys.exit(mwpy.main())
+    """
+    (stage.folder / "sub" / "script.py").write_text(dedent(text))
+    ended = stage.start("", program=[sys.executable, "sub/script.py", "--mw-local", "1", "sub/script.py"])
+    assert (ended.end(), ended.out, ended.err) == (0, "data sub/script.py\n", "")
+
+
+def test_a_computation_that_is_not_closed_ends_with_the_interpreter(stage: Stage) -> None:
+    """What uses it later gets an error, and does not wait. An open map says nothing."""
+    text = """
+        import atexit
+
+        def use():
+            try:
+                list(mw.map(abs, [1]))
+            except mwpy.UsageError as error:
+                print("refused:", error)
+
+        atexit.register(use)
+        import mwpy
+        mw = mwpy.local_master(slaves=1)
+        values = mw.map(abs, range(100_000_000))
+        print(next(values))
+    """
+    assert run(stage, text).startswith("0\nrefused: the computation is over")
+
+
+def test_shared_arrays_are_read_only_whatever_their_size_and_layout(stage: Stage) -> None:
+    text = """
+        import numpy as np
+        import mwpy
+
+        def write(number, table):
+            try:
+                table += 1
+            except ValueError:
+                return "read-only"
+
+        if __name__ == "__main__":
+            large = np.ones((400, 400))
+            with mwpy.local_master(slaves=1) as mw:
+                for array in (np.ones(5), np.ones(10_000), large[:, :300], large[::2], large.T, np.ones(5)[:, None]):
+                    shared = mw.share(array)
+                    print(*mw.starmap(write, [(number, shared) for number in range(2)]))
+    """
+    assert run(stage, text) == "read-only read-only\n" * 6
