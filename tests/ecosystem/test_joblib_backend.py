@@ -120,6 +120,14 @@ def test_an_array_in_many_tasks_is_shared(executor: mwpy.Executor) -> None:
         assert array.flags.writeable
 
 
+def test_an_array_may_change_between_two_calls(executor: mwpy.Executor) -> None:
+    array = np.zeros(200_000)
+    with joblib.parallel_config(backend="mwpy", executor=executor), joblib.Parallel() as parallel:
+        for step in range(3):
+            array[:] = step
+            assert parallel(delayed(np.max)(array) for _ in range(20)) == [step] * 20
+
+
 def test_slaves_without_a_choice_are_kept_for_later_calls() -> None:
     """Blocks with `slaves=` have slaves of their own, and these end with the block."""
     agents = []
