@@ -379,7 +379,10 @@ def _submit_map(algorithm: SimulatedAlgorithm, count: int) -> None:
         algorithm._checker.tags[task] = tag
         algorithm._checker.shares[task] = [] if captured is None else [captured.shared.share.digest]
     if can_be_packed((defined, policy, None), algorithm._io.core.state.settings):
-        calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
+        if draw.random() < 0.2 and not algorithm._io.submissions.keyed:  # else only plain arguments are packed
+            calls = PackedCalls.of_encoded([CODEC.dumps_call(((each,),), {}, "any")[0] for each in arguments])
+        else:
+            calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
         algorithm._io.submissions.add_portion(defined, policy, calls, tag)
     else:
         for argument in arguments:
