@@ -41,7 +41,8 @@ from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._core.master.submissions import Submissions
-from mwpy._transport.codec import Codec, split_resumed
+from mwpy._transport.call_parts import split_resumed
+from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled

@@ -16,7 +16,8 @@ from mwpy._core.master.events import Received, Vanished
 from mwpy._core.master.spans import LeftState, Span
 from mwpy._core.master.state import Actions
 from mwpy._simulation.replay import Replay
-from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
+from mwpy._transport.call_parts import split_resumed
+from mwpy._transport.codec import Codec, loads_call, loads_state
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ProtocolError

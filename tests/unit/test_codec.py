@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads, loads_function
+from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads, loads_call, loads_function
 from mwpy._transport.error_texts import MAX_TEXT, describe_error
 from mwpy._values import algorithm, messagepack
 from mwpy._values.digested import read_digested
@@ -51,6 +51,37 @@ def test_an_argument_comes_back_equal_beside_any_other_argument(value: object) -
         args, kwargs = read(*CODEC.dumps_call((value, *others), {"word": value}, "f"))
         assert (tuple(args), kwargs) == ((value, *others), {"word": value})
         assert type(args[0]) is type(kwargs["word"]) is type(value)
+
+
+NUMBERS = [np.dtype(name).type(7) for name in "?bBhHiIlLefdFDg"] + [
+    np.float64("nan"),
+    np.datetime64("2020-01-02"),
+    np.str_("x"),
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: type(number).__name__)
+def test_a_number_of_numpy_comes_back_with_its_type(number: Any) -> None:
+    back = read(*CODEC.dumps_value(number))
+    args, kwargs = loads_call(messagepack.decode(CODEC.dumps_call((number, 5, "x"), {}, "f")[0]))
+    by_name = loads_call(messagepack.decode(CODEC.dumps_call((), {"word": number}, "f")[0]))[1]["word"]
+    for each in (back, args[0], by_name):
+        assert type(each) is type(number)
+        np.testing.assert_equal(each, number)
+    assert (list(args[1:]), kwargs) == ([5, "x"], {})
+
+
+def test_numbers_of_numpy_beside_other_arguments_are_pickled_with_them() -> None:
+    for others in ([1], 1 << 70, "\ud800"):
+        args, _ = loads_call(messagepack.decode(CODEC.dumps_call((np.int8(3), others), {}, "f")[0]))
+        assert list(args) == [3, others]
+        assert type(args[0]) is np.int8
+
+
+@pytest.mark.parametrize("data", [b"", b"<f8", b"<f8\0short", b"<f9\0" + bytes(9), b"|O\0\0" + bytes(8)])
+def test_damaged_numbers_of_numpy_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        read(messagepack.encode(messagepack.as_number(data)))
 
 
 def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() -> None:

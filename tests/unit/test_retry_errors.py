@@ -11,16 +11,8 @@ import pytest
 
 from mwpy._roles import terms
 from mwpy._roles.definitions import Definitions
-from mwpy._transport.codec import (
-    MAX_CONDITION_BYTES,
-    Codec,
-    condition_of,
-    loads_call,
-    loads_condition,
-    seed_of,
-    with_condition,
-    with_seed,
-)
+from mwpy._transport.call_parts import condition_of, seed_of, with_condition, with_seed
+from mwpy._transport.codec import MAX_CONDITION_BYTES, Codec, loads_call, loads_condition
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messagepack import decode

@@ -25,9 +25,10 @@ from mwpy._roles.task_logs import Allowance
 from mwpy._roles.task_runner import GATHERED, GATHERED_BYTES, MEASURE_S, TaskRunner
 from mwpy._system import memory
 from mwpy._transport import shared_objects, wire
+from mwpy._transport.call_parts import with_condition, with_seed
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journal
-from mwpy._transport.codec import Codec, loads, loads_state, with_condition, with_seed
+from mwpy._transport.codec import Codec, loads, loads_state
 from mwpy._transport.passage import is_folded, read_references
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON

@@ -8,7 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from mwpy._core.master.failed_calls import KEPT_CALLS, FailedCalls
-from mwpy._transport.codec import loads_call, loads_function, loads_state, seed_of, split_resumed
+from mwpy._transport.call_parts import seed_of, split_resumed
+from mwpy._transport.codec import loads_call, loads_function, loads_state
 from mwpy._values import checkpoints
 from mwpy._values.algorithm import find
 from mwpy._values.errors import UsageError

@@ -30,15 +30,9 @@ from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
+from mwpy._transport.call_parts import condition_of, seed_of, split_resumed
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
-from mwpy._transport.codec import (
-    Codec,
-    condition_of,
-    loads_call,
-    loads_condition,
-    seed_of,
-    split_resumed,
-)
+from mwpy._transport.codec import Codec, loads_call, loads_condition
 from mwpy._transport.error_texts import describe_error
 from mwpy._transport.passage import with_ahead
 from mwpy._values import checkpoints, groups, messages

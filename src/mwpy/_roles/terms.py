@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles.definitions import Definitions
-from mwpy._transport.codec import Codec, with_condition, with_seed
+from mwpy._transport.call_parts import with_condition, with_seed
+from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import Algorithm, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.policy import Policies, TaskPolicy, condition_in

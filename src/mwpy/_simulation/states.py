@@ -12,7 +12,8 @@ from msgspec import Struct, field
 
 from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._simulation.world import World
-from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
+from mwpy._transport.call_parts import split_resumed
+from mwpy._transport.codec import Codec, loads_call, loads_state
 from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import REFERRING, Pickled

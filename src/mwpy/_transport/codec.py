@@ -1,9 +1,10 @@
 """Objects to bytes and back: the only place that pickles.
 
 *Plain values* are numbers, texts, bytes and None. They are written as MessagePack, and so are calls that have only
-plain positional arguments. This is faster and smaller than pickles, and a whole group is read in one call. Every other
-object is pickled in protocol 5, and the pickle is an extension type in the MessagePack. Its buffers of 64 KiB and more,
-such as those of NumPy arrays, are frames of their own and are not copied.
+plain positional arguments. This is faster and smaller than pickles, and a whole group is read in one call. Numbers of
+NumPy have an encoding of their own (see `numbers.py`). Every other object is pickled in protocol 5, and the pickle is
+an extension type in the MessagePack. Its buffers of 64 KiB and more, such as those of NumPy arrays, are frames of their
+own and are not copied.
 
 Plain pickle is tried first, because it is ten times faster. cloudpickle pickles the rest: objects that plain pickle
 refuses, and, if `main_by_value`, objects that plain pickle would write as a name in `__main__`. For a REPL or notebook
@@ -24,7 +25,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from mwpy._transport.call_parts import condition_and_call
 from mwpy._transport.error_texts import describe_error, encodable, text_of
+from mwpy._transport.numbers import call_with_numbers, encoded_number, number_in
 from mwpy._transport.shared import LARGE_BYTES, lend
 from mwpy._values.bounds import MAX_REPORT_BYTES, shortened
 from mwpy._values.digested import Digested, read_digested
@@ -36,18 +39,18 @@ from mwpy._values.messagepack import (
     DIGESTED,
     FAILURE,
     NOT_ENCODABLE,
+    NUMBER,
+    NUMBERS,
     PLAIN,
     REFERRING,
-    RESUMED,
     SEEDED,
     SIZE_BYTES,
     Pickled,
-    as_conditional,
     as_digested,
     as_failure,
+    as_number,
     as_pickle,
     as_referring,
-    as_seeded,
     decode,
     encode,
 )
@@ -58,17 +61,12 @@ from mwpy._values.task import unpickle_with
 
 __all__ = [
     "Codec",
-    "condition_of",
     "loads",
     "loads_call",
     "loads_condition",
     "loads_function",
     "loads_shared",
     "loads_state",
-    "seed_of",
-    "split_resumed",
-    "with_condition",
-    "with_seed",
 ]
 
 OUT_OF_BAND_BYTES = LARGE_BYTES
@@ -120,6 +118,8 @@ class Codec(Struct, frozen=True):
                 return encode(value), ()
             except NOT_ENCODABLE:
                 pass
+        elif (number := encoded_number(value)) is not None:
+            return encode(as_number(number)), ()
         pickled, buffers = self._pickled(value)
         return encode(as_pickle(pickled)), buffers
 
@@ -185,6 +185,8 @@ class Codec(Struct, frozen=True):
                     return encode(args), ()
             except NOT_ENCODABLE:
                 pass
+        if not kwargs and (numbers := call_with_numbers(args)):
+            return numbers, ()
         references: dict[Reference, None] = {}
         NOTED.found = references
         try:
@@ -364,6 +366,8 @@ def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
     if entry.kind == FAILURE:
         failure = read_failure(bytes(entry.pickle))
         return failure.type_name, failure.text, failure.traceback, _rebuild(failure.cause)
+    if entry.kind == NUMBER:
+        return number_in(entry.pickle)
     if entry.kind == DIGESTED:
         return loads(decode(read_digested(bytes(entry.pickle)).value), buffers)
     return pickle.loads(entry.pickle, buffers=buffers)
@@ -377,11 +381,14 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     """
     if type(entry) is not Pickled:
         return entry, {}
+    if entry.kind == NUMBERS:
+        found: Any = decode(entry.pickle)
+        return [*map(loads, found)], {}
     if entry.kind == SEEDED:
         call = bytes(entry.pickle)  # with msgspec 0.19, a slice of this memoryview can go beyond its end
         return loads_call(decode(call[SEED_BYTES:]), buffers)
     if entry.kind == CONDITIONAL:
-        return loads_call(decode(_parts(entry)[1]), buffers)
+        return loads_call(decode(condition_and_call(entry)[1]), buffers)
     if entry.kind == REFERRING:
         return _loads_referring(bytes(entry.pickle), buffers)
     args, kwargs = pickle.loads(entry.pickle, buffers=buffers)
@@ -412,47 +419,6 @@ def _loads_value(number: int, frames: Sequence[Buffer]) -> object:
     except Exception as error:
         error.add_note(f"(mwpy.result: the result of task {number} cannot be unpickled here)")
         raise
-
-
-def with_seed(call: bytes, seed: int) -> bytes:
-    """Add a seed to what `dumps_call` encoded. `loads_call` ignores it, and `seed_of` returns it."""
-    return encode(as_seeded(seed.to_bytes(SEED_BYTES, "big") + call))
-
-
-def seed_of(entry: object) -> int | None:
-    """Return the seed of a call; None if it has none."""
-    if type(entry) is not Pickled or entry.kind != SEEDED:
-        return None
-    return int.from_bytes(entry.pickle[:SEED_BYTES], "big")
-
-
-def split_resumed(entry: Any, buffers: Sequence[Buffer]) -> tuple[Any, Sequence[Buffer], Sequence[Buffer]]:
-    """Return a call without the state that an earlier attempt left, its own buffers, and the frames of this state; no
-    frames if there is no state."""
-    if type(entry) is not Pickled or entry.kind != RESUMED:
-        return entry, buffers, ()
-    data = bytes(entry.pickle)
-    own = int.from_bytes(data[:SIZE_BYTES], "big")
-    return decode(data[SIZE_BYTES:]), buffers[:own], buffers[own:]
-
-
-def with_condition(call: bytes, condition: bytes) -> bytes:
-    """Add a pickled condition to what `dumps_call` encoded. `loads_call` ignores it, and `condition_of` returns it."""
-    return encode(as_conditional(len(condition).to_bytes(SIZE_BYTES, "big") + condition + call))
-
-
-def condition_of(entry: object) -> bytes:
-    """Return the pickled condition of a call, which may have a seed; empty if it has none."""
-    if type(entry) is Pickled and entry.kind == SEEDED:
-        entry = decode(bytes(entry.pickle)[SEED_BYTES:])
-    return _parts(entry)[0] if type(entry) is Pickled and entry.kind == CONDITIONAL else b""
-
-
-def _parts(conditional: Pickled) -> tuple[bytes, bytes]:
-    """Return the condition and the encoded call."""
-    data = bytes(conditional.pickle)
-    end = SIZE_BYTES + int.from_bytes(data[:SIZE_BYTES], "big")
-    return data[SIZE_BYTES:end], data[end:]
 
 
 @lru_cache(maxsize=CONDITIONS_KEPT)
