@@ -13,14 +13,22 @@ copied or shared. These things may not:
   again (see `randomness.py`), but not those in variables of the script. A temporary directory in a variable is deleted
   at the end of the first fork. A lock of multiprocessing in a variable becomes one lock for all forks.
 
+Variables are those of the user's modules. What they contain is found as the garbage collector finds it, which runs no
+code of the objects: elements, attributes, slots, closures and defaults of the user's functions, what a generator or
+`functools.cache` holds, and the values of context variables and `threading.local`. Modules, and functions and classes
+of libraries, are not looked into: the generators of the libraries themselves would be found there. So these are not
+seen: what the script has put into a module or a class of a library, such as `scipy.stats.norm.random_state`; objects
+that native code holds, such as the elements of a NumPy array; and what exceeds `LEVELS`, `LARGE` or `PARTS`.
+
 Other sources of random numbers and names need no treatment: `secrets`, `uuid.uuid4` and `random.SystemRandom` ask the
 operating system each time, and `tempfile` and OpenSSL notice a fork.
 """
 
 from __future__ import annotations
 
+import contextvars
 import fcntl
-import functools
+import gc
 import os
 import signal
 import stat
@@ -31,6 +39,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct, field
 
 from mwpy._system import clock
 from mwpy._system.forks import count_children
@@ -44,8 +54,20 @@ SPAWN = "or give --mw-slave-start spawn"
 ENDED_S = 0.1
 """The kernel lists a thread that has ended for a moment longer: at most this many seconds."""
 
-LARGE = 10_000
+LEVELS = 6
+"""So deep are the variables looked at: a variable is the first level, its elements and attributes are the second."""
+
+LARGE = 1_000
 """This many elements of a container are looked at."""
+
+PARTS = 10_000
+"""This many parts of variables are looked at, besides numbers and texts: those of the first levels first. So the search
+takes some hundredths of a second at most."""
+
+PLAIN = frozenset((int, float, complex, bool, str, bytes, types.NoneType))
+
+IGNORED = (types.ModuleType, types.CodeType, types.FrameType)
+"""What these contain is no part of a variable."""
 
 GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
@@ -83,12 +105,7 @@ def why_unsafe(own_fds: Iterable[int]) -> str:
     Args:
         own_fds: file descriptors that do not count, because a fork closes them.
     """
-    return (
-        why_threads_or_gpu()
-        or _processes()
-        or _files({0, 1, 2, *own_fds})
-        or next(filter(None, (_in_module(module) for module in _modules())), "")
-    )
+    return why_threads_or_gpu() or _processes() or _files({0, 1, 2, *own_fds}) or _in_variables()
 
 
 def why_threads_or_gpu() -> str:
@@ -167,15 +184,46 @@ def _modules() -> Iterator[types.ModuleType]:
             yield module
 
 
-def _in_module(module: types.ModuleType) -> str:
-    """The reason if a variable of a module has, or contains, something that must not be copied."""
-    kinds, exceptions = _kinds(), _exceptions()
-    for name, value in list(vars(module).items()):
-        for part in _parts(value, module.__name__):
-            for kind, reason in kinds:
-                if issubclass(type(part), kind) and not any(each is part or each is type(part) for each in exceptions):
-                    return f"{name} in {module.__name__} is or contains {reason}"
+def _in_variables() -> str:
+    """The reason if a variable of the user's modules has, or contains, something that must not be copied."""
+    modules = list(_modules())
+    names = {module.__name__ for module in modules}
+    globals_of_modules = {id(vars(module)) for module in list(sys.modules.values()) if type(module) is types.ModuleType}
+    exceptions = _exceptions()
+    seen: dict[int, object] = {id(found): found for found in exceptions}
+    reasons = _Reasons(_kinds(), exceptions)
+    level = [(value, f"{name} in {each.__name__}") for each in modules for name, value in list(vars(each).items())]
+    for _ in range(LEVELS):
+        found: list[tuple[object, str]] = []
+        for value, variable in level:
+            if id(value) in seen:
+                continue
+            if reason := reasons.of(type(value)):
+                return f"{variable} is or contains {reason}"
+            seen[id(value)] = value
+            if len(seen) + len(found) < PARTS:
+                parts = _parts(value, names, globals_of_modules)
+                found += [(part, variable) for part in parts if type(part) not in PLAIN]
+        level = found
     return ""
+
+
+class _Reasons(Struct, eq=False):
+    """Finds out why objects of a type must not be copied."""
+
+    kinds: list[tuple[type, str]]
+    harmless: list[object]
+    _known: dict[int, str] = field(default_factory=dict)
+    """By the id of each type, because a metaclass of the user can have its own comparison."""
+
+    def of(self, kind: type) -> str:
+        """Return the reason; empty if there is none."""
+        reason = self._known.get(id(kind))
+        if reason is None:
+            found = (why for forbidden, why in self.kinds if issubclass(kind, forbidden))
+            reason = "" if any(each is kind for each in self.harmless) else next(found, "")
+            self._known[id(kind)] = reason
+        return reason
 
 
 def _kinds() -> list[tuple[type, str]]:
@@ -191,22 +239,38 @@ def _loaded(module: str, name: str) -> object:
     return getattr(sys.modules.get(module), name, None)
 
 
-def _parts(value: Any, module: str) -> Iterator[object]:
-    """The value of a variable, and what it contains. This runs no code of the value, which may be a proxy."""
-    yield value
+def _parts(value: Any, names: set[str], globals_of_modules: set[int]) -> list[object]:
+    """Return what an object contains. This runs no code of the object, which may be a proxy.
+
+    Args:
+        names: the user's modules: only their functions and classes count.
+        globals_of_modules: the ids of the dicts of all modules, which do not count.
+    """
     kind = type(value)
-    if issubclass(kind, (types.MethodType, types.BuiltinMethodType)):
-        yield value.__self__
-    elif issubclass(kind, dict):
-        yield from islice(list(dict.values(value)), LARGE)
-    elif issubclass(kind, (list, tuple, set, frozenset)):
-        yield from islice(value, LARGE)
-    elif issubclass(kind, functools.partial):
-        yield from (getattr(value.func, "__self__", None), *value.args, *value.keywords.values())
-    elif issubclass(kind, types.FunctionType):
-        yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-    elif issubclass(kind, type) and value.__module__ == module:
-        yield from list(vars(value).values())
-    elif kind.__module__ == module:
-        with suppress(AttributeError):  # it has no dict
-            yield from list(object.__getattribute__(value, "__dict__").values())
+    if kind is dict:
+        return [] if id(value) in globals_of_modules else list(islice(value.values(), LARGE))
+    if kind in (list, tuple, set, frozenset):
+        return list(islice(value, LARGE))
+    if issubclass(kind, IGNORED):
+        return []
+    if issubclass(kind, types.FunctionType):
+        return _parts_of_function(value) if value.__module__ in names else []
+    if issubclass(kind, type):
+        attributes = type.__getattribute__(value, "__dict__")
+        return list(attributes.values()) if attributes.get("__module__") in names else []
+    if issubclass(kind, contextvars.ContextVar):
+        return [value.get(None)]
+    parts = list(islice(gc.get_referents(value), LARGE))
+    if issubclass(kind, threading.local):
+        parts.append(threading.local.__getattribute__(value, "__dict__"))
+    for part in [part for part in parts if type(part) is dict and id(part) not in globals_of_modules]:
+        parts += islice(part.values(), LARGE)  # often the attributes of an object: they are no level of their own
+    return parts
+
+
+def _parts_of_function(function: types.FunctionType) -> list[object]:
+    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            parts.append(cell.cell_contents)
+    return parts
