@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +126,14 @@ def test_results_of_changed_code_are_not_used_and_a_notice_says_what_changed(sta
     path.write_text(SCRIPT.replace("# no comment", "") + "# a comment that changes nothing\n")
     assert run(SCRIPT)[0] == "90"
     assert len(_lines(stage, "ran")) == 10
+    path.write_text(SCRIPT.replace("FACTOR = 2", "FACTOR = 4"))
+    assert run(SCRIPT, "--mw-reuse-changed-code")[0] == "90"
+    assert len(_lines(stage, "ran")) == 10
     path.write_text(SCRIPT.replace("FACTOR = 2", "FACTOR = 3"))
     out, notices = run(SCRIPT)
     assert out == "135"
     assert "scaled has answers in the run database from other code: " in notices
     assert "FACTOR changed from 2 to 3" in notices
-    assert len(_lines(stage, "ran")) == 20
-    path.write_text(SCRIPT.replace("FACTOR = 2", "FACTOR = 4"))
-    assert run(SCRIPT, "--mw-reuse-changed-code")[0] == "135"
     assert len(_lines(stage, "ran")) == 20
 
 
@@ -178,6 +179,41 @@ def test_sets_dicts_closures_and_keys_are_recognised(tmp_path: Path, ran: Callab
             assert [result.value for result in results] == ["a"]
         things[0] = {"c", "a", "b"}
         assert ran() == 7
+
+
+def test_functions_that_differ_in_what_they_have_captured_keep_their_own_results(tmp_path: Path) -> None:
+    """Also if results of other code are wanted, in whatever order the functions are used after a restart."""
+    for factors in ([3], [4, 3, 2]):
+        with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db", reuse_changed_code=True) as mw:
+            for factor in factors:
+                assert [*mw.map(_default_times(factor), [1, 2])] == [factor, 2 * factor]
+                assert [*mw.map(_times(factor), [1, 2])] == [factor, 2 * factor]
+                assert [*mw.map(partial(mul, factor), [1, 2])] == [factor, 2 * factor]
+                assert [*mw.map(Scaling(factor).scaled, [1, 2])] == [factor, 2 * factor]
+            summary = mw.summary()
+    assert "8 tasks answered from the run database" in summary
+
+
+def _times(factor: int) -> Callable[[int], int]:
+    return lambda x: factor * x
+
+
+def _default_times(factor: int) -> Callable[[int], int]:
+    def times(x: int, by: int = factor) -> int:
+        return by * x
+
+    return times
+
+
+class Scaling:
+    """Multiplies by its factor."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def scaled(self, x: int) -> int:
+        """Multiply."""
+        return self.factor * x
 
 
 def test_an_answer_from_the_file_has_its_old_provenance_and_outlives_the_master(tmp_path: Path) -> None:

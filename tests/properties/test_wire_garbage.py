@@ -293,7 +293,7 @@ def _core_with_former_tasks() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
     coded = replace(MAX, code="code")
     core.definitions.add(Defined(coded))
-    core.reuse = Reuse(core.state, lambda row, place: (None, ()), lambda *_: ())
+    core.reuse = Reuse(core.state, lambda row, place: (None, ()), lambda *_: (), lambda *_: ())
     keys = b"".join(number.to_bytes(16, "big") for number in range(1, 9))
     core.reuse.apply(EarlierAlgorithm(1, 0, "max", "code", {}))
     core.reuse.apply(EarlierTasks(1, 1, 8, 0, keys))

@@ -56,7 +56,9 @@ class Generation:
     ran: list[Call] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        reuse = self.core.reuse = Reuse(self.core.state, lambda row, place: ((row, place), ()), lambda *_: [])
+        reuse = self.core.reuse = Reuse(
+            self.core.state, lambda row, place: ((row, place), ()), lambda *_: [], lambda *_: []
+        )
         for group in self.stored.groups:
             for entry in group:
                 reuse.apply(entry)

@@ -120,7 +120,7 @@ def test_tasks_that_were_answered_from_the_file_are_tasks_for_the_next_restart(p
     writer = opened(path)
     tasks = [each for each in writer.earlier() if isinstance(each, EarlierTasks) and each.generation == 2]
     writer.close()
-    assert tasks == [EarlierTasks(2, 1, 2, 1, keys(1, 2)), EarlierTasks(2, 3, 1, 1, keys(3, 1))]
+    assert tasks == [EarlierTasks(2, 1, 2, 1, keys(1, 2), reused=True), EarlierTasks(2, 3, 1, 1, keys(3, 1))]
 
 
 def test_results_that_an_agent_brings_are_stored_as_those_of_their_generation(path: Path) -> None:

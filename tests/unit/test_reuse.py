@@ -37,9 +37,17 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     return [f"{part} became {new[part]}" for part in old]
 
 
-def _defined(number: int = 0, name: str = "square", code: str = CODE) -> Defined:
+def _captured(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [f"k became {new['k']}"] if old.get("k") != new.get("k") else []
+
+
+def _parts(code: str, k: int) -> dict[str, str]:
+    return {"body": code} | ({"k": f"{k}"} if k else {})
+
+
+def _defined(number: int = 0, name: str = "square", code: str = CODE, k: int = 0) -> Defined:
     definition = AlgorithmDefinition(number, name, f"app:{name}", "", "3.11", {})
-    return Defined(AlgorithmDefined(definition, b"", code, {"body": code}))
+    return Defined(AlgorithmDefined(definition, b"", code, _parts(code, k)))
 
 
 @define
@@ -49,9 +57,10 @@ class File:
     core: MasterCore = field(factory=lambda: MasterCore(MasterSettings("m", "g")))
     loaded: list[tuple[int, int]] = field(factory=list)
     submitted: int = 0
+    any_code: bool = False
 
     def __attrs_post_init__(self) -> None:
-        self.core.reuse = Reuse(self.core.state, self._read, _changes)
+        self.core.reuse = Reuse(self.core.state, self._read, _changes, _captured, any_code=self.any_code)
 
     @property
     def reuse(self) -> Reuse:
@@ -62,10 +71,16 @@ class File:
         self.loaded.append((row, place))
         return f"value {place} of row {row}", ()
 
-    def generation(self, number: int, arguments: Sequence[Any], name: str = "square", code: str = CODE) -> None:
-        """A former generation submitted calls of an algorithm, as its tasks 1 and so on."""
-        self.reuse.apply(EarlierAlgorithm(number, 0, name, code, {"body": code}))
-        self.reuse.apply(EarlierTasks(number, 1, len(arguments), 0, _keys(arguments)))
+    def generation(
+        self, number: int, arguments: Sequence[Any], name: str = "square", code: str = CODE, k: int = 0, first: int = 1
+    ) -> None:
+        """A former generation submitted calls of an algorithm, by default as its tasks 1 and so on.
+
+        Args:
+            k: what the algorithm has captured.
+        """
+        self.reuse.apply(EarlierAlgorithm(number, first - 1, name, code, _parts(code, k)))
+        self.reuse.apply(EarlierTasks(number, first, len(arguments), first - 1, _keys(arguments)))
 
     def answer(self, generation: int, row: int, tasks: Sequence[int], failed: Sequence[int] = ()) -> None:
         """A slave of it answered tasks."""
@@ -239,13 +254,115 @@ def test_answers_of_other_code_are_not_used_and_one_notice_says_what_changed() -
     [notice] = file.notices()
     assert "square has answers in the run database from other code: body became code 2. They are not used" in notice
     assert "--mw-reuse-changed-code" in notice
-    file = File()
-    file.reuse.any_code = True
+    file = File(any_code=True)
     file.generation(1, [7])
     file.answer(1, 5, [1])
     file.reuse.begin()
     assert file.submit([7], _defined(code="code 2")) == []
     assert file.notices() == []
+
+
+def test_each_code_has_its_own_answers_although_those_of_other_code_are_wanted() -> None:
+    """As the functions that one line of a loop makes, whatever their order is now."""
+    file = File(any_code=True)
+    file.generation(1, [7], code="code 1", k=1)
+    file.generation(1, [7], code="code 2", k=2, first=2)
+    file.answer(1, 5, [1])
+    file.answer(1, 6, [2])
+    file.reuse.begin()
+    assert file.submit([7], _defined(0, code="code 2", k=2)) == []
+    assert file.submit([7], _defined(1, code="code 1", k=1)) == []
+    assert [result.value for result in file.core.take_actions().results] == ["value 0 of row 6", "value 0 of row 5"]
+    assert file.submit([8], _defined(0, code="code 2", k=2)) == [3]
+    assert file.notices() == []
+
+
+def test_tasks_run_if_several_other_codes_have_answers_and_one_notice_says_so() -> None:
+    file = File(any_code=True)
+    file.generation(1, [7], code="code 1")
+    file.generation(1, [7], code="code 2", first=2)
+    file.answer(1, 5, [1, 2])
+    file.reuse.begin()
+    assert file.submit([7], _defined(0, code="code 3")) == [1]
+    assert file.submit([7], _defined(1, code="code 4")) == [2]
+    [notice] = file.notices()
+    assert "square has answers in the run database only from other code, and --mw-reuse-changed-code does not" in notice
+    assert "several versions of the code, or from several functions of this name. So its tasks run" in notice
+
+
+def test_code_that_has_captured_other_values_has_no_answers_for_a_task() -> None:
+    file = File(any_code=True)
+    file.generation(1, [7], code="code 1", k=1)
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    assert file.submit([7], _defined(code="code 2", k=2)) == [1]
+    [notice] = file.notices()
+    assert "does not use them: it has captured other values (k became 2). So its tasks run" in notice
+    assert file.submit([7], _defined(1, code="code 3", k=1)) == []
+
+
+def test_of_several_codes_the_one_counts_that_has_captured_the_same() -> None:
+    file = File(any_code=True)
+    file.generation(1, [7], code="code 1", k=1)
+    file.generation(1, [7], code="code 2", k=2, first=2)
+    file.answer(1, 5, [1])
+    file.answer(1, 6, [2])
+    file.reuse.begin()
+    assert file.submit([7], _defined(0, code="code 3", k=2)) == []
+    assert file.submit([7], _defined(1, code="code 4", k=1)) == []
+    assert [result.value for result in file.core.take_actions().results] == ["value 0 of row 6", "value 0 of row 5"]
+
+
+def test_other_code_whose_answers_were_used_counts_in_later_generations_too() -> None:
+    """The own code has answers of the tasks that the other one did not have. They count first."""
+    file = File(any_code=True)
+    file.generation(1, [7, 8, 9], code="code 1")
+    file.answer(1, 5, [1, 2, 3])
+    file.reuse.apply(EarlierAlgorithm(2, 0, "square", "code 2", _parts("code 2", 0)))
+    file.reuse.apply(EarlierTasks(2, 1, 1, 0, _keys([7]), reused=True))
+    file.reuse.apply(EarlierTasks(2, 2, 2, 0, _keys([8, 10])))
+    file.answer(2, 6, [2, 3])
+    file.reuse.begin()
+    assert file.submit([7, 8, 9, 10, 11], _defined(code="code 2")) == [5]
+    values = [result.value for result in file.core.take_actions().results]
+    assert values == ["value 0 of row 5", "value 0 of row 6", "value 2 of row 5", "value 1 of row 6"]
+
+
+def test_what_was_clear_for_a_generation_is_not_asked_again() -> None:
+    """The function had no second code when its answers were used; another function of its name has made one since."""
+    file = File(any_code=True)
+    file.generation(1, [7, 8], code="code 1")
+    file.answer(1, 5, [1, 2])
+    file.generation(2, [9], code="code 3")
+    file.answer(2, 6, [1])
+    file.reuse.apply(EarlierAlgorithm(2, 1, "square", "code 2", _parts("code 2", 0)))
+    file.reuse.apply(EarlierTasks(2, 2, 1, 1, _keys([7]), reused=True))
+    file.reuse.begin()
+    assert file.submit([7, 8], _defined(code="code 2")) == []
+    assert file.notices() == []
+
+
+def test_code_that_has_only_its_own_answers_gets_none_of_other_code() -> None:
+    file = File(any_code=True)
+    file.generation(1, [7, 8], code="code 1")
+    file.answer(1, 5, [1, 2])
+    file.generation(2, [7], code="code 2")
+    file.answer(2, 6, [1])
+    file.reuse.begin()
+    assert file.submit([7, 8], _defined(code="code 2")) == [2]
+
+
+def test_tasks_of_the_own_code_without_an_answer_leave_the_choice_open() -> None:
+    """Unless one of them must not run twice and has no answer of the other code either."""
+    file = File(any_code=True)
+    file.generation(1, [7], code="code 1")
+    file.answer(1, 5, [1])
+    file.generation(2, [7, 8], code="code 2")
+    file.sent(2, 1, 2)
+    file.reuse.begin()
+    assert file.submit([7, 8], _defined(code="code 2"), policy=ONCE) == []
+    actions = file.core.take_actions()
+    assert (len(actions.results), [each.task_id for each in actions.unrunnable]) == (1, [2])
 
 
 def test_a_notice_of_changed_code_names_a_few_changes() -> None:
@@ -302,7 +419,7 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 def test_the_notice_says_in_what_the_most_similar_calls_differ() -> None:
     """The calls of the newest generation count, with the same code."""
     file = File()
-    file.core.reuse = Reuse(file.core.state, file._read, _changed)
+    file.core.reuse = Reuse(file.core.state, file._read, _changed, _captured)
     for generation in (1, 2):
         file.generation(generation, [*range(5)])
         file.reuse.apply(EarlierCall(generation, 0, {"a": f"{generation}", "b": "same"}))
@@ -323,7 +440,7 @@ def test_the_notice_says_in_what_the_most_similar_calls_differ() -> None:
 
 def test_outlines_of_other_code_count_if_its_answers_do() -> None:
     file = File()
-    file.core.reuse = Reuse(file.core.state, file._read, _changed, any_code=True)
+    file.core.reuse = Reuse(file.core.state, file._read, _changed, _captured, any_code=True)
     file.generation(1, [7])
     file.reuse.apply(EarlierCall(1, 0, {"a": "1"}))
     file.answer(1, 5, [1])

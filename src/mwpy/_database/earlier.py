@@ -77,7 +77,7 @@ def read_earlier(
     streams = [
         _entries(connection, _ALGORITHMS, "", generation, _algorithm),
         _entries(connection, _TASKS.format("submissions"), "", generation, _tasks),
-        _entries(connection, _TASKS.format("reused"), "", generation, _tasks),
+        _entries(connection, _TASKS.format("reused"), "", generation, _reused),
         _entries(connection, _ONCE, "", generation, _sent),
         _entries(connection, _DOUBTS, "", generation, _doubts),
         _entries(connection, _CALLS, "", generation, _call),
@@ -127,6 +127,11 @@ def _algorithm(row: tuple[Any, ...]) -> Earlier:
 
 def _tasks(row: tuple[Any, ...]) -> Earlier:
     return EarlierTasks(*row[1:])
+
+
+def _reused(row: tuple[Any, ...]) -> Earlier:
+    _, generation, first, count, algorithm, keys = row
+    return EarlierTasks(generation, first, count, algorithm, keys, reused=True)
 
 
 def _sent(row: tuple[Any, ...]) -> Earlier:

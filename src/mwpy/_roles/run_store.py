@@ -18,7 +18,7 @@ from mwpy._values import records
 from mwpy._values.given import Given
 from mwpy._values.options import Options
 from mwpy._values.phrases import counted, first_of
-from mwpy._values.sameness import changes
+from mwpy._values.sameness import captured_changes, changes
 
 __all__ = ["RunStore"]
 
@@ -88,7 +88,7 @@ class RunStore:
 
     def _read_into(self, core: MasterCore, options: Options) -> None:
         read, rerun = self.values.read, options.rerun == "failed"
-        core.reuse = reuse = Reuse(core.state, read, changes, rerun, options.reuse_changed_code)
+        core.reuse = reuse = Reuse(core.state, read, changes, captured_changes, rerun, options.reuse_changed_code)
         reuse.names = self.writer.generations()
         for entry in self.writer.earlier():
             reuse.apply(entry)

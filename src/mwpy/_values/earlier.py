@@ -52,6 +52,8 @@ class EarlierTasks(Struct, frozen=True):
     """The number of their algorithm in that generation."""
     keys: bytes
     """The key of each task, one after the other."""
+    reused: bool = False
+    """Whether it has answered them at once from the file."""
 
 
 class EarlierAnswers(Struct, frozen=True):

@@ -5,10 +5,10 @@ those that were answered before and the others. An answered task ends at once: i
 its result has the slave, the host and the compute time of its attempt. The value stays in the file until it is needed.
 
 A task is the same as one of a former generation if its algorithm has the same name and code, its key is the same, and
-it has the same position among the equal calls of its generation (see `occurrences.py`). A task that must not run twice
-ends as unrunnable if a former generation sent it to a slave, and the file has no answer of it. Nothing is remembered
-about tasks that are new. Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes
-20 bytes.
+it has the same position among the equal calls of its generation (see `occurrences.py`). `known_codes.py` decides when
+other code counts, too. A task that must not run twice ends as unrunnable if a former generation sent it to a slave, and
+the file has no answer of it. Nothing is remembered about tasks that are new. Each occurrence takes 18 bytes here beside
+those of its key, and each row of the file takes 20 bytes.
 
 An answer is in doubt if only one host computed it, and other hosts outvoted this host in the same generation (see
 `doubts.py`). The task then runs again. If it must not run twice, its answer counts all the same.
@@ -32,7 +32,7 @@ from mwpy._core.master.awaited import Awaited, is_holdable
 from mwpy._core.master.first_calls import FirstCalls
 from mwpy._core.master.former import FormerGeneration
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.occurrences import Occurrences
+from mwpy._core.master.known_codes import Compare, KnownCode, KnownCodes, shown_changes
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
@@ -64,14 +64,6 @@ answers of it, a notice says so. The manual names this number."""
 GENERATIONS_KEPT = 3
 """The results of this number of former generations can be brought by agents. Agents miss a generation only if it ended
 within seconds."""
-
-CHANGES_SHOWN = 5
-"""A notice says at most this many changes of the code, or of the arguments."""
-
-CODE_CHANGED = (
-    "{name} has answers in the run database from other code: {changes}. They are not used, so its tasks run again. "
-    "--mw-reuse-changed-code uses them"
-)
 
 MISSED = (
     "{misses} tasks of {name} in a row have no answer in the run database, although it has answers of {count} tasks of "
@@ -173,16 +165,6 @@ class Answers(Struct, eq=False):
         return self._seconds[number], self._ends[number] >> 2
 
 
-class _Known(Struct, eq=False):
-    """What is known of one task algorithm with one code."""
-
-    occurrences: Occurrences = field(default_factory=Occurrences)
-    answered: int = 0
-    """How many answers it has."""
-    misses: int = 0
-    """How many tasks in a row were not known."""
-
-
 class Reuse:
     """Ends tasks with stored answers.
 
@@ -192,21 +174,21 @@ class Reuse:
         rerun_failed: whether tasks run again that failed in former generations.
         any_code: whether answers count that other code of the algorithm has computed.
         changes: says in what the parts of two codes differ, in sentences.
+        captured: says, in the same way, in what the values differ that two codes have captured.
     """
 
     def __init__(
         self,
         state: MasterState,
         read: Callable[[int, int], tuple[Any, Sequence[Any]]],
-        changes: Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]],
+        changes: Compare,
+        captured: Compare,
         rerun_failed: bool = False,
         any_code: bool = False,
     ) -> None:
         self.state = state
         self.read = read
-        self.changes = changes
         self.rerun_failed = rerun_failed
-        self.any_code = any_code
         self.answers = Answers()
         self.names: Mapping[str, int] = {}
         """The numbers of the former generations, by their names."""
@@ -215,14 +197,11 @@ class Reuse:
         self._calls = FirstCalls(state, changes)
         self._generation = 0
         """The generation that is read, or this one."""
-        self._known: dict[tuple[str, str], _Known] = {}
-        """By the name and the code of the algorithm."""
-        self._parts: dict[str, tuple[str, dict[str, str]]] = {}
-        """For each name: the newest code with answers, and its parts."""
+        self._codes = KnownCodes(state, changes, captured, any_code)
         self._former: dict[int, FormerGeneration] = {}
         """The generation that is read, and the last ones before it, by number."""
-        self._defined: dict[int, None] = {}
-        """The algorithms of this generation that were compared."""
+        self._chosen: dict[int, KnownCode | None] = {}
+        """For each algorithm of this generation: the code whose answers count."""
         self._waiting: list[EarlierTasks] = []
         """Tasks of the generation that is read, since its last answer."""
         self._doubts: list[EarlierDoubts] = []
@@ -246,7 +225,7 @@ class Reuse:
                 self._former[entry.generation].define(entry)
             case EarlierCall():
                 made = self._former[entry.generation].algorithm(entry.algorithm)
-                self._calls.add(entry.generation, made.name, self._code(made.code), entry.outline)
+                self._calls.add(entry.generation, made.name, made.code, entry.outline)
             case EarlierTasks():
                 self._waiting.append(entry)
             case EarlierSent():
@@ -261,7 +240,7 @@ class Reuse:
     @property
     def answered(self) -> int:
         """How many answers were read; a task that was answered in several generations counts several times."""
-        return sum(known.answered for known in self._known.values())
+        return self._codes.answered
 
     def begin(self) -> None:
         """All entries were read. This generation begins."""
@@ -278,20 +257,7 @@ class Reuse:
         self._former[generation] = FormerGeneration()
         for old in [*self._former][: -GENERATIONS_KEPT - 1]:
             del self._former[old]
-        for known in self._known.values():
-            known.occurrences.begin(generation)
-
-    def _code(self, code: str) -> str:
-        """The code as far as it counts."""
-        return "" if self.any_code else code
-
-    def _of(self, name: str, code: str) -> _Known:
-        identity = name, self._code(code)
-        known = self._known.get(identity)
-        if known is None:
-            known = self._known[identity] = _Known()
-            known.occurrences.begin(self._generation)
-        return known
+        self._codes.begin(generation)
 
     def _add_waiting(self) -> None:
         """Add tasks in the order of their submission. Those that were answered at once were recorded before the others
@@ -303,14 +269,16 @@ class Reuse:
     def _add(self, entry: EarlierTasks) -> None:
         former = self._former[entry.generation]
         algorithm = former.algorithm(entry.algorithm)
-        if not (algorithm.code or self.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
+        if not (algorithm.code or self._codes.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
             former.add(entry, repeat(-1, entry.count))
             return
-        occurrences = self._of(algorithm.name, algorithm.code).occurrences
+        occurrences = self._codes.of(algorithm.name, algorithm.code).occurrences
         numbers = occurrences.take_or_add(entry.keys, self._count)
         former.add(entry, numbers)
         self._count = max(self._count, max(numbers) + 1)
         self.answers.extend(self._count)
+        if entry.reused and self._codes.any_code and any(self.answers.of(number) is None for number in numbers):
+            self._codes.adopt(algorithm)
 
     def _send(self, entry: EarlierSent) -> None:
         for number in self._former[entry.generation].numbers(entry.first, entry.count):
@@ -330,8 +298,7 @@ class Reuse:
         for first, count in zip(results.tasks, results.counts, strict=True):
             numbers += former.numbers(first, count)
             for algorithm, own in former.by_algorithm(first, count):
-                self._of(algorithm.name, algorithm.code).answered += own
-                self._parts[algorithm.name] = algorithm.code, algorithm.parts
+                self._codes.answer(algorithm, own)
         if entry.generation < self._generation:
             numbers = [-1 if number < 0 or self.answers.of(number) else number for number in numbers]
         self.answers.answer(entry, numbers)
@@ -357,24 +324,15 @@ class Reuse:
 
     # ---- answering new tasks -------------------------------------------------------------------------------
 
-    def _compare(self, record: records.AlgorithmDefined) -> None:
-        """If only other code of a new algorithm has answers, say so."""
-        self._defined[record.definition.number] = None
-        name, earlier = record.definition.name, self._parts.get(record.definition.name)
-        if earlier is None or self.any_code or (name, record.code) in self._known:
-            return
-        changes = _shown(self.changes(earlier[1], record.parts)) or "it is unknown what changed"
-        self.state.notice(CODE_CHANGED.format(name=name, changes=changes), key=f"code {name} {record.code}")
-
     def without_answered(self, spans: Sequence[Span]) -> list[Span]:
         """End those tasks that have stored answers. Return the others."""
         others: list[Span] = []
         reused: list[ReusedTasks] = []
         for span in spans:
-            if span.algorithm.number not in self._defined:
-                self._compare(span.algorithm.record)
+            if span.algorithm.number not in self._chosen:
+                self._chosen[span.algorithm.number] = self._codes.choose(span.algorithm.record)
             self._calls.record(span.algorithm)
-            known = self._known.get((span.algorithm.name, self._code(span.algorithm.record.code)))
+            known = self._chosen[span.algorithm.number]
             if known is None or not span.keys:
                 others.append(span)
             else:
@@ -383,7 +341,7 @@ class Reuse:
             self.state.record(records.ResultsReused(reused))
         return others
 
-    def _divide(self, span: Span, known: _Known, others: list[Span], reused: list[ReusedTasks]) -> None:
+    def _divide(self, span: Span, known: KnownCode, others: list[Span], reused: list[ReusedTasks]) -> None:
         """Divide a span into tasks that are answered, that must not run again, and others."""
         numbers = self._numbers(span, known)
         kinds = [None if number is None else number == _FORBIDDEN for number in numbers]
@@ -399,16 +357,20 @@ class Reuse:
                     reused.append(self.give_out(part, [number for number in numbers[start:end] if number is not None]))
                 start = end
 
-    def _numbers(self, span: Span, known: _Known) -> list[int | None]:
+    def _numbers(self, span: Span, known: KnownCode) -> list[int | None]:
         """For each task of a span: the number of its occurrence if that has an answer which counts; `_FORBIDDEN` if the
         task must not run again."""
         keys, take, of = span.keys, known.occurrences.take, self.answers.of
         once, keep, awaited = not span.policy.retry, span.policy.keep, self.awaited
+        take_other = known.other.occurrences.take if known.other is not None else None
         can_wait = is_holdable(span)
         numbers: list[int | None] = []
         for at in range(0, len(keys), KEY_BYTES):
             key = keys[at : at + KEY_BYTES]
             number = None if key == NO_KEY else take(key)
+            if take_other is not None and key != NO_KEY and (number is None or of(number) is None):
+                other = take_other(key)
+                number = other if other is not None and of(other) is not None else number
             if number is None:
                 self._miss(span.algorithm, known, key)
                 numbers.append(None)
@@ -432,12 +394,12 @@ class Reuse:
                 numbers.append(number)
         return numbers
 
-    def _miss(self, defined: Defined, known: _Known, key: bytes) -> None:
+    def _miss(self, defined: Defined, known: KnownCode, key: bytes) -> None:
         """No former generation submitted a task. Tasks that cannot be compared say nothing about the arguments."""
         known.misses += key != NO_KEY
-        if known.misses == MISSES and key != NO_KEY and known.answered:
-            name = defined.name
-            found = _shown(self._calls.differences(name, self._code(defined.record.code), defined))
+        if known.misses == MISSES and key != NO_KEY and known.answering.answered:
+            name, known = defined.name, known.answering
+            found = shown_changes(self._calls.differences(name, known.code, defined))
             changes = f". This differs between a task and the most similar one in the file: {found}" if found else ""
             text = MISSED.format(misses=f"{MISSES:,}", name=name, count=f"{known.answered:,}", changes=changes)
             self.state.notice(text, key=f"misses {name}")
@@ -466,9 +428,3 @@ class Reuse:
             at = StoredAt(answers.rows[row], place, self.read)
             actions.results.append(stored_result(TaskId(task), origin, tag, seconds, has_failed, at))
         return ReusedTasks(span.first, span.count, span.algorithm.number, name, span.keys, rows, places, failed)
-
-
-def _shown(found: Sequence[str]) -> str:
-    """The first changes in one text; empty if there are none."""
-    more = [f"and {len(found) - CHANGES_SHOWN} more"] if len(found) > CHANGES_SHOWN else []
-    return "; ".join([*found[:CHANGES_SHOWN], *more])

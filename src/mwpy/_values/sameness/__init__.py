@@ -14,7 +14,7 @@ from mwpy._values.sameness.calls import (
     call_digest,
     value_digest,
 )
-from mwpy._values.sameness.changes import changes
+from mwpy._values.sameness.changes import captured_changes, changes
 from mwpy._values.sameness.code import Code, NotComparable, code_of
 from mwpy._values.sameness.outline import call_outline, unknown_part, value_outline
 
@@ -23,6 +23,7 @@ __all__ = [
     "NotComparable",
     "call_digest",
     "call_outline",
+    "captured_changes",
     "changes",
     "code_of",
     "unknown_part",
