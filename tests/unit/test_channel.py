@@ -492,6 +492,7 @@ def test_the_shared_file_cannot_be_made_shorter(ends: Ends) -> None:
         (struct.pack("=QI", 1 << 30, 1), "a message of 1 frames in 1073741824 bytes"),
         (struct.pack("=QI", 8, 2), "a message of 2 frames in 8 bytes"),
         (struct.pack("=QIQQ", 16, 2, 900_000, 900_000), "a message of 1800000 bytes"),
+        (struct.pack("=QI", 8 << 14, 1 << 14) + bytes(8 << 14), "a message of 16384 frames in 131072 bytes"),
     ],
 )
 def test_a_message_that_is_larger_than_any_result_is_not_received(written: bytes, reason: str) -> None:

@@ -21,10 +21,11 @@ from mwpy._transport.happened import Broken, Connected, Frames, Malformed, NotAc
 from mwpy._transport.link import AgentLink, CurvePair, door, kernel, master_link, member_keys, new_key, server_keys
 from mwpy._transport.link.connections import Connections
 from mwpy._transport.link.door import NO_MESSAGE
-from mwpy._transport.link.master_link import FRAMES_SLACK, MESSAGES_UNREAD
+from mwpy._transport.link.master_link import MESSAGES_UNREAD
 from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._transport.passage import FOLDED
 from mwpy._transport.shared import part_of
+from mwpy._transport.stream import FRAMES_SLACK
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import encode

@@ -28,6 +28,8 @@ READ_BYTES = 4 * LARGE_BYTES
 """The size of a stream's read buffer."""
 MAX_BYTES = 1 << 36
 """The largest message, if the receiver sets no other limit."""
+FRAMES_SLACK = 16
+"""How many frames a message may have beyond the large ones: only large buffers have frames of their own."""
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """A write to a peer that is gone is an error, also if the script has changed what SIGPIPE does."""
 READS = 16
@@ -46,6 +48,8 @@ class Reader:
         self._stream = stream
         self._max_bytes = max_bytes
         """The largest message. Faulty code in a slave may write the lengths of a larger one."""
+        self._most_frames = max_bytes // LARGE_BYTES + FRAMES_SLACK
+        """A list of the lengths of many more frames would cost the receiver much time and memory."""
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._start = 0
         self._end = 0
@@ -92,7 +96,7 @@ class Reader:
                 yield None
             size, count = _read_head(self._buffer, self._start)
             place = 8 * count
-            if size > self._max_bytes or place > size:
+            if size > self._max_bytes or place > size or count > self._most_frames:
                 raise ProtocolError(f"a message of {count} frames in {size} bytes")
             self._start += _HEAD_BYTES
             small: Buffer

@@ -22,6 +22,7 @@ from mwpy._transport.link.sockets import (
     send_heartbeats,
 )
 from mwpy._transport.passage import Passage, connect, is_folded, read_references, unfold
+from mwpy._transport.stream import FRAMES_SLACK
 from mwpy._transport.waits import heartbeat_interval, milliseconds
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
@@ -52,10 +53,6 @@ MOST_LOOKS_A_TIMEOUT = 30
 
 MAX_FRAME_SLACK = 32 << 20
 """How many bytes a frame may have beyond the largest payload: the other tasks of its group, and its header."""
-
-
-FRAMES_SLACK = 16
-"""How many frames a message may have beyond the large buffers of the largest payload."""
 
 
 class MasterLink:
