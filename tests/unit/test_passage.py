@@ -240,6 +240,14 @@ def test_a_packet_is_named_once(ends: Ends) -> None:
         named([number], ends[1])
 
 
+def test_a_journal_names_a_packet_once(ends: Ends) -> None:
+    """If many of its rows named the same packet, their agent would have as many copies of large buffers."""
+    number = ends[0].pass_ahead([LARGE])
+    with pytest.raises(ProtocolError, match="named twice"):
+        ends[1].ahead([number, number])
+    assert ends[1].ahead([number]) == [LARGE]
+
+
 def test_only_a_process_that_passes_them_on_takes_packets(ends: Ends) -> None:
     number = ends[0].pass_ahead([LARGE])
     with pytest.raises(ProtocolError, match="does not pass them on"):

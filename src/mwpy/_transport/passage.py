@@ -209,10 +209,12 @@ class Passage:
 
         Raises:
             OSError: as `take`.
-            ProtocolError: they were not passed; the other side's fault, as for `take`.
+            ProtocolError: they were not passed, or a packet is named twice; the other side's fault, as for `take`.
         """
         if not self._named.isdisjoint(numbers):
             return None
+        if len({*numbers}) < len(numbers):
+            raise ProtocolError("a packet that is named twice")
         found: list[Buffer] = []
         for number in numbers:
             while number not in self._ahead:
@@ -229,7 +231,7 @@ class Passage:
             ProtocolError: as `ahead`.
         """
         found = self.ahead(numbers)
-        if found is None or len({*numbers}) < len(numbers):
+        if found is None:
             raise ProtocolError("a packet that is named twice")
         for number in numbers:
             del self._ahead[number]
