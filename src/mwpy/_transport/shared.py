@@ -60,6 +60,7 @@ __all__ = [
     "part_of",
     "received",
     "seal",
+    "settled",
     "write_all",
 ]
 
@@ -161,6 +162,11 @@ class SharedFile:
             _kept[fd] = size
         else:
             os.close(fd)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether nobody can change its content."""
+        return self._mapping is None
 
     def view(self, start: int, size: int) -> memoryview:
         """Return a part of the content."""
@@ -372,6 +378,13 @@ def received(
         if file is None:
             os.close(fd)
     return [file.view(start, length) for start, length in parts]
+
+
+def settled(buffer: Buffer) -> Buffer:
+    """Return a received buffer as a buffer that no other process can change: the same one, or a copy of a part of a
+    reused file, whose sender may still write into it."""
+    part = getattr(buffer.obj, "owner", None) if type(buffer) is memoryview else None
+    return bytes(buffer) if type(part) is Part and not part.file.is_sealed else buffer
 
 
 def _check(fd: int, inode: int, size: int) -> tuple[_Key, bool]:

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from mwpy._system import clock
 from mwpy._transport.passage import Passage, is_folded, read_references, unfold
+from mwpy._transport.shared import settled
 from mwpy._transport.waits import milliseconds
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -162,14 +163,19 @@ class StreamEnd:
         passage: this end of the passage.
         max_bytes: the largest message that is accepted from the other side.
         passes_on: whether this process may pass large frames on. Otherwise they are private and writable.
+        checked: how many of the first frames of a message this process checks before it passes them on. The peer cannot
+            change these any more.
     """
 
-    def __init__(self, stream: socket.socket, passage: Passage, max_bytes: int, *, passes_on: bool) -> None:
+    def __init__(
+        self, stream: socket.socket, passage: Passage, max_bytes: int, *, passes_on: bool, checked: int = 0
+    ) -> None:
         stream.setblocking(False)
         self._stream = stream
         self._passage = passage
         self._max_bytes = max_bytes
         self._passes_on = passes_on
+        self._checked = checked
         self._reader = Reader(stream, max_bytes)
         self._unsent: deque[Buffer] = deque()
         self.wants_write = False
@@ -237,7 +243,9 @@ class StreamEnd:
 
     def _restored(self, frames: list[Buffer]) -> list[Buffer]:
         references = read_references(frames, self._max_bytes)
-        return unfold(frames, references, self._passage, passes_on=self._passes_on)
+        message = unfold(frames, references, self._passage, passes_on=self._passes_on)
+        message[: self._checked] = map(settled, message[: self._checked])
+        return message
 
     def ahead(self, packets: Sequence[int]) -> Sequence[Buffer] | None:
         """Return the buffers that the peer has passed ahead in these packets; None if its messages have named them.

@@ -30,6 +30,10 @@ __all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
 SETTLE_S = 0.001
 """How long an agent waits after a recall before it reads `started`, in seconds."""
 
+CHECKED = 2
+"""How many frames of a slave's message the agent checks: the header, and the list of results. The slave must not change
+them after the check, because the master drops an agent that passes nonsense on."""
+
 NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 """The descriptor of a stream was closed, or it belongs to something else now."""
 
@@ -63,8 +67,8 @@ def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
     agent, slave = socket.socketpair()
     passage, other = make_passage()
     memory = make_file()
-    end = AgentEnd(StreamEnd(agent, passage, max_bytes, passes_on=True), os.dup(memory))
-    return end, SlaveFds(slave.detach(), memory, other.detach())
+    stream = StreamEnd(agent, passage, max_bytes, passes_on=True, checked=CHECKED)
+    return AgentEnd(stream, os.dup(memory)), SlaveFds(slave.detach(), memory, other.detach())
 
 
 class AgentEnd:
