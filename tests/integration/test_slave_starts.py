@@ -12,6 +12,7 @@ from tests.integration.apps.stage import Stage, children_of, kill, slaves_of, te
 
 from mwpy._roles.slave_command import SlaveCommand
 from mwpy._roles.slave_launcher import Launcher
+from mwpy._transport.orders import Answer
 from mwpy._values import messages
 
 
@@ -212,6 +213,26 @@ def test_a_first_template_that_has_ended_is_replaced() -> None:
     template, parts = Launcher(command, first=first).start_template(1, welcome)
     assert template.pid != first.child.pid
     until(lambda: template.poll() == 3, "the end of the second template")
+    parts.process.close()
+    parts.channel.close()
+    template.close()
+
+
+ANSWERS_TOO_OFTEN = """
+import os, stat
+[orders] = [fd for fd in range(3, 100) if os.path.exists(f"/dev/fd/{fd}") and stat.S_ISSOCK(os.stat(fd).st_mode)]
+os.read(orders, 10_000)
+for answer in '{"slave": 99, "pid": 1}', '{"slave": 1, "failure": "first"}', '{"slave": 1, "failure": "second"}':
+    os.write(orders, answer.encode())
+"""
+
+
+def test_what_a_script_writes_to_its_agent_is_no_answer_of_the_template() -> None:
+    """The template answers once to each order, about the slave that it was ordered to start."""
+    launcher = Launcher(SlaveCommand([sys.executable, "-c", ANSWERS_TOO_OFTEN], 1))
+    template, parts = launcher.start_template(1, messages.Welcome("AGENT-0", 0, 1000, 30.0))
+    until(lambda: template.poll() == 0, "the end of the template")
+    assert template.answers() == [(Answer(1, failure="first"), None)]
     parts.process.close()
     parts.channel.close()
     template.close()

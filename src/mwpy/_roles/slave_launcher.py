@@ -105,6 +105,8 @@ class Template:
         self._child = child
         self._orders = orders
         self._is_new = True
+        self._ordered: int | None = None
+        """The slave that it was ordered to start; None after its answer."""
         self.pid: int = child.pid
 
     def fileno(self) -> int:
@@ -129,6 +131,7 @@ class Template:
             self._is_new = False
             settings = self._launcher.settings(number, welcome, fds)
             self._orders.give(settings, [*fds.numbers(), *outputs])
+            self._ordered = number
         except OSError:
             channel.close()
             raise
@@ -139,8 +142,16 @@ class Template:
         return SlaveParts(self._child, channel, _inlets(self._child))
 
     def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
-        """Return the answers that have arrived, each with the process of its slave, if there is one."""
-        return [(answer, self._process_of(answer)) for answer in self._orders.answers()]
+        """Return the answers that have arrived, each with the process of its slave, if there is one.
+
+        An answer without its order is left out, because the script wrote it.
+        """
+        found: list[tuple[Answer, process.Child | None]] = []
+        for answer in self._orders.answers():
+            if answer.slave == self._ordered:
+                self._ordered = None
+                found.append((answer, self._process_of(answer)))
+        return found
 
     def _process_of(self, answer: Answer) -> process.Child | None:
         if answer.unsafe:
