@@ -183,6 +183,17 @@ def test_a_slave_that_closes_its_stream_and_does_not_exit_is_killed(
     watch.decide(child, 110.0 + EXIT_S)
     watch.decide(child, 200.0)
     assert state.actions.kill == [1]
+    assert child.killed_because.startswith("because it was still there 5 s after its connection to the agent had ended")
+
+
+def test_a_slave_that_was_killed_before_the_end_of_its_stream_keeps_the_reason(
+    state: AgentState, child: Child, watch: Watch
+) -> None:
+    child.kill("because it used too much memory", Cause.OUT_OF_MEMORY)
+    watch.stream_ended(child, 110.0)
+    watch.decide(child, 110.0 + EXIT_S)
+    assert state.actions.kill == [1]
+    assert (child.killed_because, child.loss) == ("because it used too much memory", Cause.OUT_OF_MEMORY)
 
 
 def test_a_slave_that_exits_after_closing_its_stream_is_not_killed(

@@ -22,6 +22,7 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._core.agent.state import UNBOUNDED
+from mwpy._core.agent.watch import EXIT_S
 from mwpy._core.agent.wear import divide
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
@@ -265,6 +266,19 @@ def test_the_end_of_a_slave_that_hangs_in_its_start_is_not_put_off_if_it_closes_
     core.take_actions()
     core.decide(60.0 + ABORT_S)
     assert core.take_actions().kill == [1]
+
+
+def test_a_slave_that_closes_its_stream_in_its_start_and_hangs_counts_as_a_failed_start() -> None:
+    core = AgentCore(AgentSettings(HELLO))
+    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    for number in range(1, FAILED_STARTS_ALLOWED + 1):
+        core.handle(StreamEnded(number), 10.0)
+        core.take_actions()
+        core.decide(10.0 + EXIT_S)
+        assert core.take_actions().kill == [number]
+        core.handle(SlaveExited(number, "killed by signal 9 (SIGKILL)", NO_WORDS, 0), 10.0 + EXIT_S)
+        core.check()
+    assert core.take_actions().exit is ExitCode.CANNOT_START
 
 
 def test_a_slave_that_is_replaced_before_it_is_ready_must_end_in_time_too() -> None:

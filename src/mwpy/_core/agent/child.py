@@ -136,7 +136,7 @@ class Child(Struct, eq=False):
     ready_by: float | None = None
     """When it is killed unless it is ready; None once it is ready or killed."""
     overdue: bool = False
-    """Whether it was killed because it was not ready in time."""
+    """Whether it was killed because it was not ready in time, or would never get ready."""
     is_replaced: bool = False
     """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False

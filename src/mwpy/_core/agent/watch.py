@@ -10,6 +10,7 @@ or its results may be lost. So the agent checks the memory of a slave that holds
 `CHECK_S` (see `trust.py`).
 
 *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
+Then it is killed with a reason. Otherwise, SIGKILL would seem to come from the kernel.
 
 *Limits.* The agent looks when a task of the slave may be over its limit of time, and measures the memory of a slave
 whose tasks have such a limit (see `enforcement.py`).
@@ -48,6 +49,12 @@ CHECK_S = 5.0
 
 EXIT_S = 5.0
 """Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
+
+STILL_THERE = (
+    f"because it was still there {EXIT_S:g} s after its connection to the agent had ended: its tear-down takes long, "
+    f"or a task closed the connection"
+)
+"""Why a slave is killed that does not end."""
 
 KILLED_TOO_S = 0.25
 """Seconds between a slave's end by SIGKILL and its report: the agent itself may be killed next."""
@@ -112,6 +119,9 @@ class Watch(Struct, eq=False):
                 actions.measure.append((child.number, 0 if child.exactly else min(limits)))
         if child.kill_at is not None and now >= child.kill_at:
             child.kill_at = None
+            if not child.killed_because:
+                child.overdue = child.state is ChildState.STARTING
+                child.kill(STILL_THERE, child.loss)
             actions.kill.append(child.number)
         if child.spared_until is not None and now >= child.spared_until:
             child.spared_until = None
