@@ -464,6 +464,21 @@ def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: Agent
     assert "the results of tasks that it has finished are lost" in died.reason
 
 
+def test_a_slave_is_killed_if_a_message_that_it_has_begun_does_not_go_on(core: AgentCore) -> None:
+    """Its later messages would be the content of this message, so the agent would hear nothing any more."""
+    core.handle(tasks(1), 0.0)
+    core.take_actions()
+    checks = [(5.0, None), (10.0, 100), (15.0, 200), (40.0, None), (45.0, 200), (50.0, 300), (50.1, 300)]
+    for now, arrived in checks:  # the last one is early, because the agent looked for another reason
+        core.handle(MemoryRead(1, 1, 0.0, 0, arrived), now)
+        assert core.take_actions().kill == []
+    core.handle(Resumed(100.0), 55.0)  # while the agent was stopped, most likely with its slave
+    for now, kills in ((55.0, []), (55.0 + CHECK_S, [1])):
+        core.handle(MemoryRead(1, 1, 0.0, 0, 300), now)
+        assert core.take_actions().kill == kills
+    assert "the beginning of a message, and never its rest" in dies(core, 1).reason
+
+
 def test_the_memory_of_a_slave_is_checked_as_long_as_it_holds_tasks_and_is_silent(core: AgentCore) -> None:
     """A task that runs for an hour and overwrites the memory at its end is found, too."""
     core.handle(heard(messages.Welcome("AGENT-0", 100, 1000, 30.0)), 0.0)

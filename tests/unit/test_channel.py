@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -130,6 +131,34 @@ def test_a_message_can_arrive_byte_by_byte(ends: Ends) -> None:
         assert agent.receive() == []
         slave._stream.send(bytes([piece]))
     assert agent.receive() == [[b"ab", b"header"]]
+
+
+@pytest.mark.parametrize(
+    ("frames", "cuts"),
+    [
+        ([b"ab", b"header"], (1, 12, 13, 30)),
+        ([b"a" * stream.LARGE_BYTES], (12, 20, 21, 30_000)),
+        ([b"a" * (stream.LARGE_BYTES - 1)] * 3, (12, 13, 30_000, 190_000)),
+    ],
+    ids=["small", "a large frame", "a large piece of small frames"],
+)
+def test_an_agent_knows_how_much_has_arrived_if_a_message_is_not_complete(
+    ends: Ends, frames: list[Buffer], cuts: tuple[int, ...]
+) -> None:
+    agent, slave = ends
+    slave.send([b"before"])
+    assert agent.unfinished is None
+    assert agent.receive() == [[b"before"]]
+    assert agent.unfinished is None
+    before = len(b"".join(stream.pack([b"before"])))
+    message = b"".join(stream.pack(frames))
+    for start, end in pairwise((0, *cuts)):
+        slave._stream.sendall(message[start:end])
+        assert agent.receive() == []
+        assert agent.unfinished == before + end
+    slave._stream.sendall(message[cuts[-1] :])
+    assert receive(agent, 1) == [frames]
+    assert agent.unfinished is None
 
 
 def test_an_agent_never_waits_for_a_slave_that_does_not_read(ends: Ends) -> None:

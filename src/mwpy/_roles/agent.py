@@ -432,8 +432,9 @@ class Agent:
         if self._is_intact(slave, now):
             channel = slave.channel
             started, began, unsent = channel.started, channel.began, channel.journal.count(slave.number)
+            unfinished = channel.unfinished if self._watched.listens else None  # else nothing can arrive
             later = self._clock.monotonic()  # the slave may have started the task after `now`
-            self._core.handle(events.MemoryRead(slave.number, started, began, unsent), later)
+            self._core.handle(events.MemoryRead(slave.number, started, began, unsent, unfinished), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
         """Report how much memory a slave uses."""

@@ -49,7 +49,7 @@ class WatchedFiles:
         """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave."""
         self._waiting: dict[int, None] = {}
         """The agent's own streams that have not accepted everything."""
-        self._listens = True
+        self.listens = True
         """Whether the streams of slaves are read."""
         self._full: dict[int, float] = {}
         """The agent's own streams that are full, and until when slaves wait for each of them."""
@@ -89,12 +89,12 @@ class WatchedFiles:
         channel = slave.channel
         if channel.wants_write != slave.writable_watched and channel.fileno() in slave.fds:
             slave.writable_watched = channel.wants_write
-            self._link.watch(channel.fileno(), slave.writable_watched, self._listens)
+            self._link.watch(channel.fileno(), slave.writable_watched, self.listens)
 
     def listen(self, wanted: bool) -> None:
         """Read the streams of all slaves, or let the slaves wait."""
-        if wanted != self._listens:
-            self._listens = wanted
+        if wanted != self.listens:
+            self.listens = wanted
             for slave in self._slaves.values():
                 if slave.channel.fileno() in slave.fds:
                     self._link.watch(slave.channel.fileno(), slave.writable_watched, wanted)
@@ -119,7 +119,7 @@ class WatchedFiles:
     def _watch(self, slave: SlaveHandle, fd: int, what: int) -> None:
         self._owners[fd] = slave, what
         slave.fds[fd] = None
-        self._link.watch(fd, readable=what != STREAM or self._listens)
+        self._link.watch(fd, readable=what != STREAM or self.listens)
 
     def _wait_for(self, number: int, wanted: bool) -> None:
         if wanted:

@@ -42,6 +42,12 @@ class SimulatedChannel(Struct, eq=False):
     _to_agent: list[list[Buffer]] = field(default_factory=list)
     _ended: bool = False
     _nonsense: bool = False
+    _received: int = 0
+
+    @property
+    def unfinished(self) -> int | None:
+        """What has arrived, if a message has not: a part of this message may have been received."""
+        return self._received if self._to_agent else None
 
     def fileno(self) -> int:
         """The file descriptor to wait for."""
@@ -62,6 +68,7 @@ class SimulatedChannel(Struct, eq=False):
             self._nonsense = False
             raise ProtocolError("simulated nonsense")
         received, self._to_agent = self._to_agent, []
+        self._received += len(received)
         self.eof = self._ended
         return received
 

@@ -195,6 +195,9 @@ class Child(Struct, eq=False):
     """How many of its processes the kernel had killed then for lack of memory."""
     memory_limit: int | None = None
     """The limit that the kernel enforces for it, if it can."""
+    unfinished: tuple[int, float] | None = None
+    """If a part of a message had arrived at the last check: how many bytes had ever arrived, and since when. Else None.
+    """
     stood_at: int = 0
     """Position of the task that it had started last when its journal was read during a silence."""
     missing_from: float | None = None

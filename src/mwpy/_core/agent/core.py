@@ -165,6 +165,7 @@ class AgentCore:
                 self.departure.resumed(stopped_s, now)
                 self._enforcement.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
+                self._trust.resumed()
             case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
                 self.outage.handle(event, now)
         self._dues.all_changed()
@@ -267,6 +268,7 @@ class AgentCore:
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
         self._dues.changed[child.number] = child
         if self._trust.believes(child, event.started):
+            self._trust.check_stream(child, event.unfinished, now)
             if event.unsent is not None:
                 self._trust.check(child, event.unsent, now)
             if not child.condemned:

@@ -149,6 +149,9 @@ class MemoryRead(Struct, frozen=True):
     """When it started this task, if this task has a limit of time and still runs; else 0."""
     unsent: int | None
     """How many results are in its journal; None if the slave emptied its journal during the read."""
+    unfinished: int | None = None
+    """If a part of a message has arrived: how many bytes have ever arrived. None between two messages, and while the
+    stream is not read."""
 
 
 class Measured(Struct, frozen=True):

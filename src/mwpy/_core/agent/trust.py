@@ -6,6 +6,10 @@ killed and replaced, and its end has the reason. From then on, nothing of it cou
 
 A slave has started the task after each one that it has finished. So if the results of finished tasks are neither sent
 nor in the journal, and this is still so after `MISSING_S` of silence, they are lost.
+
+If a task writes the beginning of a message, the later messages of its slave seem to be the rest of it. None of this is
+nonsense, but the agent hears nothing any more. A slave that sends a message does nothing else meanwhile. So a message
+of which nothing arrives for `UNFINISHED_S` is not one of the slave.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ NONSENSE = "it wrote nonsense to its agent"
 
 MISSING_S = 2.5
 """Seconds after which missing results of a silent slave are lost. A slave sends results within milliseconds."""
+
+UNFINISHED_S = 4.0
+"""Seconds without another byte after which a message is given up that a slave has begun. The next check finds it."""
 
 
 class Trust(Struct, eq=False):
@@ -61,6 +68,21 @@ class Trust(Struct, eq=False):
             child.missing_from = now
         elif now >= child.missing_from + MISSING_S:
             self.broken_memory(child, "the results of tasks that it has finished are lost")
+
+    def check_stream(self, child: Child, unfinished: int | None, now: float) -> None:
+        """Check whether a silent slave goes on with a message that it has begun; see `MemoryRead.unfinished`."""
+        last = child.unfinished
+        if unfinished is None:
+            child.unfinished = None
+        elif last is None or last[0] != unfinished:
+            child.unfinished = unfinished, now
+        elif now >= last[1] + UNFINISHED_S:
+            self.broken_stream(child, "the beginning of a message, and never its rest")
+
+    def resumed(self) -> None:
+        """The agent was stopped, most likely with its slaves: they get more time to complete their messages."""
+        for child in self._state.children.values():
+            child.unfinished = None
 
     def _condemn(self, child: Child, reason: str) -> None:
         if child.condemned or child.killed_because:

@@ -99,6 +99,11 @@ class AgentEnd:
         """Whether a message waits until the slave reads: call `flush` when the stream can be written."""
         return self._stream.wants_write
 
+    @property
+    def unfinished(self) -> int | None:
+        """If a part of a message has arrived: how many bytes have ever arrived. None between two messages."""
+        return self._stream.unfinished
+
     def recall(self) -> None:
         """Stop the slave from starting another task until it has received a message that names the recalled tasks.
 
