@@ -50,7 +50,7 @@ OWNERS = {
     "zmq": "_transport.link",
     "msgspec": "_values.messagepack",
     "pickle": "_transport.codec",
-    "cloudpickle": "_transport.codec _transport.unchanged",
+    "cloudpickle": "_transport.by_value _transport.unchanged",
     "marshal": "_transport.codec",
     "shelve": "_transport.codec",
     "subprocess": "_system.process",

@@ -671,14 +671,14 @@ def test_an_error_in_the_block_ends_the_slaves_and_is_raised() -> None:
 
 
 def test_definitions_in_a_repl_are_sent_by_value() -> None:
-    """Classes and functions of `__main__` and their closures are typed into an interpreter that reads a pipe."""
+    """Classes, functions and cached functions of `__main__` are typed into an interpreter that reads a pipe."""
     typed = (
-        "import mwpy\n"
-        "factor = 3\n"
+        "import functools, mwpy\n"
+        "factor = functools.cache(lambda: 3)\n"
         "class Point:\n"
         "    def __init__(self, x): self.x = x\n"
         "\n"
-        "def scaled(point): return Point(point.x * factor)\n"
+        "def scaled(point): return Point(point.x * factor())\n"
         "\n"
         "with mwpy.local_master(slaves=1) as mw:\n"
         "    print([point.x for point in mw.map(scaled, [Point(1), Point(2)])])\n"

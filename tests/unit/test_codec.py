@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 import types
@@ -19,6 +20,15 @@ from mwpy._values.errors import ArgumentNotPicklable
 from mwpy._values.ids import Buffer
 
 CODEC = Codec()
+
+CACHED = """
+import functools
+@functools.lru_cache(50, typed=True)
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+fib.limit = 100
+def work(n): return fib(n) + 1
+"""
+"""A notebook with a function that has a cache and calls itself, and another one that calls it."""
 
 
 def read(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
@@ -147,6 +157,34 @@ def test_definitions_in_main_are_sent_by_value_only_from_a_repl(monkeypatch: pyt
     assert read(by_value)(3) == 9
     with pytest.raises(AttributeError):
         read(by_name)
+
+
+def test_a_cached_function_of_main_is_sent_with_an_empty_cache_only_from_a_repl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(CACHED, vars(main))
+    main.fib(9)
+    by_name = CODEC.dumps_function(main.work, "work")
+    by_value = Codec(main_by_value=True).dumps_function(main.work, "work")
+    argument, _ = Codec(main_by_value=True).dumps_value(main.fib)
+    del main.fib
+    work, fib = loads_function(by_value), read(argument)
+    assert [fib.cache_info().currsize, fib(30), work(30), fib.cache_parameters()] == [
+        *(0, 832040, 832041),
+        {"maxsize": 50, "typed": True},
+    ]
+    assert fib.cache_info().hits > 0, "the function below the cache does not call itself through the cache"
+    assert fib.limit == 100
+    with pytest.raises(AttributeError):
+        loads_function(by_name)
+
+
+def test_a_cached_function_without_a_name_is_sent_by_value_and_one_with_a_name_by_name() -> None:
+    local = functools.cache(lambda x: x + 1)
+    back, with_name = read(*CODEC.dumps_value((local, algorithm._algorithm_beside)))
+    assert (back(1), back is local, with_name is algorithm._algorithm_beside) == (2, False, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Objects to bytes and back: the only place that pickles.
+"""Objects to bytes and back. Only this module and `by_value.py`, which it uses, pickle objects.
 
 *Plain values* are numbers, texts, bytes and None. They are written as MessagePack, and so are calls that have only
 plain positional arguments. This is faster and smaller than pickles, and a whole group is read in one call. Numbers of
@@ -158,9 +158,9 @@ class Codec(Struct, frozen=True):
         except Exception:  # plain pickle raises different classes of errors for lambdas and local classes
             pass
         buffers.clear()
-        import cloudpickle  # many slaves never need it
+        from mwpy._transport import by_value  # many slaves never need cloudpickle
 
-        return cloudpickle.dumps(value, 5, buffer_callback=keep_in_band), buffers
+        return by_value.dumps(value, main_by_value=self.main_by_value, keep_in_band=keep_in_band), buffers
 
     def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
         """Encode the arguments of a task as they are now. Later changes of the arguments do not reach the task.
@@ -334,11 +334,11 @@ class Codec(Struct, frozen=True):
         Raises:
             ArgumentNotPicklable: it refers to something that cannot be pickled; the caller's fault.
         """
-        import cloudpickle
+        from mwpy._transport import by_value
 
         NOTED.found = references
         try:
-            data: bytes = cloudpickle.dumps(function, 5)
+            return by_value.dumps(function, main_by_value=self.main_by_value)
         except Exception as error:
             raise ArgumentNotPicklable(
                 f"{name} must travel by value, but refers to an object that cannot be pickled ({text_of(error)}): "
@@ -346,7 +346,6 @@ class Codec(Struct, frozen=True):
             ) from error
         finally:
             NOTED.found = None
-        return data
 
 
 def _copied(buffers: Sequence[Buffer]) -> Sequence[Buffer]:

@@ -1,0 +1,76 @@
+"""Pickles by value, with cloudpickle. This module is imported only when it is needed, because cloudpickle loads slowly.
+
+cloudpickle pickles a function of `__main__` by value, but a function with `functools.cache` or `functools.lru_cache` by
+its name, which the slaves of a notebook do not have. So a *cached function* that slaves cannot find by its name is
+pickled as the function below its cache and the parameters of the cache. The content of the cache does not travel: it
+may be large, and its keys and values may be impossible to pickle.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import sys
+from collections import ChainMap
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, ClassVar, TypeAlias
+
+import cloudpickle
+
+__all__ = ["dumps"]
+
+Cached: TypeAlias = "functools._lru_cache_wrapper[Any]"
+KIND = functools._lru_cache_wrapper
+
+
+def dumps(value: object, *, main_by_value: bool, keep_in_band: Callable[..., object] | None = None) -> bytes:
+    """Pickle an object in protocol 5. `pickle.loads` reads it.
+
+    Args:
+        main_by_value: whether cached functions of `__main__` travel by value, too. Other functions and classes of
+            `__main__` always do.
+        keep_in_band: whether a buffer stays in the pickle; None to keep all of them.
+
+    Raises:
+        Exception: any error of pickling; the object's fault.
+    """
+    file = io.BytesIO()
+    pickler = _PicklerWithoutMain if main_by_value else _Pickler
+    pickler(file, 5, buffer_callback=keep_in_band).dump(value)
+    return file.getvalue()
+
+
+def _has_name(cached: Cached) -> bool:
+    """Whether a cached function is found under its name in its module."""
+    try:
+        return attrgetter(cached.__qualname__)(sys.modules[cached.__module__]) is cached
+    except (AttributeError, KeyError):
+        return False
+
+
+def _as_parts(cached: Cached) -> tuple[Any, ...]:
+    state = {name: value for name, value in vars(cached).items() if name != "cache_parameters"}
+    return with_cache, (cached.__wrapped__, cached.cache_parameters()), state
+
+
+def _outside_main(cached: Cached) -> str | tuple[Any, ...]:
+    return cached.__qualname__ if cached.__module__ != "__main__" and _has_name(cached) else _as_parts(cached)
+
+
+def _anywhere(cached: Cached) -> str | tuple[Any, ...]:
+    return cached.__qualname__ if _has_name(cached) else _as_parts(cached)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table: ClassVar = ChainMap({KIND: _anywhere}, cloudpickle.Pickler.dispatch_table)
+
+
+class _PicklerWithoutMain(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table: ClassVar = ChainMap({KIND: _outside_main}, cloudpickle.Pickler.dispatch_table)
+
+
+def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cached:
+    """Add an empty cache to a function."""
+    cached: Cached = functools.lru_cache(**parameters)(function)
+    return cached
