@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.apps.stage import PATIENCE_S, until
+from tests.integration.apps.stage import PATIENCE_S
 
 import mwpy
 
@@ -224,22 +224,29 @@ def test_a_function_from_before_its_module_was_loaded_again_stays_as_it_was(tmp_
     assert shown == ["value 10", "value 10", "value 99"]
 
 
+@pytest.mark.parametrize(
+    ("by_value", "copy", "reason"),
+    [(False, "def f(x): return 99\n", "users_copy.py differs"), (True, "", "No module named 'users_copy'")],
+    ids=["by name", "by value"],
+)
 def test_a_function_that_slaves_refused_is_not_refused_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_value: bool, copy: str, reason: str
 ) -> None:
-    """The slave's machine has an old copy of a module. When the copy is replaced, the next map works."""
+    """The slave's machine has an old copy of a module, or none. When there is the right copy, the next map works."""
     here, there = tmp_path / "here", tmp_path / "there"
-    for folder, text in ((here, "def f(x): return x + 1\n"), (there, "def f(x): return 99\n")):
+    for folder, text in ((here, "def f(x): return x + 1\n"), (there, copy)):
         folder.mkdir()
-        (folder / "users_copy.py").write_text(text)
+        if text:
+            (folder / "users_copy.py").write_text(text)
     monkeypatch.setattr("mwpy._roles.parts.is_interactive", lambda: True)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delitem(sys.modules, "users_copy", raising=False)
     monkeypatch.syspath_prepend(str(there))
     with mwpy.local_master(slaves=1) as mw:
         monkeypatch.syspath_prepend(str(here))
-        function = importlib.import_module("users_copy").f
-        mw.submit(mwpy.task(function, 1))
-        [defined] = mw._definitions.known.values()
-        until(lambda: defined.refused, "the slave has refused the function")
+        by_name = importlib.import_module("users_copy").f
+        function = (lambda x: by_name(x)) if by_value else by_name
+        with pytest.raises(mwpy.TaskUnrunnable, match=reason):
+            _value(mw, function)
         (there / "users_copy.py").write_text((here / "users_copy.py").read_text())
         assert _value(mw, function) == 2

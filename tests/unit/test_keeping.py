@@ -26,7 +26,7 @@ from mwpy._values.message_checks import check
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.references import ResultReference
 from mwpy._values.share_messages import PART_BYTES, share_of_result, task_of
-from mwpy._values.task import KEPT, Result, encoded_in
+from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
 
 CODEC = Codec()
 KEEP = TaskPolicy(keep=True)
@@ -43,6 +43,7 @@ class Master:
         self.num_tasks = self.now = 0
         self.records: list[records.Record] = []
         self.results: list[Result[Any]] = []
+        self.unrunnable: list[UnrunnableTask] = []
         self.sent: list[tuple[str, messages.Message]] = []
         for number in range(agents):
             self.join(number)
@@ -67,6 +68,7 @@ class Master:
         self.replay.check(self.core.state)
         self.records = actions.records
         self.results += actions.results
+        self.unrunnable += actions.unrunnable
         self.sent = [(send.peer.decode(), send.message) for send in actions.sends]
         return actions
 
@@ -242,6 +244,21 @@ def test_a_lost_value_is_not_computed_again_until_a_task_needs_it() -> None:
     assert sent.shares == [share_of_result(task, 2, SIZE)]
     master.answer(user)
     assert [result.task_id for result in master.results] == [task, user]
+
+
+def test_a_task_fails_if_the_value_that_it_needs_is_lost_and_no_slave_can_compute_it_again() -> None:
+    """The new agent has other code, and no other agent can join. The algorithm gets one result of each task."""
+    master = Master(1, MasterSettings("m", "g", task_group=1, only_here=True))
+    task, agent = master.keep()
+    master.vanish(agent)
+    master.join(1)
+    user = master.submit(task)
+    master.hear(1, messages.AlgorithmFailed(1, MAX.definition.number, "cannot", [task], [1], [master.attempt(task)]))
+    assert [(result.task_id, type(result.error)) for result in master.results] == [
+        (task, type(None)),
+        (user, DependencyFailed),
+    ]
+    assert master.unrunnable == []
 
 
 def test_a_lost_value_may_come_to_the_master_the_next_time() -> None:

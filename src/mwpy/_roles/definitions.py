@@ -95,10 +95,19 @@ class Definitions(Struct, eq=False):
                 self.known.clear()
             elif not algorithm.reference:  # its module was loaded again, so the name belongs to another function
                 del self.known[algorithm]
-            elif self.known[algorithm].refused:
-                self.watch.renew(self.known.pop(algorithm).number)
         defined = self.known.get(algorithm) or self.define(algorithm)
+        if self.watch is not None and defined.refused and not isinstance(algorithm, Prepared):
+            self.watch.renew(defined.number)
+            self._forget(algorithm, defined)
+            defined = self.define(algorithm)
         return Prepared(algorithm.function, defined, policy=algorithm.policy) if defined.size else algorithm
+
+    def _forget(self, algorithm: Algorithm, defined: Defined) -> None:
+        """Forget a definition that slaves have refused, so that the next one is another algorithm for them."""
+        self.known.pop(algorithm, None)
+        self._digests.pop(defined.record.definition.digest, None)
+        if isinstance(algorithm.function, FunctionType):
+            self._used.pop(algorithm.function, None)
 
     def define(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm as it is now. `known` has the algorithms that never change.

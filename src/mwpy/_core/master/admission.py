@@ -142,10 +142,17 @@ class Admission(Struct, eq=False):
         self.state.record(records.AgentLeaving(agent.name, why, cause))
         self._stop_feeding(agent)
 
-    def renew(self, agent: ConnectedAgent) -> None:
-        """Let an agent replace its slaves. Each one ends after the tasks that it holds."""
-        self.state.send(agent, messages.Renew())
-        self._stop_feeding(agent)
+    def renew_slaves(self, refused: int | None) -> None:
+        """Let agents replace their slaves. Each slave ends after the tasks that it holds.
+
+        Args:
+            refused: the number of an algorithm: only agents with a slave that refuses it; None for all agents.
+        """
+        for agent in self.state.members.agents.values():
+            able = refused is not None and not any(refused in slave.refused for slave in agent.slaves.values())
+            if not (agent.leaving or able):
+                self.state.send(agent, messages.Renew())
+                self._stop_feeding(agent)
 
     def _stop_feeding(self, agent: ConnectedAgent) -> None:
         for slave in agent.slaves.values():

@@ -194,7 +194,7 @@ class Awaited:
         if span.policy.retry or self.rerun_failed:
             self.state.record(records.TasksDue([span.whole]))
         else:
-            self._handback.give_up_awaited(span, reason)
+            self._handback.give_up_unsent(span, reason)
 
     def text(self, now: float) -> str:
         """What is waited for; empty if nothing is."""

@@ -22,6 +22,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Delays` ends the pauses of tasks.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
+- `Refusals` hands back tasks whose algorithm all slaves refuse, if no other slave can join.
 - `Stragglers` starts second attempts of tasks that run for far longer than others.
 - `Cancellation` cancels tasks.
 - `Feeding` says whether tasks are sent at all.
@@ -84,6 +85,7 @@ from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.recent_failures import RecentFailures
 from mwpy._core.master.references import References
+from mwpy._core.master.refusals import Refusals
 from mwpy._core.master.reports import Reports
 from mwpy._core.master.results import Results
 from mwpy._core.master.reuse import Reuse
@@ -145,6 +147,7 @@ class MasterCore:
         feeds_with = self.definitions, self.verification, self.shares
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, *feeds_with)
         self.delays = Delays(self.state, self.handback)
+        self.refusals = Refusals(self.state, self.handback)
         shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts, self.verification
         self.results = Results(*shared)
         self.succession = Succession(self.state, self.kinds)
@@ -208,7 +211,7 @@ class MasterCore:
             case FreeSlave(sid):
                 self.kinds.free(sid)
             case RenewSlaves(refused):
-                self._renew_slaves(refused)
+                self.admission.renew_slaves(refused)
             case CancelTasks():
                 self.cancellation.cancel(command)
             case GoOn():
@@ -227,12 +230,6 @@ class MasterCore:
                 self.reports.asking = command
             case _:
                 self._shut_down(command)
-
-    def _renew_slaves(self, refused: int | None) -> None:
-        for agent in self.state.members.agents.values():
-            able = refused is not None and not any(refused in slave.refused for slave in agent.slaves.values())
-            if not (agent.leaving or able):
-                self.admission.renew(agent)
 
     def _shut_down(self, command: ShutDown) -> None:
         """End the computation: shut every agent down."""
@@ -364,6 +361,8 @@ class MasterCore:
             if jar.answered.tasks:
                 self.verification.decide(now, out_of_time=self.feeding.out_of_time)
                 self.dispatch.repeat(now)
+            if settings.only_here:
+                self.refusals.decide()
             self.keeping.decide()
             if jar.blocked.ripe or jar.blocked.bytes:
                 self.references.decide()

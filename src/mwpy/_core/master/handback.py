@@ -124,10 +124,11 @@ class HandBack(Struct, eq=False):
                 self.state.record(records.ResultGiven(number, (), cause, number))
         self._give_back(new, Origin(new.algorithm.name, None, None, 0, self.state.wall), reason)
 
-    def give_up_awaited(self, span: Span, reason: str) -> None:
-        """Make a task unrunnable that has waited for agents of former generations."""
-        self.state.record(records.TasksGivenUp(SlaveId(""), False, [span.whole], reason))
-        self._give_back(span, Origin(span.algorithm.name, None, None, span.sent, self.state.wall), reason)
+    def give_up_unsent(self, span: Span, reason: str) -> None:
+        """Make tasks unrunnable that no slave holds, and that are addressed to no slave."""
+        for each in self.state.record(records.TasksGivenUp(SlaveId(""), False, [span.whole], reason)):
+            if not each.runs_again:
+                self._give_back(each, Origin(each.algorithm.name, None, None, each.sent, self.state.wall), reason)
 
     def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], when: str, *, discard: bool = False) -> None:
         """Cancel tasks: tasks that a slave held, or pending tasks.

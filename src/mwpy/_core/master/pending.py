@@ -112,6 +112,11 @@ class PendingTasks(Struct, eq=False):
         for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
             yield from queue
 
+    def unaddressed(self, algorithm: int) -> list[Span]:
+        """All tasks of an algorithm that any slave may run, queue by queue."""
+        queues = (*self.queues.items(), *self.suspects.items()) if algorithm in self.num_queued else ()
+        return [span for lane, queue in queues if _number(lane) == algorithm for span in queue]
+
     def first_turn(self, refused: Collection[int], ends_in_s: float = inf) -> Lane | None:
         """The queue that has the next turn; None if there is none.
 
