@@ -226,7 +226,7 @@ def test_a_function_from_before_its_module_was_loaded_again_stays_as_it_was(tmp_
 
 @pytest.mark.parametrize(
     ("by_value", "copy", "reason"),
-    [(False, "def f(x): return 99\n", "users_copy.py differs"), (True, "", "No module named 'users_copy'")],
+    [(False, "def f(x): return 99\n", "users_copy.py differs"), (True, "", "install the module 'users_copy' there")],
     ids=["by name", "by value"],
 )
 def test_a_function_that_slaves_refused_is_not_refused_for_ever(

@@ -14,7 +14,7 @@ from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import undisturbed
 from mwpy._transport.codec import loads_function
 from mwpy._values import messages
-from mwpy._values.algorithm import PYTHON, find
+from mwpy._values.algorithm import PYTHON, find, missing_module
 from mwpy._values.errors import AlgorithmUnavailable
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import LoadFailure
@@ -69,8 +69,11 @@ def load_algorithm(
     except KeyboardInterrupt:  # only with `slaves=0`
         raise
     except BaseException as error:
-        failure = LoadFailure.SURE if isinstance(error, ModuleNotFoundError) else LoadFailure.PASSING
-        return Unavailable(f"{definition.name} cannot be loaded:\n{traceback.format_exc()}", failure)
+        reason, failure = f"{definition.name} cannot be loaded:\n{traceback.format_exc()}", LoadFailure.PASSING
+        if isinstance(error, ModuleNotFoundError):
+            failure = LoadFailure.SURE
+            reason += missing_module(error.name) if error.name else ""
+        return Unavailable(reason, failure)
 
 
 def _compared(

@@ -131,10 +131,18 @@ def _look_up(module: str, qualname: str) -> object:
         hint = (
             "start the slave with the script of the master: `python SCRIPT --mw-slave ...`"
             if module == "__main__"
-            else f"install the module {module!r} there"
+            else missing_module(module)
         )
         raise AlgorithmUnavailable(f"{module}:{qualname} is not there ({error}): {hint}") from error
     return found
+
+
+def missing_module(name: str) -> str:
+    """What the user can do if slaves do not find a module."""
+    return (
+        f"install the module {name!r} there. On the master's machine, slaves have the sys.path that the master had at "
+        f"its start: if it was changed later, close the master and open it again"
+    )
 
 
 class Registry(Struct):
