@@ -20,11 +20,12 @@ from mwpy._roles.executor_computation import OwnComputation, SharedComputation
 from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_thread import ExecutorThread
-from mwpy._roles.local_start import module_path, start_local
+from mwpy._roles.local_start import start_local
 from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._roles.parts import MasterParts
 from mwpy._roles.progress import ShowProgress, progress_of
 from mwpy._system import clock, script
+from mwpy._system.modules import module_path
 from mwpy._system.process import count_cores
 from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
 from mwpy._values.errors import UsageError

@@ -243,10 +243,41 @@ def test_a_function_that_slaves_refused_is_not_refused_for_ever(
     monkeypatch.delitem(sys.modules, "users_copy", raising=False)
     monkeypatch.syspath_prepend(str(there))
     with mwpy.local_master(slaves=1) as mw:
-        monkeypatch.syspath_prepend(str(here))
-        by_name = importlib.import_module("users_copy").f
+        with monkeypatch.context() as own:
+            own.syspath_prepend(str(here))
+            by_name = importlib.import_module("users_copy").f
         function = (lambda x: by_name(x)) if by_value else by_name
         with pytest.raises(mwpy.TaskUnrunnable, match=reason):
             _value(mw, function)
         (there / "users_copy.py").write_text((here / "users_copy.py").read_text())
         assert _value(mw, function) == 2
+
+
+def test_slaves_find_modules_in_folders_that_a_notebook_has_added_to_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slaves are replaced when the path was changed, once. An executor of the master does the same."""
+    monkeypatch.setattr("mwpy._roles.parts.is_interactive", lambda: True)
+    with mwpy.local_master(slaves=1) as mw, mw.executor() as executor:
+        first = _value(mw, _pid)
+        assert _value(mw, _new_module(tmp_path, "users_late1", monkeypatch)) == 2
+        second = _value(mw, _pid)
+        later = _new_module(tmp_path, "users_late2", monkeypatch)
+        assert executor.submit(later, 1).result(PATIENCE_S) == 2
+        third = _value(mw, _pid)
+        assert _value(mw, _pid) == third
+    assert len({first, second, third}) == 3
+
+
+def _pid(_: object) -> int:
+    return os.getpid()
+
+
+def _new_module(parent: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
+    """Import a module from a folder that was not in the path before. Return its function."""
+    folder = parent / f"folder of {name}"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text("def f(x): return x + 1\n")
+    monkeypatch.syspath_prepend(str(folder))
+    function: Callable[[int], int] = importlib.import_module(name).f
+    return function

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, span
 
-from mwpy._core.master.commands import ShutDown
+from mwpy._core.master.commands import RenewSlaves, ShutDown
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Returned, Vanished
 from mwpy._core.master.spans import Span
@@ -163,7 +163,7 @@ def test_the_end_of_the_computation_waits_for_no_agent_that_is_away(core: Master
 def test_a_slave_that_must_be_replaced_while_it_is_away_gets_no_more_tasks(core: MasterCore) -> None:
     join(core, "a")
     vanish(core, "a", 40.0)
-    core.admission.renew_slaves(None)
+    core.obey(RenewSlaves(None))
     core.handle(Returned(b"a", "there"), 50.0)
     decide(core, 50.0)
     assert states(core) == [SlaveState.SHUTTING_DOWN]
@@ -235,7 +235,7 @@ def test_an_agent_of_a_former_generation_that_may_not_join_is_refused_for_good(c
 
 def test_a_slave_that_ends_anyway_does_not_come_back_for_tasks(core: MasterCore) -> None:
     join(core, "a")
-    core.admission.renew_slaves(None)
+    core.obey(RenewSlaves(None))
     vanish(core, "a", 40.0)
     core.handle(Returned(b"a", "there"), 50.0)
     decide(core, 50.0)

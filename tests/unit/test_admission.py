@@ -138,6 +138,8 @@ def test_slaves_are_renewed_at_all_agents_or_at_those_that_refused_an_algorithm(
     states = [slave.state for slave in core.state.members.slaves.values()]
     assert states == [SlaveState.SHUTTING_DOWN, SlaveState.BUSY, SlaveState.SHUTTING_DOWN]
     assert renewed(None) == [b"a", b"b"]
+    core.obey(RenewSlaves(None, "/new"))
+    assert [send.message for send in core.take_actions().sends] == [messages.Renew("/new")] * 2
     assert {slave.state for slave in core.state.members.slaves.values()} == {SlaveState.SHUTTING_DOWN}
 
 

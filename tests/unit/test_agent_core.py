@@ -686,6 +686,17 @@ def test_slaves_are_replaced_after_the_tasks_that_they_hold() -> None:
     assert list(core.children) == [3, 4]
 
 
+def test_new_slaves_find_modules_where_the_master_says() -> None:
+    """Another replacement of the slaves does not change this."""
+    core = AgentCore(SETTINGS)
+    core.handle(heard(WELCOME), 0.0)
+    for path in ("/old", "/new", ""):
+        core.handle(heard(messages.Renew(path)), 0.0)
+    assert core.take_actions().module_path == "/new"
+    core.handle(heard(messages.Renew()), 0.0)
+    assert core.take_actions().module_path == ""
+
+
 def test_an_agent_that_leaves_does_not_renew_its_slaves() -> None:
     core = AgentCore(SETTINGS)
     core.handle(heard(WELCOME), 0.0)

@@ -15,8 +15,10 @@ from mwpy._roles import code_watch
 from mwpy._roles.access import Access
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
+from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.master_io import MasterIo
-from mwpy._system.modules import UserModules
+from mwpy._system import clock
+from mwpy._system.modules import UserModules, module_path
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import UsageError
@@ -122,3 +124,39 @@ def test_a_function_whose_name_belongs_to_another_one_travels_by_value(
         defined = definitions.define(definitions.prepare(algorithm_of(old)))
         assert (defined.record.definition.reference, bool(defined.record.packed)) == ("", True)
     assert not definitions.known
+
+
+@pytest.mark.parametrize("only_here", [True, False])
+def test_slaves_are_replaced_once_when_the_module_path_was_changed_if_nobody_else_can_join(
+    modules: _Modules, commands: list[Command], monkeypatch: pytest.MonkeyPatch, only_here: bool
+) -> None:
+    """Agents that replace others get the new path, too. Folders of this machine mean nothing to other machines."""
+    process, started = _Ended(), list[Any]()
+
+    def start(command: object, environment: object) -> _Ended:
+        started.append(environment)
+        return process
+
+    local = LocalAgents(cast(Any, start), clock, lambda text: None, lambda: 0, lambda pid: True)
+    local.keep(["python"], {"PYTHONPATH": module_path(), "A": "b"}, cast(Any, process))
+    io = types.SimpleNamespace(command=commands.append, local=local)
+    watch = CodeWatch(Access(cast(MasterIo, io), threading.current_thread()), modules, only_here)
+    assert not watch.look(_plain, False)
+    monkeypatch.syspath_prepend("/new")
+    assert [watch.look(_plain, False) for _ in range(2)] == [only_here, False]
+    assert commands == [RenewSlaves(None, module_path())] * only_here
+    local.look()
+    [environment] = started
+    assert (environment["PYTHONPATH"] == module_path(), environment["A"]) == (only_here, "b")
+
+
+class _Ended:
+    """A process that has ended."""
+
+    pid = 1
+
+    def poll(self) -> int:
+        return 0
+
+    def describe_exit(self) -> str:
+        return "exit code 0"

@@ -62,7 +62,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.AlgorithmFailed(1, 0, "why", [1], [1], [1]), []),
     (messages.Probe(), []),
     (messages.Handled(7), []),
-    (messages.Renew(), []),
+    (messages.Renew("/new"), []),
     (messages.Shutdown(True, 5.0), []),
     (messages.Leaving("why", Cause.EVICTED), []),
     (messages.Goodbye("why", Cause.EVICTED), []),

@@ -8,6 +8,7 @@ again with `importlib.reload` or `%autoreload`. Therefore:
   code and a new slave the new code. The error says how to load it again.
 - When slaves could not run a function, for example because their machine had another version of its module, they are
   replaced before its next map. By then, the file may be the right one.
+- When `sys.path` was changed, all slaves are replaced if nobody else can join. The new ones have the new `sys.path`.
 
 A script is never loaded again while it runs, so nothing of this concerns scripts.
 """
@@ -22,7 +23,8 @@ from msgspec import Struct, field
 from mwpy._core.master.commands import RenewSlaves
 from mwpy._roles.access import Access
 from mwpy._system import packages
-from mwpy._system.modules import UserModules
+from mwpy._system.modules import UserModules, module_path
+from mwpy._values.bounds import MAX_REASON
 from mwpy._values.errors import UsageError
 
 __all__ = ["CodeWatch"]
@@ -33,12 +35,14 @@ class CodeWatch(Struct, eq=False):
 
     _access: Access
     _modules: UserModules = field(default_factory=UserModules)
+    only_here: bool = False
+    """Whether all agents were started by this master, so that they are on its machine."""
 
     def __post_init__(self) -> None:
         self._modules.look()
 
     def look(self, function: Callable[..., Any], by_value: bool) -> bool:
-        """Replace the slaves if a module was edited and loaded again.
+        """Replace the slaves if a module was edited and loaded again, or if `sys.path` was changed.
 
         Returns:
             Whether they are replaced. Then the digests of all functions may have changed.
@@ -47,8 +51,10 @@ class CodeWatch(Struct, eq=False):
             UsageError: the function uses a module that was edited and not loaded again; the caller's fault.
         """
         reloaded = self._modules.look()
-        if reloaded:
-            self._access.io.command(RenewSlaves(None))
+        path = module_path()
+        moved = self.only_here and len(path) <= MAX_REASON and self._access.io.local.find_modules_in(path)
+        if reloaded or moved:
+            self._access.io.command(RenewSlaves(None, path if moved else ""))
         if self._modules.edited:
             for name in packages.modules_of(function, by_value):
                 if name in self._modules.edited:
@@ -57,7 +63,7 @@ class CodeWatch(Struct, eq=False):
                         f"new slaves would run the new code: load it again with importlib.reload({name}), and define "
                         f"again what uses it"
                     )
-        return reloaded
+        return reloaded or moved
 
     def renew(self, refused: int) -> None:
         """Replace the slaves that could not run an algorithm.

@@ -20,6 +20,7 @@ from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.state import LogGroup
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections
+from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import ExecutorProgress, OpenProgress
 from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.log_messages import size_of
@@ -67,6 +68,7 @@ class SharedIo(Protocol):
     executors: ExecutorIos
     progress: OpenProgress
     holds_back: bool
+    local: LocalAgents
 
     @property
     def link(self) -> MasterConnections: ...
@@ -115,6 +117,10 @@ class ExecutorIo:
     @property
     def link(self) -> MasterConnections:
         return self.io.link
+
+    @property
+    def local(self) -> LocalAgents:
+        return self.io.local
 
     @property
     def algorithm_numbers(self) -> Iterator[int]:

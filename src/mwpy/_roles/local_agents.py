@@ -59,6 +59,19 @@ class LocalAgents:
         agent.core.started(self._clock.monotonic(), self._joined())
         self._agents.append(agent)
 
+    def find_modules_in(self, path: str) -> bool:
+        """Let all agents that are started from now on find modules in other folders.
+
+        Returns:
+            Whether this is a change for an agent.
+        """
+        changed = False
+        for agent in self._agents:
+            if agent.environment.get("PYTHONPATH", path) != path:
+                agent.environment = {**agent.environment, "PYTHONPATH": path}
+                changed = True
+        return changed
+
     def _start(self, agent: _LocalAgent) -> None:
         agent.core.started(self._clock.monotonic(), self._joined())
         agent.process = self._start_process(agent.command, environment=agent.environment)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mwpy._roles.computation import Computation, start, start_own_slave
+from mwpy._system.modules import module_path
 from mwpy._system.process import count_cores
 from mwpy._values.environment import AGENT, MODULE_PATH, OWN_MODULE_PATH
 from mwpy._values.errors import UsageError
@@ -16,7 +16,7 @@ from mwpy._values.options import Options
 if TYPE_CHECKING:
     from mwpy.audit import AuditFile
 
-__all__ = ["module_path", "start_local"]
+__all__ = ["start_local"]
 
 
 def start_local(slaves: int | None, options: Options, run_agent: Callable[[], int] | None = None) -> Computation:
@@ -53,8 +53,3 @@ def _without_a_file() -> AuditFile:
     from mwpy.audit import AuditFile  # when the agent has started
 
     return AuditFile()
-
-
-def module_path() -> str:
-    """Where this process finds modules, for the environment of its slaves."""
-    return os.pathsep.join([entry or os.getcwd() for entry in sys.path])

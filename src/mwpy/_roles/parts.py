@@ -59,10 +59,11 @@ class MasterParts(Struct, frozen=True, eq=False):
             failed: keeps the calls that fail; None for a new object, in which `mwpy.replay` looks from now on.
         """
         OWN_CODE.remember()
-        watch = CodeWatch(access) if main_by_value and is_interactive() else None
+        settings = access.io.core.state.settings
+        watch = CodeWatch(access, only_here=settings.only_here) if main_by_value and is_interactive() else None
         keys, with_code = _keys_of(access) if access.io.submissions.keyed else (None, None)
         definitions = Definitions(codec, main_by_value, watch, with_code, numbers=access.io.algorithm_numbers)
-        inbox = Inbox(access, access.io.core.state.settings, failed or calls_of_newest_master())
+        inbox = Inbox(access, settings, failed or calls_of_newest_master())
         terms = TermsOf(definitions, for_all, codec, keys is not None)
         held = HeldResults(access, inbox)
         cell = CellTasks(access, inbox, held)

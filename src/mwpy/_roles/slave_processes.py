@@ -6,6 +6,7 @@ the template: its output and its end are those of the slave.
 
 from __future__ import annotations
 
+import os
 import signal
 
 from msgspec import Struct
@@ -119,6 +120,13 @@ class SlaveProcesses(Struct, eq=False):
         process is the slave."""
         template = self._template
         return template is not None and any(slave.parts.process.pid == template.pid for slave in self._slaves.values())
+
+    def renew(self, end_template: bool, module_path: str) -> None:
+        """Let processes that start from now on find modules elsewhere, unless the path is empty."""
+        if end_template:
+            self.leave_template()
+        if module_path:
+            os.environ["PYTHONPATH"] = module_path
 
     def leave_template(self) -> None:
         """Have no template any more: it has ended, it has become a slave, or it ends because it gets no more orders."""

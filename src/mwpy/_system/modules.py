@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-__all__ = ["UserModules", "is_interactive", "is_of_user", "stamp_of"]
+__all__ = ["UserModules", "is_interactive", "is_of_user", "module_path", "stamp_of"]
 
 OWN = ("__main__", "mwpy")
 
@@ -23,6 +23,11 @@ ROUNDING_S = 1e-3
 def is_interactive() -> bool:
     """Whether a person types into this process, as in a notebook: its `__main__` comes from no file."""
     return not hasattr(sys.modules["__main__"], "__file__")
+
+
+def module_path() -> str:
+    """Where this process finds modules, for the environment of its slaves."""
+    return os.pathsep.join([entry or os.getcwd() for entry in sys.path])
 
 
 def is_of_user(name: str, module: object) -> bool:

@@ -413,10 +413,10 @@ class NextGeneration(Struct, frozen=True):
 
 
 class Renew(Struct, frozen=True):
-    """Master to agent: replace all slaves, because files that they have imported may have changed.
+    """Master to agent: replace all slaves after the tasks that they hold, because what they import may have changed."""
 
-    A slave that holds tasks runs them before it ends.
-    """
+    module_path: Reason = ""
+    """Where new slaves find modules (`PYTHONPATH`); empty if this has not changed."""
 
 
 class Probe(Struct, frozen=True):

@@ -190,8 +190,8 @@ class AgentCore:
                 self._starts.define(message, frames)
             case messages.NotWanted(number):
                 self._former.not_wanted(number)
-            case messages.Renew() if not self.leaving:
-                self._starts.renew_slaves()
+            case messages.Renew(module_path) if not self.leaving:
+                self._starts.renew_slaves(module_path)
             case messages.SlaveNamed(number) if number in self.children:
                 self._traffic.name(self.children[number], message, frames)
             case messages.Shutdown(finished, grace_s):

@@ -385,6 +385,8 @@ class AgentActions(Struct):
     """What slaves wrote to standard error, for the agent's own standard error."""
     end_template: bool = False
     """End the template, because its script was edited."""
+    module_path: str = ""
+    """Where all processes find modules that are started from now on; empty if this has not changed."""
     start: list[int] = []
     """Slaves to start as fresh interpreters. Report `SlaveExited` for a slave that cannot be started."""
     fork: list[int] = []

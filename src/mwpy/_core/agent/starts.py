@@ -111,8 +111,13 @@ class Starts:
         self._forks = False
         self._state.record(records.Notice(f"the slaves of this agent start as fresh interpreters, because {why}"))
 
-    def renew_slaves(self) -> None:
-        """Let each slave end after the tasks that it holds. When a slave has ended, a new one is started."""
+    def renew_slaves(self, module_path: str) -> None:
+        """Let each slave end after the tasks that it holds. When a slave has ended, a new one is started.
+
+        Args:
+            module_path: as in `Renew`.
+        """
+        self._state.actions.module_path = module_path or self._state.actions.module_path
         for child in self._state.living():
             child.is_replaced = child.is_replaced or child.state is ChildState.STARTING
             self._state.stop(child, finished=False)

@@ -14,6 +14,7 @@ from collections.abc import Container
 
 from msgspec import Struct, field
 
+from mwpy._core.master.commands import RenewSlaves
 from mwpy._core.master.events import Send
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
@@ -142,16 +143,13 @@ class Admission(Struct, eq=False):
         self.state.record(records.AgentLeaving(agent.name, why, cause))
         self._stop_feeding(agent)
 
-    def renew_slaves(self, refused: int | None) -> None:
-        """Let agents replace their slaves. Each slave ends after the tasks that it holds.
-
-        Args:
-            refused: the number of an algorithm: only agents with a slave that refuses it; None for all agents.
-        """
+    def renew_slaves(self, command: RenewSlaves) -> None:
+        """Let agents replace their slaves. Each slave ends after the tasks that it holds."""
+        refused = command.refused
         for agent in self.state.members.agents.values():
             able = refused is not None and not any(refused in slave.refused for slave in agent.slaves.values())
             if not (agent.leaving or able):
-                self.state.send(agent, messages.Renew())
+                self.state.send(agent, messages.Renew(command.module_path))
                 self._stop_feeding(agent)
 
     def _stop_feeding(self, agent: ConnectedAgent) -> None:

@@ -67,6 +67,8 @@ class RenewSlaves(Struct, frozen=True):
 
     refused: int | None
     """Only those of agents that cannot run the algorithm with this number; None for all slaves."""
+    module_path: str = ""
+    """Where new slaves find modules, as in `Renew`."""
 
 
 class Running(Enum):

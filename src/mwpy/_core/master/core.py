@@ -210,8 +210,8 @@ class MasterCore:
                 self.kinds.expected += change
             case FreeSlave(sid):
                 self.kinds.free(sid)
-            case RenewSlaves(refused):
-                self.admission.renew_slaves(refused)
+            case RenewSlaves():
+                self.admission.renew_slaves(command)
             case CancelTasks():
                 self.cancellation.cancel(command)
             case GoOn():
