@@ -36,8 +36,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.verification import Verification
 from mwpy._roles import session_link
-from mwpy._roles.agent import Agent
-from mwpy._roles.agent_files import SlaveHandle
+from mwpy._roles.agent_files import WatchedFiles
 from mwpy._roles.slave_processes import SlaveProcesses
 from mwpy._simulation import algorithm
 from mwpy._simulation.checkers import HistoryChecker
@@ -430,16 +429,6 @@ def test_the_simulation_finds_wrong_decisions_about_portions(
     assert any(re.search(found, reason) for reason in map(reason_of_failure, _LATER_FIRST))
 
 
-def _expect_what_it_does_not_read(self: Agent, slave: SlaveHandle, now: float) -> None:
-    """Check the memory and the stream of a slave, also while its stream is not read."""
-    listens, self._watched.listens = self._watched.listens, True
-    _check_memory(self, slave, now)
-    self._watched.listens = listens
-
-
-_check_memory = Agent._check_memory
-
-
 def test_the_simulation_finds_that_a_slave_is_killed_while_its_agent_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -447,9 +436,10 @@ def test_the_simulation_finds_that_a_slave_is_killed_while_its_agent_does_not_re
     monkeypatch.setattr(session_link, "KEPT_BYTES", -1)
     monkeypatch.setattr(watch, "CHECK_S", 0.5)
     monkeypatch.setattr(trust, "UNFINISHED_S", 0.4)
-    monkeypatch.setattr(Agent, "_check_memory", _expect_what_it_does_not_read)
+    correct = WatchedFiles.unfinished
+    monkeypatch.setattr(WatchedFiles, "unfinished", lambda _, slave: slave.channel.unfinished)
     found = next(seed for seed in _LATER_FIRST if "but it has time until" in reason_of_failure(seed))
-    monkeypatch.setattr(Agent, "_check_memory", _check_memory)
+    monkeypatch.setattr(WatchedFiles, "unfinished", correct)
     assert not reason_of_failure(found)
 
 

@@ -15,12 +15,16 @@ from mwpy.testing import Cluster, SimulationFailure
 def test_the_records_of_a_history_build_the_same_state() -> None:
     """All kinds of records that change a task occur in a few histories."""
     seen = set()
+    slaves = 0
     for seed in range(30):
         cluster = Cluster(seed)
         cluster.run()
         cluster.replay.check_end(cluster.core.state)
-        assert cluster.replay.rebuilt.members.slaves_seen > 0
+        slaves_seen = cluster.replay.rebuilt.members.slaves_seen
+        assert slaves_seen == cluster.core.state.members.slaves_seen
+        slaves += slaves_seen
         seen |= {type(record) for record in cluster.replay.taken}
+    assert slaves > 100
     assert seen >= {
         records.AlgorithmDefined,
         records.AlgorithmsForgotten,

@@ -430,10 +430,9 @@ class Agent:
         """Report how far a slave is that is silent, or may be over a limit."""
         if self._is_intact(slave, now):
             channel = slave.channel
-            started, began, unsent = channel.started, channel.began, channel.journal.count(slave.number)
-            unfinished = channel.unfinished if self._watched.listens else None  # else nothing can arrive
+            facts = channel.started, channel.began, channel.journal.count(slave.number), self._watched.unfinished(slave)
             later = self._clock.monotonic()  # the slave may have started the task after `now`
-            self._core.handle(events.MemoryRead(slave.number, started, began, unsent, unfinished), later)
+            self._core.handle(events.MemoryRead(slave.number, *facts), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
         """Report how much memory a slave uses."""

@@ -49,7 +49,7 @@ class WatchedFiles:
         """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave."""
         self._waiting: dict[int, None] = {}
         """The agent's own streams that have not accepted everything."""
-        self.listens = True
+        self._listens = True
         """Whether the streams of slaves are read."""
         self._full: dict[int, float] = {}
         """The agent's own streams that are full, and until when slaves wait for each of them."""
@@ -89,15 +89,20 @@ class WatchedFiles:
         channel = slave.channel
         if channel.wants_write != slave.writable_watched and channel.fileno() in slave.fds:
             slave.writable_watched = channel.wants_write
-            self._link.watch(channel.fileno(), slave.writable_watched, self.listens)
+            self._link.watch(channel.fileno(), slave.writable_watched, self._listens)
 
     def listen(self, wanted: bool) -> None:
         """Read the streams of all slaves, or let the slaves wait."""
-        if wanted != self.listens:
-            self.listens = wanted
+        if wanted != self._listens:
+            self._listens = wanted
             for slave in self._slaves.values():
                 if slave.channel.fileno() in slave.fds:
                     self._link.watch(slave.channel.fileno(), slave.writable_watched, wanted)
+
+    def unfinished(self, slave: SlaveHandle) -> int | None:
+        """If a part of a message has arrived from a slave: how many bytes have ever arrived. None between two messages,
+        and while the stream is not read: then the rest cannot arrive."""
+        return slave.channel.unfinished if self._listens else None
 
     def control_flow(self, now: float) -> None:
         """Watch the agent's streams that have waiting output. Do not read slaves while such a stream is full."""
@@ -119,7 +124,7 @@ class WatchedFiles:
     def _watch(self, slave: SlaveHandle, fd: int, what: int) -> None:
         self._owners[fd] = slave, what
         slave.fds[fd] = None
-        self._link.watch(fd, readable=what != STREAM or self.listens)
+        self._link.watch(fd, readable=what != STREAM or self._listens)
 
     def _wait_for(self, number: int, wanted: bool) -> None:
         if wanted:

@@ -268,9 +268,7 @@ class AgentCore:
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
         self._dues.changed[child.number] = child
         if self._trust.believes(child, event.started):
-            self._trust.check_stream(child, event.unfinished, now)
-            if event.unsent is not None:
-                self._trust.check(child, event.unsent, now)
+            self._trust.check(child, event.unsent, event.unfinished, now)
             if not child.condemned:
                 self._enforcement.looked(child, event.began, now)
 

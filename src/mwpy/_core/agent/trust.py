@@ -8,8 +8,8 @@ A slave has started the task after each one that it has finished. So if the resu
 nor in the journal, and this is still so after `MISSING_S` of silence, they are lost.
 
 If a task writes the beginning of a message, the later messages of its slave seem to be the rest of it. None of this is
-nonsense, but the agent hears nothing any more. A slave that sends a message does nothing else meanwhile. So a message
-of which nothing arrives for `UNFINISHED_S` is not one of the slave.
+nonsense, but the agent hears nothing any more. A slave that sends a message does nothing else meanwhile. So if nothing
+arrives for `UNFINISHED_S`, the slave has not begun this message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MISSING_S = 2.5
 """Seconds after which missing results of a silent slave are lost. A slave sends results within milliseconds."""
 
 UNFINISHED_S = 4.0
-"""Seconds without another byte after which a message is given up that a slave has begun. The next check finds it."""
+"""Seconds without another byte after which the agent gives up a message that has begun. The next check finds it."""
 
 
 class Trust(Struct, eq=False):
@@ -60,8 +60,18 @@ class Trust(Struct, eq=False):
             return child.killed_at
         return started if self.believes(child, started) else child.passed_on + 1
 
-    def check(self, child: Child, unsent: int, now: float) -> None:
-        """Check a silent slave that has `unsent` results in its journal."""
+    def check(self, child: Child, unsent: int | None, unfinished: int | None, now: float) -> None:
+        """Check a silent slave; see `MemoryRead` for the two numbers."""
+        if unsent is not None:
+            self._check_results(child, unsent, now)
+        self._check_stream(child, unfinished, now)
+
+    def resumed(self) -> None:
+        """The agent was stopped, most likely with its slaves: they get more time to complete their messages."""
+        for child in self._state.children.values():
+            child.unfinished = None
+
+    def _check_results(self, child: Child, unsent: int, now: float) -> None:
         if num_missing(child, child.started) <= unsent:
             child.missing_from = None
         elif child.missing_from is None:
@@ -69,8 +79,7 @@ class Trust(Struct, eq=False):
         elif now >= child.missing_from + MISSING_S:
             self.broken_memory(child, "the results of tasks that it has finished are lost")
 
-    def check_stream(self, child: Child, unfinished: int | None, now: float) -> None:
-        """Check whether a silent slave goes on with a message that it has begun; see `MemoryRead.unfinished`."""
+    def _check_stream(self, child: Child, unfinished: int | None, now: float) -> None:
         last = child.unfinished
         if unfinished is None:
             child.unfinished = None
@@ -78,11 +87,6 @@ class Trust(Struct, eq=False):
             child.unfinished = unfinished, now
         elif now >= last[1] + UNFINISHED_S:
             self.broken_stream(child, "the beginning of a message, and never its rest")
-
-    def resumed(self) -> None:
-        """The agent was stopped, most likely with its slaves: they get more time to complete their messages."""
-        for child in self._state.children.values():
-            child.unfinished = None
 
     def _condemn(self, child: Child, reason: str) -> None:
         if child.condemned or child.killed_because:
