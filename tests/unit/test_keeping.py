@@ -503,6 +503,31 @@ def test_an_agent_must_drop_what_does_not_count() -> None:
     assert master.sent_to(agent, messages.ShareGone) == gone, "its slave is gone"
 
 
+@pytest.mark.parametrize(
+    ("policy", "settings"), [(DEFAULT_POLICY, {}), (KEEP, {"verify": 50.0})], ids=["no policy", "values are compared"]
+)
+def test_an_agent_that_keeps_a_value_unasked_is_dropped(policy: TaskPolicy, settings: dict[str, Any]) -> None:
+    """The algorithm gets the value that another agent computes."""
+    master = Master(settings=MasterSettings("m", "g", task_group=1, **settings))
+    task = master.submit(policy=policy)
+    agent = master.answer(task, keeps=True)
+    assert [each.reason for each in master.of(records.PeerDropped)] == [
+        f"Results: a value of task {task} (max) stays at its agent, which was not asked to keep it"
+    ]
+    assert master.results == []
+    assert master.answer(task) == 1 - agent
+    if not settings:
+        assert [result.value for result in master.results] == [task]
+
+
+def test_a_value_may_stay_beside_one_that_does_not() -> None:
+    master = Master(1, MasterSettings("m", "g", task_group=2))
+    plain, kept = master.submit(), master.submit(policy=KEEP)
+    group = messages.Results(1, [kept, plain], [1, 1], [1, 1], [0.1, 0.1], [], kept=[(0, SIZE)])
+    master.hear(0, group, groups.payload(2, [b"\xc0", b"\x07"]))
+    assert [encoded_in(result)[0] for result in sorted(master.results, key=lambda each: each.task_id)] == [7, KEPT]
+
+
 def test_an_agent_may_say_that_it_has_no_room() -> None:
     """Only the agent that has the value can say so, and only about this attempt."""
     master = Master()

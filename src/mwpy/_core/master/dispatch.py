@@ -251,7 +251,7 @@ class Dispatch(Struct, eq=False):
 
     def _keeps(self, spans: Sequence[Span]) -> list[int]:
         """The positions of the tasks whose results stay at the agent."""
-        if self.verification.is_on or self.state.settings.in_this_process:
+        if not self.state.settings.lets_values_stay:
             return []
         keeps = [span.policy.keep for span in spans for _ in range(span.count)]
         return [place for place, keep in enumerate(keeps) if keep]

@@ -17,15 +17,16 @@ from mwpy._core.holding import TaskIds
 from mwpy._core.master.cancellation import Cancellation
 from mwpy._core.master.commands import Running
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.relay import Relay
 from mwpy._core.master.spans import named
-from mwpy._core.master.state import MasterState
+from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._values import groups, messages, records
+from mwpy._values.errors import ProtocolError
 from mwpy._values.share_messages import share_of_result, task_of
 from mwpy._values.task import TaskState
 
-__all__ = ["Keeping"]
+__all__ = ["Keeping", "check_kept"]
 
 
 class Keeping(Struct, eq=False):
@@ -130,3 +131,16 @@ class Keeping(Struct, eq=False):
                 self.state.send(agents[result.agent], messages.ShareGone(result.share.digest))
         if released:
             self.state.record(records.ValuesReleased(released))
+
+
+def check_kept(settings: MasterSettings, slave: ConnectedSlave, group: messages.Results) -> None:
+    """Check the values of a group that stay at its agent. The slave holds all tasks of the group.
+
+    Raises:
+        ProtocolError: the master did not let one stay; the agent's fault.
+    """
+    numbers = [number for number, _ in groups.each_task(group)]
+    ids = TaskIds((numbers[place], 1) for place, _ in group.kept)
+    for span in slave.held.spans:
+        if not (settings.lets_values_stay and span.policy.keep) and any(ids.among(span)):
+            raise ProtocolError(f"Results: a value of {span} stays at its agent, which was not asked to keep it")

@@ -23,6 +23,7 @@ from mwpy._core.master.delays import Delays
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
+from mwpy._core.master.keeping import check_kept
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span, portion_of
@@ -67,7 +68,7 @@ class Results(Struct, eq=False):
         """Take over a group of results.
 
         Raises:
-            ProtocolError: the frames are not what the group says; the agent's fault.
+            ProtocolError: the frames are not what the group says, or values stay that should not; the agent's fault.
         """
         values, buffers = groups.entries(group, frames)
         if group.failed:
@@ -78,6 +79,8 @@ class Results(Struct, eq=False):
                 return
             group, frames = groups.select(group, frames, [*chain.from_iterable(counting)])
             values, buffers = groups.entries(group, frames)
+        if group.kept:
+            check_kept(self.state.settings, slave, group)
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = groups.entries(group, frames)
