@@ -26,6 +26,7 @@ from mwpy._values.message_checks import check
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.references import ResultReference
 from mwpy._values.share_messages import PART_BYTES, share_of_result, task_of
+from mwpy._values.shares import places_of
 from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
 
 CODEC = Codec()
@@ -526,6 +527,20 @@ def test_a_value_may_stay_beside_one_that_does_not() -> None:
     group = messages.Results(1, [kept, plain], [1, 1], [1, 1], [0.1, 0.1], [], kept=[(0, SIZE)])
     master.hear(0, group, groups.payload(2, [b"\xc0", b"\x07"]))
     assert [encoded_in(result)[0] for result in sorted(master.results, key=lambda each: each.task_id)] == [7, KEPT]
+
+
+def test_a_value_cannot_stay_that_is_larger_than_a_result() -> None:
+    """Else the tasks that need it would fail wherever they run. The alignment of its parts is allowed for."""
+    limit = 70 << 20
+    parts = [1 << 10, *[1 << 16] * ((limit >> 16) - 1), (1 << 16) - (1 << 10)]
+    assert sum(parts) == limit
+    honest, absurd = places_of(parts)[-1], 1 << 50
+    for size, is_dropped in (honest, False), (absurd, True):
+        master = Master(1, MasterSettings("m", "g", task_group=1, max_result_bytes=limit))
+        task = master.submit(policy=KEEP)
+        group = messages.Results(1, [task], [1], [1], [0.1], [], kept=[(0, size)])
+        master.hear(0, group, groups.payload(1, [b"\xc0"]))
+        assert [str(absurd) in each.reason for each in master.of(records.PeerDropped)] == [True] * is_dropped
 
 
 def test_an_agent_may_say_that_it_has_no_room() -> None:

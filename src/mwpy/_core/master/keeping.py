@@ -24,6 +24,7 @@ from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._values import groups, messages, records
 from mwpy._values.errors import ProtocolError
 from mwpy._values.share_messages import share_of_result, task_of
+from mwpy._values.shares import most_bytes
 from mwpy._values.task import TaskState
 
 __all__ = ["Keeping", "check_kept"]
@@ -137,8 +138,11 @@ def check_kept(settings: MasterSettings, slave: ConnectedSlave, group: messages.
     """Check the values of a group that stay at its agent. The slave holds all tasks of the group.
 
     Raises:
-        ProtocolError: the master did not let one stay; the agent's fault.
+        ProtocolError: the master did not let one stay, or one is too large for a result; the agent's fault.
     """
+    size, most = max(size for _, size in group.kept), most_bytes(settings.max_result_bytes)
+    if size > most:
+        raise ProtocolError(f"Results: a value that stays at its agent has {size} bytes, the limit is {most} bytes")
     numbers = [number for number, _ in groups.each_task(group)]
     ids = TaskIds((numbers[place], 1) for place, _ in group.kept)
     for span in slave.held.spans:
