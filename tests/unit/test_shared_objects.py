@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
 from mwpy._values.references import ResultReference
 from mwpy._values.share_messages import PART_BYTES, Share, share_of_result
-from mwpy._values.shares import Shared, places_of
+from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
 
 CODEC = Codec()
 
@@ -34,6 +35,11 @@ def share(obj: object) -> Shared:
 def in_a_task(call: tuple[bytes, Sequence[Buffer]]) -> Sequence[Any]:
     """The positional arguments as a task gets them."""
     return loads_call(decode(call[0]), call[1])[0]
+
+
+def _head(*numbers: int) -> bytes:
+    """The beginning of a content, as `struct` writes it."""
+    return struct.pack(f"={len(numbers)}{SIZE_FORMAT}", *numbers)
 
 
 def given(named: Share, reason: str = "") -> Any:
@@ -219,6 +225,23 @@ def test_a_slave_says_why_a_result_is_missing_or_cannot_be_unpickled() -> None:
     assert caught.value.__notes__ == ["(mwpy.result: the result of task 9 cannot be unpickled here)"]
     store.close()
     del missing, broken
+
+
+GARBAGE = {"ones": b"\xff" * 200, "zeros": bytes(200), "too large": _head(1, 1 << 40), "too short": _head(2, 8)}
+
+
+@pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
+def test_a_content_that_is_garbage_is_named(content: bytes) -> None:
+    """An agent can send anything as the value of a task that stays there."""
+    result = SharedObject(share_of_result(9, 1, len(content)), content)
+    shared = SharedObject(Share("garbage", len(content)), content)
+    shared_objects.RESULTS[9], KNOWN["garbage"] = result, shared
+    with pytest.raises(ValueError, match="the content is damaged") as caught:
+        shared_objects.load_result(9)
+    assert caught.value.__notes__ == ["(mwpy.result: the result of task 9 cannot be unpickled here)"]
+    with pytest.raises(ValueError, match="the content is damaged") as caught:
+        shared_objects.load("garbage")
+    assert caught.value.__notes__ == ["(mwpy.share: a shared object cannot be unpickled here)"]
 
 
 def test_a_file_that_cannot_be_written_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

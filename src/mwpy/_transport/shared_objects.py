@@ -155,8 +155,12 @@ def load(digest: str) -> object:
     if shared.reason:
         raise SharedObjectMissing(shared.reason)
     if not shared.loaded:
-        pickled, *buffers = _parts(memoryview(shared.content))
-        shared.loaded.append(loads_shared(pickled, buffers))
+        try:
+            pickled, *buffers = _parts(memoryview(shared.content))
+            shared.loaded.append(loads_shared(pickled, buffers))
+        except Exception as error:
+            error.add_note("(mwpy.share: a shared object cannot be unpickled here)")
+            raise
         _recent[digest] = len(pickled)
         while sum(_recent.values()) > UNPICKLED_BYTES and len(_recent) > 1:
             unused = KNOWN.get(_recent.popitem(last=False)[0])
@@ -179,8 +183,8 @@ def load_result(task_id: int) -> object:
     if shared is None or shared.reason:
         reason = "it is not in this process" if shared is None else shared.reason
         raise SharedObjectMissing(f"the result of task {task_id}, which stayed at an agent, is missing: {reason}")
-    entry, *buffers = _parts(memoryview(shared.content))
     try:
+        entry, *buffers = _parts(memoryview(shared.content))
         return loads(decode(bytes(entry)), buffers)
     except Exception as error:
         error.add_note(f"(mwpy.result: the result of task {task_id} cannot be unpickled here)")
@@ -191,10 +195,20 @@ load_kept_with(load_result)
 
 
 def _parts(content: memoryview) -> list[memoryview]:
-    """The pickle and the buffers in a file."""
-    (count,) = _SIZE.unpack_from(content)
-    sizes = [_SIZE.unpack_from(content, _SIZE.size * (1 + place))[0] for place in range(count)]
-    return [content[place : place + size] for place, size in zip(places_of(sizes), sizes, strict=False)]
+    """The pickle and the buffers in a file.
+
+    Raises:
+        ValueError: it contains something else; the fault of the agent from which it came.
+    """
+    try:
+        (count,) = _SIZE.unpack_from(content)
+        sizes = [_SIZE.unpack_from(content, _SIZE.size * (1 + place))[0] for place in range(count)]
+    except struct.error:
+        sizes = []
+    places = places_of(sizes)
+    if not sizes or places[-1] != len(content):
+        raise ValueError(f"the content is damaged: its {len(content)} bytes do not begin with the sizes of its parts")
+    return [content[place : place + size] for place, size in zip(places, sizes, strict=False)]
 
 
 # ---- the same memory in several processes --------------------------------------------------------------------------
