@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from mwpy._roles import own_slave
 from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads, loads_call, loads_function
 from mwpy._transport.error_texts import MAX_TEXT, describe_error
 from mwpy._values import algorithm, messagepack
@@ -270,6 +271,21 @@ class Mute(Exception):
         raise OSError("no text")
 
 
+class Ends(Exception):
+    """Its pickle ends the process, and so does its text."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (5,)
+
+    def __str__(self) -> str:
+        raise SystemExit(5)
+
+
+class EndsNotPickled(Exception):
+    def __reduce__(self) -> Any:
+        sys.exit(5)
+
+
 class Huge(Exception):
     pass
 
@@ -279,6 +295,8 @@ class Huge(Exception):
     [
         (HasLock(), "holds a frame"),
         (TwoArguments("one", "two"), "one and two"),
+        (Ends(), "(its text is not available: __str__ raised SystemExit)"),
+        (EndsNotPickled("five"), "five"),
         (Huge("x" * (2 << 20)), "x" * MAX_TEXT),
     ],
 )
@@ -287,6 +305,18 @@ def test_an_exception_that_cannot_be_sent_is_reported_as_text(error: Exception, 
     assert (message, cause) == (text, None)
     assert type_name == f"{__name__}.{type(error).__name__}"
     assert traceback
+
+
+class Interrupts(Exception):
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_an_exception_is_encoded_interrupts_only_where_a_user_is() -> None:
+    """In a slave's own process, only the exception itself can raise KeyboardInterrupt."""
+    assert failure_of(Interrupts("odd"))[1] == "odd"
+    with pytest.raises(KeyboardInterrupt):
+        own_slave._WatchedCodec().dumps_failure(Interrupts("odd"))
 
 
 def test_an_exception_with_a_large_array_leaves_it_behind() -> None:

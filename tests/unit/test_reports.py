@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pickle import UnpicklingError
+from typing import Any
 
 import pytest
 from tests.unit.test_checkpoints import Master, tasks
@@ -202,6 +204,18 @@ def test_an_error_of_values_that_cannot_be_unpickled_names_the_task() -> None:
     with pytest.raises(UnpicklingError) as caught:
         print(made(encode(as_pickle(b"\x80\x05x"))).values)
     assert caught.value.__notes__ == ["(mwpy.report: the values that task 7 reported cannot be unpickled here)"]
+
+
+class Ends:
+    """Its pickle ends the process."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (5,)
+
+
+def test_values_whose_pickle_ends_the_process_are_an_error_that_names_the_task() -> None:
+    with pytest.raises(ValueError, match="the values that task 7 reported raised SystemExit"):
+        print(made(CODEC.dumps_report({"loss": Ends()})).values)
 
 
 def test_a_report_outside_of_a_task_is_an_error_that_says_where_it_works() -> None:

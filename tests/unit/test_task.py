@@ -12,11 +12,13 @@ import pytest
 from mwpy._transport.codec import Codec
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
+from mwpy._values.failures import Failure
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
-from mwpy._values.messagepack import Pickled
+from mwpy._values.messagepack import FAILURE, Pickled, encode
 from mwpy._values.policy import Limits, TaskPolicy
 from mwpy._values.stored import StoredAt
+from mwpy._values.stretch import Stretch
 from mwpy._values.task import Origin, Result, UnrunnableTask, encoded_in, failed, size_of, stored_result
 
 SID = SlaveId("SLAVE-0")
@@ -26,6 +28,10 @@ ORIGIN = Origin("f", SID, "node7", 2, 1000.0)
 def _result(value: object, failed: bool = False, payload: bytes | None = None) -> Result[Any]:
     pickled = Pickled(1, pickle.dumps(value) if payload is None else payload)
     return Result(TaskId(1), ORIGIN, "tag", 0.5, failed, pickled)
+
+
+def _stretch(value: object) -> Stretch:
+    return Stretch(TaskId(1), [Pickled(1, pickle.dumps(value))], "tag", ORIGIN, [0.1], 8, plain=False)
 
 
 def test_a_value_is_unpickled_once_and_then_kept() -> None:
@@ -112,6 +118,69 @@ def test_a_value_that_cannot_be_unpickled_is_a_failure() -> None:
     assert "cannot be unpickled here" in str(result.error)
     with pytest.raises(TaskFailed):
         _ = result.value
+
+
+class _Stop(BaseException):
+    """Neither an exception nor an interrupt."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+class _Raises:
+    """An object whose pickle raises an exception where it is read."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return _raise, (self.error,)
+
+
+ENDS = pytest.mark.parametrize("error", [SystemExit(5), GeneratorExit(), _Stop("stop")], ids=repr)
+
+
+@ENDS
+def test_a_value_whose_pickle_ends_the_process_is_a_failure(error: BaseException) -> None:
+    """Else a task could end its master with sys.exit, and nothing would name the task."""
+    result = _result(_Raises(error))
+    with pytest.raises(TaskFailed, match="cannot be unpickled here") as caught:
+        _ = result.value
+    assert (caught.value.task_id, caught.value.type_name) == (1, type(error).__name__)
+    with pytest.raises(TaskFailed, match="cannot be unpickled here") as caught:
+        _stretch(_Raises(error)).value_at(0, ["item"])
+    assert (caught.value.task_id, caught.value.item) == (1, "item")
+
+
+@ENDS
+def test_an_exception_whose_pickle_ends_the_process_has_no_cause(error: BaseException) -> None:
+    failure = Failure("Odd", "strange", "", pickle.dumps(_Raises(error)))
+    found = _result(None, failed=True)
+    found._value = Pickled(FAILURE, encode(failure))
+    assert found.error is not None
+    assert (found.error.text, found.error.__cause__) == ("strange", None)
+
+
+def test_an_interrupt_while_a_value_is_unpickled_interrupts() -> None:
+    """The value can be read again."""
+    result = _result(_Raises(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        _ = result.value
+    with pytest.raises(KeyboardInterrupt):
+        _stretch(_Raises(KeyboardInterrupt())).value_at(0, ["item"])
+    assert not failed(result)
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise OSError
+
+
+def test_an_error_of_unpickling_may_have_no_text() -> None:
+    failure = _result(_Raises(_Mute())).error
+    assert failure is not None
+    assert failure.text.startswith("(its text is not available: __str__ raised OSError)")
 
 
 def test_the_failure_of_a_task_that_was_not_sent_names_no_slave() -> None:

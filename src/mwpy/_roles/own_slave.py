@@ -16,6 +16,7 @@ import socket
 from bdb import BdbQuit
 from collections.abc import Sequence
 from queue import SimpleQueue
+from typing import ClassVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -113,6 +114,7 @@ class _Channel(Struct, eq=False):
 class _WatchedCodec(Codec, frozen=True):
     """Encodes failures as always, and keeps the last exception."""
 
+    interrupts: ClassVar[tuple[type[BaseException], ...]] = ENDS_THE_CALL
     errors: list[BaseException] = field(default_factory=list)
     """The last exception, until its result arrives."""
 

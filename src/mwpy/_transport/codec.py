@@ -21,7 +21,7 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -102,6 +102,8 @@ class Codec(Struct, frozen=True):
     """
 
     main_by_value: bool = False
+    interrupts: ClassVar[tuple[type[BaseException], ...]] = ()
+    """Exceptions that a user may raise while an exception is encoded."""
 
     def dumps_value(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         """Encode an object.
@@ -228,7 +230,9 @@ class Codec(Struct, frozen=True):
         try:
             cause, buffers = self._pickled(error)
             pickle.loads(cause, buffers=buffers)  # an exception with its own constructor may fail here
-        except Exception:
+        except self.interrupts:
+            raise
+        except BaseException:  # its methods can do anything, also sys.exit
             cause, buffers = b"", ()
         if buffers or len(cause) > MAX_CAUSE_BYTES:
             cause = b""
@@ -470,6 +474,8 @@ def _rebuild(data: bytes) -> BaseException | None:
     """Unpickle an exception, if it can be unpickled here."""
     try:
         cause = pickle.loads(data)
-    except Exception:
+    except KeyboardInterrupt:  # by Ctrl-C
+        raise
+    except BaseException:  # a pickle can call anything, also sys.exit
         return None
     return cause if isinstance(cause, BaseException) else None

@@ -28,7 +28,9 @@ def text_of(error: BaseException) -> str:
     """Return the text of an exception."""
     try:
         return str(error)[:MAX_TEXT]
-    except Exception as second:
+    except KeyboardInterrupt:  # by Ctrl-C
+        raise
+    except BaseException as second:
         return f"(its text is not available: __str__ raised {type(second).__qualname__})"
 
 

@@ -78,6 +78,9 @@ class Report(Struct, eq=False):
             except Exception as error:
                 error.add_note(f"(mwpy.report: the values that task {self.task_id} reported cannot be unpickled here)")
                 raise
+            except (SystemExit, GeneratorExit) as error:  # a pickle can call anything, also sys.exit
+                kind = type(error).__name__
+                raise ValueError(f"unpickling the values that task {self.task_id} reported raised {kind}") from error
             self._entry = b""
         return self._values
 

@@ -62,5 +62,7 @@ class Stretch(Struct, eq=False):
         """
         try:
             return loaded(self.values[place])
-        except Exception:
+        except KeyboardInterrupt:  # by Ctrl-C
+            raise
+        except BaseException:  # a pickle can call anything, also sys.exit
             return next(islice(self.results(tags), place, None)).value  # this raises an exception that says more

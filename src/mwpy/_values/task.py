@@ -248,7 +248,9 @@ class Result(Struct, Generic[R], eq=False):
             pickled = self._value
         try:
             loaded = _loads[0](pickled, self._buffers)
-        except Exception as error:
+        except KeyboardInterrupt:  # by Ctrl-C
+            raise
+        except BaseException as error:  # a pickle can call anything, also sys.exit
             loaded = self._not_unpickled(error)
         else:
             if self._failed:
@@ -256,13 +258,17 @@ class Result(Struct, Generic[R], eq=False):
         self._value, self._buffers = loaded, ()
         return loaded
 
-    def _not_unpickled(self, error: Exception) -> TaskFailed:
+    def _not_unpickled(self, error: BaseException) -> TaskFailed:
         self._failed = True
+        try:
+            text = str(error)
+        except Exception as second:
+            text = f"(its text is not available: __str__ raised {type(second).__qualname__})"
         failure = TaskFailed(
             self.algorithm,
             self.sid,
             type(error).__qualname__,
-            f"{error} (its value was computed, but cannot be unpickled here: is the module that "
+            f"{text} (its value was computed, but cannot be unpickled here: is the module that "
             f"defines its type importable on the master?)",
         )
         failure.__cause__ = error
