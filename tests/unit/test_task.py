@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import FAILURE, Pickled, encode
 from mwpy._values.policy import Limits, TaskPolicy
+from mwpy._values.seeds import seed_at
 from mwpy._values.stored import StoredAt
 from mwpy._values.stretch import Stretch
 from mwpy._values.task import Origin, Result, UnrunnableTask, encoded_in, failed, size_of, stored_result
@@ -244,6 +246,21 @@ def test_a_pause_is_a_number_of_seconds(value: object) -> None:
 def test_a_policy_has_the_slave_that_a_task_is_addressed_to() -> None:
     assert TaskPolicy.of(sid=SID).sid == SID
     assert TaskPolicy.of(sid=None) == TaskPolicy()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_seed_that_is_too_long_to_be_written_is_refused(sign: int) -> None:
+    """The longest one gives a seed also if Python converts as few digits as it can be set to."""
+    digits = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
+    try:
+        longest = sign * ((1 << 2048) - 1)
+        assert TaskPolicy.of(seed=longest).seeded
+        assert seed_at(longest, 0) != seed_at(sign, 0)
+        with pytest.raises(UsageError, match="seed has 16610 bits: give a whole number of at most 2048 bits"):
+            TaskPolicy.of(seed=sign * 10**5000)
+    finally:
+        sys.set_int_max_str_digits(digits)
 
 
 def test_a_policy_says_only_whether_there_is_a_seed() -> None:

@@ -32,6 +32,9 @@ Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
 MAX_BYTES = 10**15
 """The largest limit of memory, in bytes."""
 
+SEED_BITS = 2048
+"""How many bits a seed may have. Python always converts such a number to text, whatever its limit is."""
+
 ATTEMPTS_MAX = 3
 """The default of `attempts_max`. The manual names this number."""
 
@@ -179,7 +182,12 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _seed(name: str, value: SupportsIndex | None) -> int | None:
-    return None if value is None else _whole(name, value)
+    if value is None:
+        return None
+    seed = _whole(name, value)
+    if seed.bit_length() > SEED_BITS:  # Python would not write all of them in decimal digits
+        raise UsageError(f"{name} has {seed.bit_length()} bits: give a whole number of at most {SEED_BITS} bits")
+    return seed
 
 
 def _whole(name: str, value: SupportsIndex) -> int:
