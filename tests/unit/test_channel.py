@@ -532,6 +532,13 @@ def test_the_shared_file_cannot_be_made_shorter(ends: Ends) -> None:
     assert agent.fault(100) == b"Fatal Python error"
 
 
+def test_zeros_of_a_file_that_a_task_has_made_longer_are_no_last_words(ends: Ends) -> None:
+    agent, slave = ends
+    os.write(slave.fault, b"Fatal Python error")
+    os.ftruncate(slave.fault, os.fstat(slave.fault).st_size + 50)
+    assert agent.fault(100) == b"Fatal Python error"
+
+
 @pytest.mark.parametrize(
     ("written", "reason"),
     [

@@ -142,9 +142,12 @@ class AgentEnd:
         return self._memory.began[0]
 
     def fault(self, most: int) -> bytes:
-        """Return the last `most` bytes that the slave's fault handler wrote; usually it wrote nothing."""
+        """Return the last `most` bytes that the slave's fault handler wrote; usually it wrote nothing.
+
+        Where a task has made the file longer without writing anything, it consists of zeros. They are left out.
+        """
         end = os.fstat(self._file).st_size
-        return os.pread(self._file, most, max(MEMORY_BYTES, end - most))
+        return os.pread(self._file, most, max(MEMORY_BYTES, end - most)).replace(b"\0", b"")
 
     def close(self) -> None:
         """Close the agent's end."""
