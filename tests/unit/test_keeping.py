@@ -634,6 +634,47 @@ def test_few_parts_come_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert master.sent_to(agent, messages.ShareWanted) == [messages.ShareWanted(digest, PART_BYTES)]
 
 
+def test_an_agent_that_does_not_read_its_parts_gets_no_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would fill the memory of the master. Other agents get theirs meanwhile, also the same ones."""
+    monkeypatch.setattr(relay, "PARTS_LEAVING", 1)
+    master = Master(3)
+    task, agent = master.keep()
+    digest = share_of_result(task, 1, SIZE).digest
+    slow, quick = (number for number in range(3) if number != agent)
+    first, last = messages.SharePart(digest, 0), messages.SharePart(digest, PART_BYTES)
+    master.hear(slow, messages.ShareWanted(digest, 0))
+    master.core.handle(Received(f"peer {agent}".encode(), "here", first, [bytes(PART_BYTES)]), 0.0)
+    unread = master.turn().sends
+    assert [(each.peer, each.message) for each in unread] == [(f"peer {slow}".encode(), first)]
+    master.hear(slow, messages.ShareWanted(digest, PART_BYTES))
+    assert master.sent == []
+    master.hear(quick, messages.ShareWanted(digest, PART_BYTES))
+    assert master.sent_to(agent, messages.ShareWanted) == [messages.ShareWanted(digest, PART_BYTES)]
+    master.hear(agent, last, b"12345")
+    assert master.sent == [(f"peer {quick}", last)]
+    unread.clear()
+    master.turn()
+    assert master.sent_to(agent, messages.ShareWanted) == [messages.ShareWanted(digest, PART_BYTES)]
+    master.hear(agent, last, b"12345")
+    assert master.sent == [(f"peer {slow}", last)]
+
+
+def test_an_agent_that_is_gone_keeps_no_parts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "PARTS_LEAVING", 1)
+    master = Master()
+    task, agent = master.keep()
+    digest = share_of_result(task, 1, SIZE).digest
+    master.hear(1 - agent, messages.ShareWanted(digest, 0))
+    part = messages.SharePart(digest, 0)
+    master.core.handle(Received(f"peer {agent}".encode(), "here", part, [bytes(PART_BYTES)]), 0.0)
+    unread = master.turn().sends
+    master.hear(1 - agent, messages.ShareWanted(digest, PART_BYTES))
+    master.vanish(1 - agent)
+    master.hear(agent, messages.SharePart(digest, PART_BYTES), b"12345")
+    assert unread
+    assert not master.core.keeping.relay.is_busy
+
+
 def test_the_explanation_of_a_kept_task_says_where_its_value_is() -> None:
     master = Master()
     task, agent = master.keep()

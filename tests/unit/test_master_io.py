@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from attrs import define, field
 
+from mwpy._core.master.commands import AllocateSlaves
 from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.state import Actions
 from mwpy._roles.edges import Process
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Unreachable
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
+from mwpy._values.task import SlaveKind
 
 PEER = b"agent"
 TIMEOUT_S = 2.0
@@ -121,3 +124,19 @@ def test_an_agent_is_away_if_it_ended_the_connection_because_the_master_was_stop
     ends_after(world, 0.001)
     master.iterate()
     assert world.fate() is records.AgentAway
+
+
+def test_what_waits_for_a_busy_algorithm_keeps_no_sent_message_in_memory(world: World, master: MasterIo) -> None:
+    """The algorithm learns of an ordered slave, which got its name."""
+    master.command(AllocateSlaves(1, SlaveKind.ORDERED))
+    master.iterate()
+    world.happens = lambda _: [Frames(PEER, "address", list(wire.encode(messages.SlaveReady(1))))]
+    sent: list[bytes] = []
+    world.on_send = lambda: sent.append(PEER)
+    master.iterate()
+    assert sent
+    world.happens = world.idle
+    master.iterate()
+    waits = master.outcomes.get_nowait()
+    assert isinstance(waits, Actions)
+    assert (len(waits.connected), waits.sends) == (1, [])

@@ -290,6 +290,7 @@ class MasterIo:
         sends, held = (actions.sends, 0) if self._store is None else self._to_send(actions)
         for send in sends:
             self._sessions.send(send.peer, send.message, send.frames)
+        actions.sends = []  # a busy algorithm gets the actions later, and they would keep the frames in memory
         self.attendance.note(actions.records, self._clock.monotonic())  # later, because the slaves wait for the tasks
         for peer in actions.forget:
             self._sessions.forget(peer)
