@@ -48,7 +48,8 @@ def number_in(data: Buffer) -> Any:
     numpy: Any = importlib.import_module("numpy")
     if not _dtypes:
         _learn_types(numpy)
-    name = bytes(data[:_TYPE_BYTES])
+    data = bytes(data)  # with msgspec 0.19, a slice of a memoryview can go beyond its end
+    name = data[:_TYPE_BYTES]
     dtype = _dtypes.get(name)
     if dtype is None or len(data) != _TYPE_BYTES + dtype.itemsize:
         raise ValueError("the bytes of a number of NumPy are damaged, or of a machine with another order of bytes")
