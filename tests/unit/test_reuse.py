@@ -321,11 +321,20 @@ def test_other_code_whose_answers_were_used_counts_in_later_generations_too() ->
     file.reuse.apply(EarlierAlgorithm(2, 0, "square", "code 2", _parts("code 2", 0)))
     file.reuse.apply(EarlierTasks(2, 1, 1, 0, _keys([7]), reused=True))
     file.reuse.apply(EarlierTasks(2, 2, 2, 0, _keys([8, 10])))
+    file.reuse.apply(EarlierTasks(2, 4, 1, 0, _keys([9]), reused=True))
     file.answer(2, 6, [2, 3])
     file.reuse.begin()
     assert file.submit([7, 8, 9, 10, 11], _defined(code="code 2")) == [5]
     values = [result.value for result in file.core.take_actions().results]
     assert values == ["value 0 of row 5", "value 0 of row 6", "value 2 of row 5", "value 1 of row 6"]
+
+
+def test_a_function_of_unknown_code_gets_the_answers_of_the_only_other_code() -> None:
+    file = File(any_code=True)
+    file.generation(1, [7], code="code 1")
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    assert file.submit([7, 8], _defined(code="")) == [2]
 
 
 def test_what_was_clear_for_a_generation_is_not_asked_again() -> None:

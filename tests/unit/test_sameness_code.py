@@ -23,7 +23,7 @@ from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
 from mwpy._values.ids import TaskId
 from mwpy._values.references import result
-from mwpy._values.sameness import Code, NotComparable, changes, code, code_of, homes, sources
+from mwpy._values.sameness import Code, NotComparable, captured_changes, changes, code, code_of, homes, sources
 from mwpy._values.sameness.graph import Node, graph_digest, parts_in, reachable
 
 HELPERS = '''
@@ -384,6 +384,14 @@ def test_a_changed_version_is_reported() -> None:
     assert changes({"package numpy": "1.26.4"}, {"package numpy": "2.0.1"}) == [
         "package numpy changed from 1.26.4 to 2.0.1"
     ]
+
+
+def test_only_the_values_count_that_both_versions_have_captured() -> None:
+    local, module = "app.scan.<locals>.<lambda>", "app.f"
+    old = {f"variable k of {local}": "1", f"variable j of {local}": "5", f"function {module}": "#1"}
+    new = {f"variable k of {local}": "2", f"variable n of {local}": "3", f"function {module}": "#2"}
+    assert captured_changes(old, new) == [f"variable k of {local} changed from 1 to 2"]
+    assert captured_changes(old, old) == []
 
 
 def test_what_is_new_or_not_used_any_more_is_reported() -> None:
