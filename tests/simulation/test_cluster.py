@@ -47,7 +47,6 @@ from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
-from mwpy._values.task import TaskState
 from mwpy.testing import Cluster, SimulationFailure
 
 
@@ -185,7 +184,7 @@ def _keep_the_first(self: SimulatedSlave, number: int, algorithm: tuple[LoadFail
     [
         (Definitions, "_forget_there", _forget_all, "not sent to it|KeyError"),
         (SimulatedSlave, "define", _keep_the_first, "runs another function"),
-        (Admission, "renew", lambda *_: None, "with a module from before an edit"),
+        (Admission, "renew_slaves", lambda *_: None, "with a module from before an edit"),
     ],
     ids=["what is needed is forgotten", "functions are confused", "old slaves stay"],
 )
@@ -340,17 +339,19 @@ def _end_in_silence(self: Results, slave: ConnectedSlave, group: messages.Result
     del self.state.actions.sends[before:]
 
 
-def _may_always(self: Stragglers, span: Span) -> bool:
-    """Whether a second attempt starts, whatever the policy says."""
-    free = span.state is TaskState.ALLOCATED and span.first not in self.state.jar.allocated.several
-    return free and span.algorithm.succeeded > 0
+def _whatever_the_policy_says(self: Stragglers, _now: float) -> list[ConnectedSlave]:
+    """Take all tasks for stragglers that may have a second attempt."""
+    busy = [slave for slave in self.state.members.slaves.values() if slave.held.spans and not slave.agent.is_away]
+    return [
+        slave for slave in busy if slave.held.spans[0].algorithm.succeeded and self._may_repeat(slave.held.spans[0])
+    ]
 
 
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
         (Stragglers, "_place", _first_idle, "are at one agent"),
-        (Stragglers, "_may_repeat", _may_always, "gets a second attempt"),
+        (Stragglers, "_with_stragglers", _whatever_the_policy_says, "nobody wanted that"),
         (Results, "_end_others", lambda *_: None, "ends, beside"),
         (Results, "_end_others", _end_in_silence, "ran on although"),
         (Span, "can_lose", lambda *_: True, "is not handed back|is not reserved|must be alone"),

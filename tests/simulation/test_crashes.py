@@ -9,14 +9,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from mwpy._core.agent.child import Child, Former
 from mwpy._core.agent.former import FormerTasks
 from mwpy._core.master.awaited import Awaited
 from mwpy._core.master.occurrences import Occurrences
 from mwpy._core.master.reuse import Reuse
 from mwpy._core.master.spans import Span
 from mwpy._simulation.run_store import SimulatedRunStore
-from mwpy._values import records
+from mwpy._values import messages, records
 from mwpy._values.given import Given
 from mwpy.testing import Cluster, SimulationFailure
 
@@ -71,8 +70,14 @@ def _release_all(self: Awaited, number: int, reason: str) -> None:
         self.state.record(records.TasksDue([span.whole]))
 
 
-def _mix_generations(self: FormerTasks, child: Child, former: Former) -> None:
-    """Let a slave serve the next generation at once."""
+def _mix_generations(self: FormerTasks, welcome: messages.Welcome) -> None:
+    """Let all slaves serve the next generation at once."""
+    _joined(self, welcome)
+    for child in self._state.living():
+        child.former = None
+
+
+_joined = FormerTasks.joined
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def _mix_generations(self: FormerTasks, child: Child, former: Former) -> None:
         (Reuse, "without_answered", _forget, "got its result in an earlier life|computed again|again in life"),
         (Occurrences, "take", _take_the_first, "got its result in an earlier life|had the result|again in life"),
         (Awaited, "_release", _release_all, "again in life"),
-        (FormerTasks, "_make_former", _mix_generations, "without the object|another function|has dropped|never sent"),
+        (FormerTasks, "joined", _mix_generations, "runs no task of a former generation|another function|never sent"),
     ],
     ids=[
         *("handed over too early", "nothing is used again", "equal calls are confused", "a task runs twice"),
