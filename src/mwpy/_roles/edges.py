@@ -184,22 +184,11 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
-class RunEach(Protocol):
-    """`SlaveEnd.run_each`."""
-
-    def __call__(
-        self,
-        function: Callable[..., Any],
-        calls: Iterable[Any],
-        are_rows: bool,
-        position: int,
-        values: list[Any],
-        kinds: set[type],
-        encode_last: Callable[[], bool],
-        ends: list[float] | None,
-        until: float,
-        /,
-    ) -> None: ...
+RunEach = Callable[
+    [Callable[..., Any], Iterable[Any], bool, int, list[Any], set[type], Callable[[], bool], list[float] | None, float],
+    None,
+]
+"""`SlaveEnd.run_each`"""
 
 
 class SlaveChannel(Protocol):
