@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from mwpy._core.local_agents import LocalAgentCore
 from mwpy._roles.edges import Clock, Process, ProcessStarter
+from mwpy._values.environment import MODULE_PATH
 
 __all__ = ["LocalAgents"]
 
@@ -67,8 +68,8 @@ class LocalAgents:
         """
         changed = False
         for agent in self._agents:
-            if agent.environment.get("PYTHONPATH", path) != path:
-                agent.environment = {**agent.environment, "PYTHONPATH": path}
+            if agent.environment.get(MODULE_PATH, path) != path:
+                agent.environment = {**agent.environment, MODULE_PATH: path}
                 changed = True
         return changed
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mwpy._system import clock, process
-from mwpy._values.environment import AGENT
+from mwpy._values.environment import AGENT, MODULE_PATH
 
 __all__ = ["OwnOverseer"]
 
@@ -55,7 +55,7 @@ class OwnOverseer(Struct, eq=False):
         """
         own = ["--max", str(self.max_jobs), "--parent", str(os.getpid())]
         with open(f"{self.path}{LOG}", "wb") as log:
-            environment = {"PYTHONPATH": self.modules}
+            environment = {MODULE_PATH: self.modules}
             self._child = process.start([*self._command, *own], environment=environment, output=(log, log))
 
     def end(self) -> None:

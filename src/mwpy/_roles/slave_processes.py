@@ -18,6 +18,7 @@ from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, SlaveParts, Template
 from mwpy._roles.session_link import SessionLink
 from mwpy._values import messages, records
+from mwpy._values.environment import MODULE_PATH
 from mwpy._values.last_words import NO_WORDS
 
 __all__ = ["SlaveProcesses"]
@@ -126,7 +127,7 @@ class SlaveProcesses(Struct, eq=False):
         if end_template:
             self.leave_template()
         if module_path:
-            os.environ["PYTHONPATH"] = module_path
+            os.environ[MODULE_PATH] = module_path
 
     def leave_template(self) -> None:
         """Have no template any more: it has ended, it has become a slave, or it ends because it gets no more orders."""
