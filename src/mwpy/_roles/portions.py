@@ -108,15 +108,16 @@ class MapItems(Struct, eq=False):
         """
         if self.rows is None or self.terms is None or (only_plain and self._can_change):
             return Read(self._each(count))
-        together = () if self._can_change else self._together(count)
+        some: Iterable[Any] = self._each(count)
         if not self._can_change:
+            some = together = self._together(count)
             packed = self.packed(together)
             self._can_change = packed is None
             if packed is not None or only_plain:
                 return Read(together, packed)
         items: list[Any] = []
         calls: list[tuple[bytes, Sequence[Buffer]]] = []
-        for item in together or self._each(count):
+        for item in some:
             [args] = self.rows([item])
             calls.append(codec.dumps_call(args, NO_KEYWORDS, self.terms[0].name))
             items.append(item)
@@ -125,7 +126,7 @@ class MapItems(Struct, eq=False):
         return Read(items, PackedCalls.of_encoded([call for call, _ in calls]))
 
     def _together(self, count: int) -> Sequence[Any]:
-        """Read items until the iterable raises an exception."""
+        """Read items until the iterable raises an exception. This takes less time for each than `_each`."""
         items: list[Any] = []
         try:
             items.extend(islice(self.items, count))
