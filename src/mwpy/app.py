@@ -383,8 +383,8 @@ def _command_line() -> list[str]:
 def _script_path(word: str) -> str:
     """The path of the script, which the command line may give relative to a folder that the script has left."""
     path = getattr(sys.modules["__main__"], "__file__", None) or word
-    moved = os.path.isabs(path) and os.path.basename(path) == os.path.basename(word) and not os.path.exists(word)
-    return path if moved else word
+    is_script = os.path.isabs(path) and os.path.basename(path) == os.path.basename(word) and os.path.exists(path)
+    return path if is_script and not (os.path.exists(word) and os.path.samefile(path, word)) else word
 
 
 def _program() -> list[str]:

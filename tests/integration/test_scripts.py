@@ -94,6 +94,8 @@ def test_a_script_may_change_to_another_folder(stage: Stage) -> None:
         if __name__ == "__main__": sys.exit(mwpy.main())
     """
     (stage.folder / "sub" / "script.py").write_text(dedent(text))
+    (stage.folder / "sub" / "data" / "sub").mkdir()
+    (stage.folder / "sub" / "data" / "sub" / "script.py").write_text("raise SystemExit('another script')")
     ended = stage.start("", program=[sys.executable, "sub/script.py", "--mw-local", "1", "sub/script.py"])
     assert (ended.end(), ended.out, ended.err) == (0, "data sub/script.py\n", "")
 
