@@ -17,21 +17,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from bench.peers import functions
+from bench.peers.libraries.mwpy_local_master import MwpyLocalMaster
 from bench.peers.processes import descendants
 from bench.peers.workloads import ELEMENTS, QUICK, SHARED_ELEMENTS, WORKERS
 
-import mwpy
-
-if TYPE_CHECKING:
-    from typing import Any
-
 RUNS = 3
-
-WINDOW = 10_000
-"""How many tasks wait or run if they are submitted singly."""
 
 IDLE_S = 0.1 if QUICK else 60.0
 IDLE_SLAVES = WORKERS if QUICK else 64
@@ -44,54 +37,35 @@ class Workload(NamedTuple):
     """A workload: how many tasks it has, and a function that runs a number of them and returns their values."""
 
     count: int
-    run: Callable[[mwpy.Master, int], Iterable[Any]]
+    run: Callable[[MwpyLocalMaster, int], Iterable[Any]]
     slaves: int = WORKERS
 
 
-def singly(mw: mwpy.Master, count: int) -> Iterable[Any]:
-    waiting, unread = iter(range(count)), 0
-    mw.set_target_number(WINDOW)
-    while True:
-        for _, item in zip(range(mw.upto_target_number()), waiting, strict=False):
-            mw.submit(mwpy.task(functions.nothing, item))
-            unread += 1
-        if not unread:
-            return
-        mw.loop()
-        for result in mw.results():
-            unread -= 1
-            yield result.value
+def round_trips(peer: MwpyLocalMaster, count: int) -> Iterable[Any]:
+    return (peer.result(peer.submit(functions.nothing, number)) for number in range(count))
 
 
-def round_trips(mw: mwpy.Master, count: int) -> Iterable[Any]:
-    for number in range(count):
-        mw.submit(mwpy.task(functions.nothing, number))
-        mw.loop()
-        yield from (result.value for result in mw.results())
-
-
-def arrays(mw: mwpy.Master, count: int) -> Iterable[Any]:
+def arrays(peer: MwpyLocalMaster, count: int) -> Iterable[Any]:
     import numpy as np
 
-    return mw.map(functions.same, [np.zeros(ELEMENTS)] * count)
+    return peer.map(functions.same, [np.zeros(ELEMENTS)] * count, None)
 
 
-def shared_array(mw: mwpy.Master, count: int) -> Iterable[Any]:
+def shared_array(peer: MwpyLocalMaster, count: int) -> Iterable[Any]:
     import numpy as np
 
-    shared = mw.share(np.ones(SHARED_ELEMENTS))
-    return mw.starmap(functions.sum_of_part, ((shared, part, count) for part in range(count)))
+    return peer.map_shared(functions.sum_of_part, np.ones(SHARED_ELEMENTS), count)
 
 
-def idle(mw: mwpy.Master, count: int) -> Iterable[Any]:
-    mw.loop(IDLE_S)
+def idle(peer: MwpyLocalMaster, count: int) -> Iterable[Any]:
+    peer.mw.loop(IDLE_S)
     return range(count)
 
 
 WORKLOADS = {
-    "singly": Workload(200_000, singly),
-    "bulk": Workload(2_000_000, lambda mw, count: mw.map(functions.nothing, range(count))),
-    "unordered": Workload(2_000_000, lambda mw, count: mw.imap_unordered(functions.nothing, range(count))),
+    "singly": Workload(200_000, lambda peer, count: peer.submit_each(functions.nothing, range(count))),
+    "bulk": Workload(2_000_000, lambda peer, count: peer.map(functions.nothing, range(count), None)),
+    "unordered": Workload(2_000_000, lambda peer, count: peer.mw.imap_unordered(functions.nothing, range(count))),
     "round_trips": Workload(1000, round_trips),
     "arrays": Workload(400, arrays),
     "shared_array": Workload(200, shared_array),
@@ -124,16 +98,18 @@ def used(files: dict[Path, str]) -> Counter[str]:
 def measure(workload: Workload) -> Iterable[str]:
     """Yield a line for each run: how long a task took, and how much processor time it used, in microseconds."""
     count = max(1, workload.count // 1000) if QUICK else workload.count
-    with mwpy.local_master(workload.slaves) as mw:
-        assert len([*workload.run(mw, max(1, count // 10))]) == max(1, count // 10)
-        files = threads()
-        for _ in range(RUNS):
-            before, began = used(files), time.perf_counter()
-            assert len([*workload.run(mw, count)]) == count
-            took = time.perf_counter() - began
-            costs = used(files) - before
-            parts = ", ".join(f"{part} {seconds / count * 1e6:.2f}" for part, seconds in sorted(costs.items()))
-            yield f"{took / count * 1e6:.2f} µs; processor time {costs.total() / count * 1e6:.2f} µs: {parts}"
+    peer = MwpyLocalMaster()
+    peer.start(workload.slaves)
+    assert len([*workload.run(peer, max(1, count // 10))]) == max(1, count // 10)
+    files = threads()
+    for _ in range(RUNS):
+        before, began = used(files), time.perf_counter()
+        assert len([*workload.run(peer, count)]) == count
+        took = time.perf_counter() - began
+        costs = used(files) - before
+        parts = ", ".join(f"{part} {seconds / count * 1e6:.2f}" for part, seconds in sorted(costs.items()))
+        yield f"{took / count * 1e6:.2f} µs; processor time {costs.total() / count * 1e6:.2f} µs: {parts}"
+    peer.stop()
 
 
 def main() -> None:

@@ -32,23 +32,23 @@ class MwpyLocalMaster(Peer):
     keeps_handles = False
 
     def start(self, workers: int) -> None:
-        self._mw = mwpy.local_master(workers)
+        self.mw = mwpy.local_master(workers)
 
     def stop(self) -> None:
-        self._mw.close()
+        self.mw.close()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self._mw.submit(mwpy.task(function, *arguments))
+        return self.mw.submit(mwpy.task(function, *arguments))
 
     def result(self, handle: Any) -> Any:
         while True:
-            self._mw.loop()
-            for result in self._mw.results():
+            self.mw.loop()
+            for result in self.mw.results():
                 if result.task_id == handle:
                     return result.value
 
     def submit_each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        mw, waiting, unread = self._mw, iter(items), 0
+        mw, waiting, unread = self.mw, iter(items), 0
         mw.set_target_number(WINDOW)
         while True:
             for _, item in zip(range(mw.upto_target_number()), waiting, strict=False):
@@ -62,11 +62,11 @@ class MwpyLocalMaster(Peer):
                 yield result.value
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], chunk: int | None) -> Iterable[Any]:  # noqa: ARG002
-        return self._mw.map(function, items)
+        return self.mw.map(function, items)
 
     def map_shared(self, function: Callable[..., Any], array: np.ndarray, parts: int) -> Iterable[Any]:
-        shared = array if self.sends_each_time else self._mw.share(array)
-        return self._mw.starmap(function, ((shared, part, parts) for part in range(parts)))
+        shared = array if self.sends_each_time else self.mw.share(array)
+        return self.mw.starmap(function, ((shared, part, parts) for part in range(parts)))
 
     def result_after_death(self, die: Callable[..., Any], path: str, function: Callable[[], Any]) -> Any:  # noqa: ARG002
         """Use a script that imports the packages, as users write it: the agent forks its slaves from a template."""
