@@ -262,14 +262,20 @@ def test_answers_of_other_code_are_not_used_and_one_notice_says_what_changed() -
     assert file.notices() == []
 
 
-def test_each_code_has_its_own_answers_although_those_of_other_code_are_wanted() -> None:
-    """As the functions that one line of a loop makes, whatever their order is now."""
+def _with_two_codes() -> File:
+    """A file with answers of two functions of one name, which have captured 1 and 2."""
     file = File(any_code=True)
     file.generation(1, [7], code="code 1", k=1)
     file.generation(1, [7], code="code 2", k=2, first=2)
     file.answer(1, 5, [1])
     file.answer(1, 6, [2])
     file.reuse.begin()
+    return file
+
+
+def test_each_code_has_its_own_answers_although_those_of_other_code_are_wanted() -> None:
+    """As the functions that one line of a loop makes, whatever their order is now."""
+    file = _with_two_codes()
     assert file.submit([7], _defined(0, code="code 2", k=2)) == []
     assert file.submit([7], _defined(1, code="code 1", k=1)) == []
     assert [result.value for result in file.core.take_actions().results] == ["value 0 of row 6", "value 0 of row 5"]
@@ -302,12 +308,7 @@ def test_code_that_has_captured_other_values_has_no_answers_for_a_task() -> None
 
 
 def test_of_several_codes_the_one_counts_that_has_captured_the_same() -> None:
-    file = File(any_code=True)
-    file.generation(1, [7], code="code 1", k=1)
-    file.generation(1, [7], code="code 2", k=2, first=2)
-    file.answer(1, 5, [1])
-    file.answer(1, 6, [2])
-    file.reuse.begin()
+    file = _with_two_codes()
     assert file.submit([7], _defined(0, code="code 3", k=2)) == []
     assert file.submit([7], _defined(1, code="code 4", k=1)) == []
     assert [result.value for result in file.core.take_actions().results] == ["value 0 of row 6", "value 0 of row 5"]
