@@ -99,7 +99,7 @@ class Slave:
         """
         runner = self._runner
         while not runner.ended:
-            runner.turn(None, sys.maxsize)
+            runner.turn(None, sys.maxsize, again=True)
         return self._end()
 
     def _end(self) -> int:

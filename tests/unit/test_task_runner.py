@@ -147,6 +147,35 @@ def _give(end: _End, first: int, count: int = 1, number: int = 1, args: Sequence
     end.arrive(group, [groups.payload(count, [payload] * count)])
 
 
+def _give_portion(end: _End, first: int) -> None:
+    """Give three tasks of a portion, with the arguments -1, -2 and -3."""
+    group = messages.Tasks(7, [first], [3], [1], [1], portions=[ROWS])
+    end.arrive(group, [groups.payload(3, [encode((-number,)) for number in (1, 2, 3)])])
+
+
+def _run_each(
+    function: Callable[..., Any],
+    calls: Sequence[Any],
+    _: bool,
+    __: int,
+    values: list[Any],
+    kinds: set[type],
+    *___: object,
+) -> None:
+    values += [function(*call) for call in calls]
+    kinds.update(map(type, values))
+
+
+def _plain_results(end: _End) -> dict[int, Any]:
+    """What was sent for each task of portions."""
+    return {
+        task: value
+        for message, frames in end.sent
+        if isinstance(message, messages.Results)
+        for (task, _), value in zip(groups.each_task(message), groups.entries(message, frames)[0], strict=True)
+    }
+
+
 def _results(end: _End) -> dict[int, Any]:
     """What was sent for each task; a failure is (type name, text, ...)."""
     found = {}
@@ -219,27 +248,60 @@ def test_the_first_result_of_a_portion_waits_only_if_the_slave_was_fed_just_befo
     end: _End, monkeypatch: pytest.MonkeyPatch, silent_s: float, counts: list[int]
 ) -> None:
     """After a longer silence, its agent does not look for late results any more."""
-
-    def run_each(
-        function: Callable[..., Any],
-        calls: Sequence[Any],
-        _: bool,
-        __: int,
-        values: list[Any],
-        kinds: set[type],
-        *___: object,
-    ) -> None:
-        values += [function(*call) for call in calls]
-        kinds.update(map(type, values))
-
-    monkeypatch.setattr(stretches, "monotonic", lambda: 100.0)
-    end.run_each, end.fed_at = run_each, 100.0 - silent_s
+    now = 2000.9 * STRETCH_S
+    monkeypatch.setattr(stretches, "monotonic", lambda: now)
+    end.run_each, end.fed_at = _run_each, now - silent_s
     runner = _runner(end)
     _define(end, abs)
-    group = messages.Tasks(7, [1], [3], [1], [1], portions=[ROWS])
-    end.arrive(group, [groups.payload(3, [encode((-number,)) for number in (1, 2, 3)])])
+    _give_portion(end, 1)
     runner.turn(0.0, 100)
     assert [message.counts for message, _ in end.sent if isinstance(message, messages.Results)] == [[n] for n in counts]
+
+
+@pytest.mark.parametrize(
+    ("again", "arrives", "counts"), [(True, True, [6]), (True, False, [3, 3]), (False, True, [3, 3])]
+)
+def test_the_results_of_portions_that_arrive_in_time_are_sent_together(
+    end: _End, monkeypatch: pytest.MonkeyPatch, again: bool, arrives: bool, counts: list[int]
+) -> None:
+    """But a slave algorithm may take long between two turns."""
+    monkeypatch.setattr(stretches, "monotonic", lambda: end.fed_at)
+    end.run_each = _run_each
+    runner = _runner(end)
+    _define(end, abs)
+    for first in (1, 4):
+        _give_portion(end, first)
+        end.has_message = arrives and first == 1
+        runner.turn(0.0, 100, again=again)
+    groups_sent = [message for message, _ in end.sent if isinstance(message, messages.Results)]
+    assert [sum(message.counts) for message in groups_sent] == counts
+    assert _plain_results(end) == {1: 1, 2: 2, 3: 3, 4: 1, 5: 2, 6: 3}
+
+
+def test_the_results_of_a_portion_do_not_wait_for_a_message_without_tasks(
+    end: _End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stretches, "monotonic", lambda: end.fed_at)
+    end.run_each, end.has_message = _run_each, True
+    runner = _runner(end)
+    _define(end, abs)
+    _give_portion(end, 1)
+    runner.turn(0.0, 100, again=True)
+    assert not _plain_results(end)
+    end.arrive(messages.SlaveNamed(7, SlaveId("SLAVE-3")))
+    runner.turn(0.0, 100, again=True)
+    assert _plain_results(end) == {1: 1, 2: 2, 3: 3}
+
+
+def test_the_results_of_a_portion_do_not_wait_if_the_slave_ends(end: _End, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretches, "monotonic", lambda: end.fed_at)
+    end.run_each, end.has_message = _run_each, True
+    runner = _runner(end)
+    _define(end, abs)
+    _give_portion(end, 1)
+    end.arrive(messages.Shutdown(True, 0.0))
+    runner.turn(0.0, 100, again=True)
+    assert _plain_results(end) == {1: 1, 2: 2, 3: 3}
 
 
 def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:

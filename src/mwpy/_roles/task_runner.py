@@ -150,17 +150,19 @@ class TaskRunner:
                 pass
             self._send(messages.SlaveReady(self._number))
 
-    def turn(self, timeout: float | None, most: int) -> None:
+    def turn(self, timeout: float | None, most: int, *, again: bool = False) -> None:
         """Wait for tasks if there are none, then run up to `most` of the tasks that have arrived.
 
         Args:
             timeout: how long to wait, in seconds; None for as long as it takes.
+            again: whether the next turn follows at once. Then the results of portions may wait for it.
         """
         self.get_ready()
         waiting, end, can_start = self._waiting, self._end, self._shares.can_start
         if not can_start(waiting):
             self.receive()
         if not can_start(waiting):
+            self.stretches.flush()
             self.flush()
             if self._logs.waiting:
                 self._logs.send(everything=True)
@@ -185,7 +187,8 @@ class TaskRunner:
                 waiting.appendleft(span.cut(ran)[1])
                 if most > 0 and not end.eof:
                     self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
-        self.stretches.flush()
+        if not (again and end.has_message) or self.ended:
+            self.stretches.flush()
 
     def _run(self, span: WaitingTasks, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
