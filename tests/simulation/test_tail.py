@@ -105,14 +105,12 @@ class Watched:
             self._look()
 
     def _look(self) -> None:
-        now = self.cluster.world.now
-        for slave, ran in self.busy.items():
-            item = self.busy[slave] = slave.running
-            if ran and not item:
-                self.idle_since[slave] = now
-            if item and item not in self.waits:
-                idle = [now - self.idle_since[each] for each in self.busy if each is not slave and not each.running]
-                self.waits[item] = max(idle, default=0.0)
+        now, ran = self.cluster.world.now, self.busy
+        self.busy = {slave: slave.running for slave in ran}
+        self.idle_since |= {slave: now for slave, item in self.busy.items() if ran[slave] and not item}
+        idle_s = max((now - self.idle_since[slave] for slave, item in self.busy.items() if not item), default=0.0)
+        for item in filter(None, self.busy.values()):
+            self.waits.setdefault(item, idle_s)
 
     @property
     def tail_s(self) -> float:
