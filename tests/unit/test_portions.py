@@ -41,7 +41,7 @@ def test_portions_are_small_until_a_result_has_arrived() -> None:
 def test_portions_grow_to_some_milliseconds_of_work() -> None:
     sizes = PortionSizes()
     sizes.ended(1, 100e-6)
-    assert grown(sizes, 6)[-1] == 200, "0.02 s / (100 µs + 0.2 µs)"
+    assert grown(sizes, 6)[-1] == 400, "0.04 s / (100 µs + 0.2 µs)"
     for _ in range(100):
         sizes.ended(100, 100e-9)
     assert grown(sizes, 6)[-1] == MOST_ITEMS
@@ -69,7 +69,7 @@ def test_the_last_portions_of_a_known_number_of_items_are_smaller() -> None:
     sizes = PortionSizes()
     sizes.ended(1, 10e-6)
     grown(sizes, 6)
-    assert [sizes.next(left, MUCH, 2) for left in (100_000, 4000, 400, 4)] == [1961, 1000, 196, 196]
+    assert [sizes.next(left, MUCH, 2) for left in (100_000, 4000, 400, 4)] == [3922, 1000, 196, 196]
 
 
 def test_a_caller_can_allow_fewer_items() -> None:

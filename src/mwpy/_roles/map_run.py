@@ -54,7 +54,7 @@ LARGE_ITEMS_OPEN = 4
 """For items with large buffers: how many bytes of arguments may be in flight, and how many items for each slave. The
 larger limit holds. With few bytes in flight, their memory is used again: fresh memory costs more than the copy."""
 
-MAP_WINDOW = 100_000
+MAP_WINDOW = 250_000
 """How many items an ordered map may run ahead of the item that it waits for."""
 
 READ_S = 0.05

@@ -4,7 +4,7 @@ The core treats items with the same policy as one thing, unless they have large 
 encoded with one call. Reading, encoding and submitting such an item takes a tenth of the time that a single task needs.
 Other items are pickled one by one, so that an item that cannot be unpickled fails alone.
 
-A portion is some milliseconds of work. Larger portions would not make an item cheaper. But a slave would hold so many
+A portion is up to 40 ms of work. Larger portions would not make an item cheaper. But a slave would hold so many
 items of the last portion that others would wait for it. Until it is known how long an item takes, and whether the
 iterable is fast, portions are small. At the end of an iterable with a known length, they become smaller again, so that
 all slaves end at about the same time.
@@ -36,13 +36,13 @@ Call = tuple[Defined, TaskPolicy, Extras | None, tuple[Any, ...], dict[str, Any]
 NO_KEYWORDS: dict[str, Any] = {}
 """The keyword arguments of all calls of a map. Nobody changes it."""
 
-PORTION_S = 0.02
+PORTION_S = 0.04
 """Seconds of work in a portion."""
 
 LEAST_S = 0.002
 """Seconds of work in the last portions of a map."""
 
-MOST_ITEMS = 10_000
+MOST_ITEMS = 20_000
 """The largest number of items in a portion."""
 
 FIRST_ITEMS = 25
