@@ -670,7 +670,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 task, attempt = process.running
                 process.running = None
                 (process.stretch if process.is_of_portion(task) else process.done)[task] = attempt
-                if process.stretch and self.now >= process.silent_from + STRETCH_S:
+                if process.stretch and self.now // STRETCH_S > process.silent_from // STRETCH_S:
                     self.sends_results(process)
             if process.can_start:
                 if process.done if process.is_of_portion(next(iter(process.unstarted))) else process.stretch:

@@ -146,11 +146,20 @@ def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:
 
 
 def test_results_of_short_tasks_are_sent_less_often(slave: _Slave, clock: list[float]) -> None:
-    """With these, each task takes two looks at the clock: 2 ms."""
-    clock[:] = [0.0, 0.001]
+    """With these, each task takes two looks at the clock: 2.4 ms."""
+    clock[:] = [0.0, 0.0012]
     slave.run(abs, *range(40))
-    assert [group.counts for group, _ in slave.sent] == [[18], [18], [4]]
-    assert 17 * 0.002 < STRETCH_S < 18 * 0.002
+    assert [group.counts for group, _ in slave.sent] == [[15], [15], [10]]
+    assert 14 * 0.0024 < STRETCH_S < 15 * 0.0024
+
+
+def test_all_slaves_send_results_at_the_same_moments(slave: _Slave, clock: list[float]) -> None:
+    """These are multiples of `STRETCH_S`, whenever the tasks began. So agent and master wake up once for all slaves."""
+    clock[:] = [0.0205, 0.0012]
+    slave.run(abs, *range(40))
+    assert [group.counts for group, _ in slave.sent] == [[7], [14], [15], [4]]
+    assert 0.0205 + 6 * 0.0024 < STRETCH_S < 0.0205 + 7 * 0.0024
+    assert 0.0205 + 20 * 0.0024 < 2 * STRETCH_S < 0.0205 + 21 * 0.0024
 
 
 def test_the_first_result_is_sent_at_once_if_the_agent_has_heard_nothing_for_long(

@@ -39,8 +39,8 @@ class SimulatedStretch(Struct, eq=False):
     def is_due(self) -> bool:
         """Whether the results are sent now. A failure does not wait."""
         *_, (_, _, seconds, failed, _) = self._results
-        patience_s = STRETCH_S if seconds <= SHORT_S else STRETCH_S / 2
-        return failed or self._world.now >= self.silent_from + patience_s
+        every_s = STRETCH_S if seconds <= SHORT_S else STRETCH_S / 2
+        return failed or self._world.now // every_s > self.silent_from // every_s
 
     def waits(self, task: int, attempt: int) -> bool:
         """Whether the result of a task waits here."""
