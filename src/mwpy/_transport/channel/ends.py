@@ -332,19 +332,17 @@ class SlaveEnd:
             BaseException: a task raised it. The values of the tasks before it were appended.
         """
         monotonic = clock.monotonic
-        started, recalls, heard, append, kind = self._started, self._recalls, self._recalls_heard, values.append, None
-        is_plain = True
+        started, recalls, heard, append, plain = self._started, self._recalls, self._recalls_heard, values.append, None
         for started[0], args in enumerate(calls, position):
             if recalls[0] != heard:
                 return
-            value = function(*args) if are_rows else function(args)
-            append(value)
-            if type(value) is not kind:
-                kind = type(value)
-                kinds.add(kind)
-                is_plain = kind in PLAIN
-            if not is_plain and not encode_last():
-                return
+            append(value := function(*args) if are_rows else function(args))
+            if type(value) is not plain:
+                kinds.add(type(value))
+                if type(value) in PLAIN:
+                    plain = type(value)
+                elif not encode_last():
+                    return
             if ends is not None:
                 ends.append(now := monotonic())
                 if now >= until:
