@@ -9,7 +9,7 @@ to the generator any more. Closing cancels the tasks that have not ended.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, repeat
 from operator import index, itemgetter
@@ -200,7 +200,8 @@ class MapRun:
                 arrived = self._arrived() if self.max_failures is None else self._counted()
                 for given in self._in_turn(arrived) if self.ordered else map(_ARRIVED, arrived):
                     if isinstance(given, Stretch):
-                        yield from self._of_stretch(given)
+                        for some in self._parts_of(given):
+                            yield from some
                     else:
                         yield given.value if values else given
             if self.source.error is not None:
@@ -220,15 +221,15 @@ class MapRun:
         slaves = self.access.io.num_slaves if self.access.usable else 0
         return Figures(self._submitted - self._tasks.num_open, total, self._num_failed, slaves, self._num_reused)
 
-    def _of_stretch(self, stretch: Stretch) -> Iterator[Any]:
-        """Give out the values of a stretch, or its results. Read more items meanwhile, if the user is slow."""
+    def _parts_of(self, stretch: Stretch) -> Iterator[Iterable[Any]]:
+        """The values of a stretch, or its results, in parts. Read more items in between, if the user is slow."""
         given = stretch.values if self.values else [*stretch.results(stretch.tag)]
         for start in range(0, len(given), READ_EVERY):
             some = range(start, min(start + READ_EVERY, len(given)))
             if stretch.plain or not self.values:
-                yield from given[some.start : some.stop]
+                yield given[some.start : some.stop]
             else:
-                yield from map(stretch.value_at, some, repeat(stretch.tag))
+                yield map(stretch.value_at, some, repeat(stretch.tag))
             if clock.monotonic() > self._look_at:
                 self._receive(rest=stretch.tag[start + READ_EVERY :])
                 self._read()
