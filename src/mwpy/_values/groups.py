@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
+from operator import ne, sub
 from typing import Any
 
 from mwpy._values.errors import ProtocolError
@@ -67,17 +68,10 @@ def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], 
     count = len(tasks)
     if count and attempts.count(attempts[0]) == count and [*tasks] == [*range(tasks[0], tasks[0] + count)]:
         return [tasks[0]], [count], [attempts[0]]  # the usual case, found quickly
-    firsts: list[int] = []
-    counts: list[int] = []
-    tried: list[int] = []
-    for task, attempt in zip(tasks, attempts, strict=True):
-        if firsts and task == firsts[-1] + counts[-1] and attempt == tried[-1]:
-            counts[-1] += 1
-        else:
-            firsts.append(task)
-            counts.append(1)
-            tried.append(attempt)
-    return firsts, counts, tried
+    steps, others = [0, *map(sub, tasks[1:], tasks)], [True, *map(ne, attempts[1:], attempts)]
+    starts = [at for at, step, other in zip(range(count), steps, others, strict=False) if other or step != 1]
+    counts = [*map(sub, [*starts[1:], count], starts)]
+    return [tasks[at] for at in starts], counts, [attempts[at] for at in starts]
 
 
 def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tuple[Results, list[Buffer]]:
