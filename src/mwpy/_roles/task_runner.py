@@ -66,6 +66,7 @@ MEASURE_S = 0.02
 
 CODEC = Codec()
 
+_NO_KEYWORDS: dict[str, Any] = {}
 _NO_STATE: Sequence[Buffer] = ()
 
 
@@ -229,7 +230,7 @@ class TaskRunner:
             args = kwargs = value = result = large = None
             kind = VALUE
             try:
-                args, kwargs = load(call, buffers)
+                args, kwargs = (call, _NO_KEYWORDS) if type(call) is list else load(call, buffers)
                 running.began = began = monotonic()
                 value = function(*args, **kwargs)
                 ended = monotonic()
