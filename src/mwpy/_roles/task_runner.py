@@ -217,8 +217,7 @@ class TaskRunner:
         journal = end.journal
         dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
         note = journal.add
-        seeded = seed_of(span.calls[0]) is not None  # the tasks of a span have the same policy
-        load = _loads_seeded if seeded else loads_call
+        load = loads_call if seed_of(span.calls[0]) is None else _loads_seeded  # a span has one policy
         ran = 0
         tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
         for task_id, position, call, buffers in tasks:
