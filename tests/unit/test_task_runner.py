@@ -323,10 +323,17 @@ def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:
     [
         (2, [0.0], [2]),
         (0, [0.0] * 5 + [1.0], [3]),
-        (0, [0.0, 0.001, 0.001, 0.002, 0.002, 0.02, 0.02], [3]),
-        (0, [0.0, 0.02, 0.02, 0.021, 0.022, 0.023, 0.024, 0.025], [1]),
+        (0, [0.0, 0.001, 0.001, 0.002, 0.019, 0.021, 0.021], [3]),
+        (0, [0.0, 0.008, 0.008, 0.016, 0.016, 0.016, 0.017], [2]),
+        (0, [0.0, 0.03, 0.03, 0.031, 0.032, 0.033, 0.034, 0.035], [1]),
     ],
-    ids=["a group is full", "a task took long", "10 ms are over", "after each sending, 10 ms begin again"],
+    ids=[
+        "a group is full",
+        "a task took long",
+        "20 ms are over",
+        "another task like the last one would take too long",
+        "after each sending, 20 ms begin again",
+    ],
 )
 def test_results_are_gathered_until_they_are_due(
     end: _End, clock: list[float], group: int, moments: list[float], sent: list[int]

@@ -351,7 +351,7 @@ class SimulatedSlave:
                 unread = journal.results[journal.num_read :]
                 assert result not in unread, f"the result of task {task} waits in slave {self.number}"
 
-        is_due = self._world.now > self._send_by or self._world.random.random() < 0.3
+        is_due = self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
         if self._stretch.is_due() if in_stretch else is_due:
             self._send()
         elif in_stretch:

@@ -34,8 +34,9 @@ from mwpy._values import messages
 
 __all__ = ["AGAIN_S", "CHECK_S", "EXIT_S", "KILLED_TOO_S", "LATE_S", "SILENT_S", "Watch"]
 
-SILENT_S = 0.025
-"""The journal of a busy slave is read after this many seconds of silence: half of the time that a result may wait."""
+SILENT_S = 0.03
+"""The journal of a busy slave is read after this many seconds of silence. A result waits for at most this time and the
+time for which a slave gathers results."""
 
 LATE_S = 0.04
 """The same while it runs tasks of portions. It sends their results itself before that, unless a task takes long."""
