@@ -67,7 +67,6 @@ MEASURE_S = 0.02
 
 CODEC = Codec()
 
-_NO_KEYWORDS: dict[str, Any] = {}
 _NO_STATE: Sequence[Buffer] = ()
 
 
@@ -230,7 +229,7 @@ class TaskRunner:
             args = kwargs = value = result = large = None
             kind = VALUE
             try:
-                args, kwargs = (call, _NO_KEYWORDS) if type(call) is list else load(call, buffers)
+                args, kwargs = (call, {}) if type(call) is list else load(call, buffers)
                 running.began = began = monotonic()
                 value = function(*args, **kwargs)
                 ended = monotonic()
