@@ -351,7 +351,11 @@ class SimulatedSlave:
                 unread = journal.results[journal.num_read :]
                 assert result not in unread, f"the result of task {task} waits in slave {self.number}"
 
-        if self._stretch.is_due() if in_stretch else self._is_due():
+        if in_stretch:
+            is_due = self._stretch.is_due()
+        else:
+            is_due = self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
+        if is_due:
             self._send()
         elif in_stretch:
             self._world.after(GIVEN_BACK_S, partial(_check_given_back, self, task, attempt))
@@ -361,10 +365,6 @@ class SimulatedSlave:
             self._send()
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
-
-    def _is_due(self) -> bool:
-        """Whether the results in the journal are sent now: sometimes earlier than necessary."""
-        return self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
 
     def _sends_now(self) -> bool:
         """Whether it sends its results at the moment when the agent reads them."""
