@@ -129,7 +129,9 @@ class _Io:
 
 
 @pytest.fixture
-def io() -> _Io:
+def io(monkeypatch: pytest.MonkeyPatch) -> _Io:
+    """In these tests, a pause of the machine makes no portion smaller, and ends no reading of items."""
+    monkeypatch.setattr(map_run, "READ_S", PATIENCE_S)
     return _Io()
 
 
@@ -506,9 +508,8 @@ def test_values_of_portions_are_unpickled_when_they_are_given_out(io: _Io, inbox
     assert (caught.value.item, caught.value.task_id) == ((3,), 3)
 
 
-def test_the_io_thread_is_woken_for_the_last_items(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_io_thread_is_woken_for_the_last_items(io: _Io, inbox: Inbox) -> None:
     """An iterable may end with a portion that is not full."""
-    monkeypatch.setattr(map_run, "READ_S", PATIENCE_S)  # a pause of the machine makes no portion smaller
     values = _portions(inbox, [1, 2])
     assert io.link.wakes == 2
     values.close()
@@ -601,11 +602,8 @@ def _fail_in(results: Generator[Result[int], None, None]) -> None:
 
 @pytest.mark.parametrize("close", [lambda results: results.close(), _fail_in, lambda results: None])
 @pytest.mark.parametrize("begun", [False, True])
-def test_closing_a_map_cancels_its_tasks(
-    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, close: Close, begun: bool
-) -> None:
+def test_closing_a_map_cancels_its_tasks(io: _Io, inbox: Inbox, close: Close, begun: bool) -> None:
     """It is closed by `close`, by an exception, or because nobody refers to it, also before the first result."""
-    monkeypatch.setattr(map_run, "READ_S", PATIENCE_S)  # the call reads as many items as fit
     io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x01", (), "another")
     results = _results(io, inbox, count())
     last = io.submissions.total
