@@ -205,6 +205,8 @@ class Members:
         """Slaves in state IDLE; the longest idle is first."""
         self.hungry: dict[SlaveId, ConnectedSlave] = {}
         """Busy slaves that may have room for more tasks; the dispatch removes those that have none."""
+        self.special: dict[SlaveId, ConnectedSlave] = {}
+        """Slaves whose kind is not UNORDERED."""
         self.pace: dict[int, float] = {}
         """How long a task of each algorithm takes, in seconds, over all slaves."""
         self.excluded: dict[str, str] = {}
@@ -257,7 +259,11 @@ class Members:
 
     def _slave_changed(self, record: records.SlaveChanged) -> None:
         slave, state = self.slaves[record.sid], record.state
-        slave.kind = record.kind
+        if record.kind is not slave.kind:
+            slave.kind = record.kind
+            self.special.pop(slave.sid, None)
+            if slave.kind is not _UNORDERED:
+                self.special[slave.sid] = slave
         if state is slave.state:
             return
         if (slave.state, state) not in _STEPS:
@@ -275,6 +281,8 @@ class Members:
         sid, agent = record.sid, self.agents[record.agent]
         slave = ConnectedSlave(sid, agent, record.number, record.kind, self.held[sid], refused=dict(agent.refused))
         self.slaves[sid] = agent.slaves[record.number] = slave
+        if slave.kind is not _UNORDERED:
+            self.special[sid] = slave
 
     def _slave_ended(self, record: records.SlaveEnded) -> None:
         slave = self.slaves.pop(record.sid, None)
@@ -282,6 +290,7 @@ class Members:
             slave.state = _S.GONE if slave.state is _S.SHUTTING_DOWN else _S.LOST
             self.idle.pop(slave.sid, None)
             self.hungry.pop(slave.sid, None)
+            self.special.pop(slave.sid, None)
             del slave.agent.slaves[slave.number]
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
@@ -332,7 +341,8 @@ class Members:
 
     def coming(self) -> int:
         """How many of the slaves that the agents have announced are not ready yet."""
-        return sum(agent.coming for agent in self.agents.values())
+        there = (agent for agent in self.agents.values() if not (agent.leaving or agent.is_away))
+        return sum(agent.announced - len(agent.slaves) for agent in there)
 
     def jobs(self) -> dict[str, int]:
         """Each connected job of a batch system, and how many of its slaves are in use.
@@ -359,6 +369,7 @@ class Members:
                 assert not slave.agent.is_away, f"{slave.sid} is {state.value}, but its agent is away"
                 assert (state is _BUSY) == bool(slave.held.spans), f"{slave.sid} is {state.value}"
             assert slave.sid not in self.hungry or state is _BUSY, f"{slave.sid} is hungry"
+            assert (slave.kind is not _UNORDERED) == (slave.sid in self.special), f"{slave.sid} is {slave.kind.value}"
             assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not at its agent"
             assert self.held[slave.sid] is slave.held, f"{slave.sid} has other tasks than the taskjar says"
         assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
