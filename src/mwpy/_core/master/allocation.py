@@ -34,8 +34,8 @@ OVERHEAD_S = 5e-6
 STRETCH_OVERHEAD_S = 5e-7
 """The same for a task of a stretch."""
 
-LEAST_S = 0.0002
-"""Seconds of work in a message, if there are enough tasks. A message costs master and agent together about as much."""
+LEAST_S = 0.0005
+"""Seconds of work in a message, if there are enough tasks. A message costs master and agent together a third of it."""
 
 MAX_GROUP_TASKS = 1000
 """Largest number of tasks in one message. More would not make a task cheaper, and would delay the first result."""
