@@ -24,7 +24,7 @@ IDLE_S = 20.0
 RATE_S = 10.0
 
 WINDOW = 100
-"""How many tasks an agent has on average."""
+"""How many tasks there are for each agent that have not ended, at agents and in the master."""
 
 RAMP_TASKS = 3 * WINDOW
 """The rate is measured after this number of tasks for each agent. At first, each agent has one task, because its
@@ -49,8 +49,8 @@ def idle_share(mw: mwpy.Master) -> float:
     return (time.process_time() - used) / (time.monotonic() - began)
 
 
-def finish(mw: mwpy.Master, least: int, least_s: float) -> float:
-    """Run tasks until `least` of them have finished and `least_s` seconds are over.
+def finish(mw: mwpy.Master, window: int, least: int, least_s: float) -> float:
+    """Run tasks, `window` at a time, until `least` of them have finished and `least_s` seconds are over.
 
     Returns:
         How many finished in a second.
@@ -58,7 +58,7 @@ def finish(mw: mwpy.Master, least: int, least_s: float) -> float:
     finished = 0
     began = time.monotonic()
     while (seconds := time.monotonic() - began) < least_s or finished < least:
-        for number in range(mw.upto_target_number()):
+        for number in range(window - mw.num_runnable_tasks()):
             mw.submit(nothing.task(number))
         mw.loop()
         finished += len(mw.results())
@@ -67,9 +67,8 @@ def finish(mw: mwpy.Master, least: int, least_s: float) -> float:
 
 def rate(mw: mwpy.Master, agents: int) -> float:
     """Return tasks per second, when all agents have had tasks. The time before this does not count."""
-    mw.set_target_number(WINDOW * agents)
-    finish(mw, RAMP_TASKS * agents, 0.0)
-    return finish(mw, 0, RATE_S)
+    finish(mw, WINDOW * agents, RAMP_TASKS * agents, 0.0)
+    return finish(mw, WINDOW * agents, 0, RATE_S)
 
 
 @mwpy.master_algorithm
