@@ -156,12 +156,13 @@ def test_short_items_do_not_wait_for_a_long_one_in_their_portion(mw: mwpy.Master
     assert list(values) == [0]
 
 
-def test_an_item_of_a_portion_that_kills_its_slave_is_charged_alone(mw: mwpy.Master) -> None:
-    """All others have a result each, in order."""
+@pytest.mark.parametrize("harm", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os.closerange(3, 1000)])
+def test_an_item_of_a_portion_that_harms_its_slave_is_charged_alone(mw: mwpy.Master, harm: Callable[[], None]) -> None:
+    """All others have a result each, in order. A slave without a connection notices it only after further items."""
 
     def work(number: int) -> int:
         if number == 1000:
-            os.kill(os.getpid(), signal.SIGKILL)
+            harm()
         return 1 // (number - 2000)
 
     results = [*mw.map_results(work, range(FEW), ordered=True)]

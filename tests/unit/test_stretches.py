@@ -40,6 +40,7 @@ class _Slave:
         self.recalled_at = 0
         """The position of the first task that must not start; 0 if there is none."""
         self.goes_on = True
+        self.attempt = 1
         self.clock = clock
         self.stretches = Stretches(7, LIMIT, Codec(), self._send, self._look)
 
@@ -88,7 +89,8 @@ class _Slave:
     ) -> int:
         """Run a task for each argument. The first has the id `first` and the position `first` - 10."""
         count, position = len(arguments), first - 10
-        span = WaitingTasks(first, count, 2, position, algorithm, None, False, arguments, (), (), (), ARGUMENTS)
+        numbers = first, count, self.attempt, position, algorithm
+        span = WaitingTasks(*numbers, None, False, arguments, (), (), (), ARGUMENTS)
         return self.stretches.run(self.run_each, function, span, most)
 
     def results(self) -> dict[int, Any]:
@@ -125,7 +127,7 @@ def test_the_results_of_short_tasks_are_one_message_with_one_time(slave: _Slave,
     clock[:] = [0.0, 1e-6]
     assert slave.run(abs, *range(-100, 0)) == 100
     [(group, _)] = slave.sent
-    assert (group.tasks, group.counts, group.attempts, group.plain) == ([11], [100], [2], True)
+    assert (group.tasks, group.counts, group.attempts, group.plain) == ([11], [100], [1], True)
     assert group.seconds == [pytest.approx(7e-6)], "blocks of 1, 2, 4 and so on"
     assert slave.results() == {11 + place: 100 - place for place in range(100)}
 
@@ -137,6 +139,15 @@ def test_tasks_that_are_not_short_are_timed_one_by_one(slave: _Slave, clock: lis
     times = [seconds for group, _ in slave.sent for seconds in group.seconds]
     assert times == [pytest.approx(25e-6)] * 5
     assert [task for task, _ in slave.looked] == [11, 13, 14, 15]
+
+
+def test_in_a_later_attempt_each_task_is_looked_at(slave: _Slave) -> None:
+    """One of them may have closed the connection of its slave. Then the others must not be charged."""
+    slave.attempt = 2
+    assert slave.run(abs, *range(5)) == 5
+    assert [task for task, _ in slave.looked] == [*range(11, 16)]
+    [(group, _)] = slave.sent
+    assert group.attempts == [2]
 
 
 def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:

@@ -107,6 +107,9 @@ class _End:
             return False
         return True
 
+    def is_open(self) -> bool:
+        return not self.eof
+
     def start_timed(self, position: int) -> bool:
         self.timed.append(position)
         return self.start(position)

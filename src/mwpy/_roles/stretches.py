@@ -160,7 +160,8 @@ class Stretches(Struct, eq=False):
                 self.flush(large)
                 gathered = self._begin(span)
             is_timed = now - began > count * TIMED_S
-            block = min(2 * block, MAX_BLOCK) if now - began < BLOCK_S else max(1, block // 2)
+            if span.attempt == 1:  # else one of the tasks may have harmed its slave, and `look` comes after each
+                block = min(2 * block, MAX_BLOCK) if now - began < BLOCK_S else max(1, block // 2)
         if ran < len(calls):  # tasks were recalled, or the agent is gone
             self.flush()
         return ran

@@ -266,7 +266,7 @@ class TaskRunner:
         if isinstance(error, EndIsNear):
             _give_up(self, self._end, task_id, error)
         self._tasks.began = monotonic()  # of the next task
-        return not self._end.eof
+        return self._end.is_open()
 
     def _refuse(self, span: WaitingTasks) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""

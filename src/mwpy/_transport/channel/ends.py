@@ -348,6 +348,14 @@ class SlaveEnd:
                 if now >= until:
                     return
 
+    def is_open(self) -> bool:
+        """Whether this process still has the stream: a task may have closed or replaced its descriptor."""
+        try:
+            self._stream.getpeername()
+        except OSError as error:
+            self._fail(error)
+        return not self.eof
+
     @property
     def position(self) -> int:
         """Position of the task that was started last; 0 if none."""
