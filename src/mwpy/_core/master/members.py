@@ -340,7 +340,10 @@ class Members:
         del self.excluded[record.host]
 
     def coming(self) -> int:
-        """How many of the slaves that the agents have announced are not ready yet."""
+        """How many of the slaves that the agents have announced are not ready yet.
+
+        This is the sum of `ConnectedAgent.coming`, without a call for each of thousands of agents.
+        """
         there = (agent for agent in self.agents.values() if not (agent.leaving or agent.is_away))
         return sum(agent.announced - len(agent.slaves) for agent in there)
 
