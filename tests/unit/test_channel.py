@@ -567,3 +567,12 @@ def test_a_frame_for_which_there_is_no_memory_is_a_protocol_error() -> None:
         receive(agent, 1)
     slave.close()
     agent.close()
+
+
+def test_a_slave_notices_that_a_task_has_closed_its_descriptor(ends: Ends) -> None:
+    _, slave = ends
+    assert slave.is_open()
+    assert not slave.was_closed
+    os.close(slave._stream.fileno())
+    assert not slave.is_open()
+    assert slave.was_closed
