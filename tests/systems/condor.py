@@ -87,7 +87,7 @@ class CondorPool(System):
         tree(SUITE, "minicondor", "procps")
         run(["usermod", "-R", self._root, "-u", CONDOR_UID, "condor"])
         self.add_users(self._root / "etc")
-        for path in self._settings.glob("5*-tests"):
+        for path in self._settings.glob("[56]*-tests"):
             path.unlink()
         (self._settings / "50-tests").write_text(CONFIGURATION)
         shutil.copy("/etc/hosts", self._root / "etc" / "hosts")
