@@ -191,13 +191,23 @@ def test_an_agent_that_comes_back_too_late_joins_again_as_a_new_one(core: AgentC
     assert (core.leaving, core.departure.comes_back, core.departure.was_stopped) == (True, True, False)
 
 
-def test_an_agent_that_was_stopped_and_comes_back_too_late_says_so(core: AgentCore) -> None:
-    core.handle(Resumed(90.0), 1.0)
+@pytest.mark.parametrize(
+    ("resumed_at", "again_at", "stopped"),
+    [(0.0, 2.0, True), (0.0, 90.0, True), (-31.0, 2.0, False), (80.0, 90.0, True)],
+)
+def test_an_agent_that_was_stopped_and_comes_back_too_late_says_so(
+    core: AgentCore, resumed_at: float, again_at: float, stopped: bool
+) -> None:
+    """It does not matter how long it has looked for its master. A stop long before the connection ended does not
+    count."""
+    core.handle(Resumed(90.0), min(resumed_at, 1.0))
     core.handle(Disconnected("it broke"), 1.0)
-    now = until_asked(core)
-    core.handle(AddressesFound(["a"]), now)
-    core.handle(heard(messages.Refused("too late", again=True)), now)
-    assert (core.departure.comes_back, core.departure.was_stopped) == (True, True)
+    if resumed_at > 1.0:
+        core.handle(Resumed(70.0), resumed_at)
+    core.decide(again_at)
+    core.handle(AddressesFound(["a"]), again_at)
+    core.handle(heard(messages.Refused("too late", again=True)), again_at)
+    assert (core.departure.comes_back, core.departure.was_stopped) == (True, stopped)
 
 
 def test_an_agent_that_is_refused_while_it_is_back_does_not_look_for_its_master_again(core: AgentCore) -> None:

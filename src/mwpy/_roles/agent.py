@@ -29,6 +29,7 @@ from mwpy._roles.session_link import SessionLink
 from mwpy._roles.slave_command import NewTemplate, SlaveCommand
 from mwpy._roles.slave_launcher import Launcher
 from mwpy._roles.slave_processes import SlaveProcesses
+from mwpy._roles.stop_detector import StopDetector
 from mwpy._system import clock, forks, memory, packages
 from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
@@ -53,9 +54,6 @@ FAREWELL_S = 1.0
 
 ANSWER_S = 0.1
 """Seconds between two questions for the addresses of the master, which are found out in the background."""
-
-LATE_S = 1.0
-"""An agent that is later than this, in seconds, was stopped."""
 
 LINGER_S = 1.0
 """Seconds for sending the last messages to the master."""
@@ -189,6 +187,7 @@ class Agent:
         self._processes = SlaveProcesses(core, edges, self._link, self._slaves, self._watched)
         self._signals_fd = edges.signals.fileno()
         self._link.watch(self._signals_fd)
+        self.stops = StopDetector(edges.clock, core)
 
     def begin(self) -> ExitCode | None:
         """Greet the master; call this once, before the first iteration."""
@@ -202,12 +201,9 @@ class Agent:
         Returns:
             The exit code; None as long as the agent stays.
         """
-        before = self._clock.monotonic()
-        timeout_s = self.timeout(before)
+        timeout_s = self.timeout(self.stops.look())
         link_events, received, ready = self._link.poll(timeout_s)
-        now = self._clock.monotonic()
-        if now > before + timeout_s + LATE_S:
-            self._core.handle(events.Resumed(now - before - timeout_s), now)
+        now = self.stops.look(timeout_s)
         for frames in received:
             self._hear_master(frames, now)
         for event in link_events:
@@ -431,7 +427,7 @@ class Agent:
         if self._is_intact(slave, now):
             channel = slave.channel
             facts = channel.started, channel.began, channel.journal.count(slave.number), self._watched.unfinished(slave)
-            later = self._clock.monotonic()  # the slave may have started the task after `now`
+            later = self.stops.look()  # the slave may have started the task after `now`
             self._core.handle(events.MemoryRead(slave.number, *facts), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:

@@ -79,14 +79,16 @@ class Departure:
         """This process was stopped for some seconds."""
         self._resumed_at, self._stopped_s = now, stopped_s
 
-    def disconnected(self, reason: str, now: float, *, again: bool = False) -> None:
+    def disconnected(self, reason: str, ended_at: float, now: float, *, again: bool = False) -> None:
         """Leave. If this process was stopped for long, the master has given it up, and it comes back as another one.
 
         Args:
+            ended_at: when the connection ended. The agent may have looked for its master since then.
             again: whether it comes back in any case.
         """
         timeout_s = self._state.settings.client_timeout_s
-        self.was_stopped = self._stopped_s > timeout_s / 2 and now < self._resumed_at + timeout_s
+        noticed_at = ended_at if ended_at >= self._resumed_at else now
+        self.was_stopped = self._stopped_s > timeout_s / 2 and noticed_at < self._resumed_at + timeout_s
         self.comes_back = self.code is None and (self.was_stopped or again)
         if self.comes_back and self.was_stopped:
             reason = f"this agent was stopped for {self._stopped_s:.0f} s, and starts again"

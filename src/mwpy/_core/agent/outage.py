@@ -114,7 +114,7 @@ class Outage(Struct, eq=False):
         """Look for the master, unless the agent has no session or leaves anyway."""
         self._short = self._short + 1 if now < self._back_at + SHORT_S else 0
         if not self.has_session or self._departure.code is not None or self._short >= SHORT_MAX:
-            self._departure.disconnected(reason, now)
+            self._departure.disconnected(reason, now, now)
             return
         self._reason, self._since, self._rounds = reason, now, 0
         returns_s = self._state.settings.hello.returns_s
@@ -169,8 +169,9 @@ class Outage(Struct, eq=False):
         Args:
             again: whether it joins again as a new agent.
         """
+        ended_at = now if self.is_over else self._since
         self.stop()
-        self._departure.disconnected(reason, now, again=again)
+        self._departure.disconnected(reason, ended_at, now, again=again)
 
     def decide(self, now: float) -> None:
         """End a phase that is due."""
