@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from random import Random
+from random import Random, gauss
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.random import normal
 from tests.integration.apps.stage import PATIENCE_S, Stage, until
 
 import mwpy
@@ -546,6 +547,13 @@ def test_slaves_draw_different_numbers_although_their_script_seeds_the_generator
     assert run.end() == 0, run.err
     [one, other] = run.report
     assert not {*one} & {*other}
+
+
+def test_slaves_draw_different_numbers_although_the_function_has_a_method_of_a_generator() -> None:
+    """Such a method is what `from random import gauss` gives."""
+    with mwpy.local_master(slaves=2) as mw:
+        drawn = [*mw.starmap(gauss, [(0.0, 1.0)] * 50), *mw.map(lambda _: normal(), range(50))]
+    assert len({*drawn}) == 100
 
 
 def test_the_slaves_of_a_local_master_end_with_it() -> None:

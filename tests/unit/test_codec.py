@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import pickle
+import random
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -362,6 +363,28 @@ def test_functions_are_sent_by_value_with_their_closures() -> None:
         return x + step
 
     assert loads_function(CODEC.dumps_function(add, "add"))(4) == 7
+
+
+@pytest.mark.parametrize("draw", [random.gauss, random.random, np.random.normal, np.random.randint], ids=repr)
+def test_a_function_by_value_draws_from_the_generator_that_each_process_shares(draw: Callable[..., object]) -> None:
+    """A copy of its state would give the same numbers in all slaves, as after `from random import gauss`."""
+    generators: dict[type, None] = {}
+    loaded = loads_function(CODEC.dumps_function(lambda: draw, "draw", None, generators))()
+    assert (loaded.__self__, loaded.__name__, generators) == (draw.__self__, draw.__name__, {})  # type: ignore[attr-defined]
+
+
+class _OwnRandom(random.Random):
+    """A generator of the user."""
+
+
+@pytest.mark.parametrize(
+    "made", [random.Random(1), _OwnRandom(1), np.random.default_rng(1), np.random.RandomState(1)], ids=repr
+)
+def test_a_generator_that_a_function_by_value_takes_along_is_named(made: object) -> None:
+    """What it is made of is named after it."""
+    generators: dict[type, None] = {}
+    CODEC.dumps_function(lambda: made, "draw", None, generators)
+    assert [*generators][:1] == [type(made)]
 
 
 def test_a_function_with_a_closure_that_cannot_be_pickled_is_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import random
 import threading
 import warnings
 import weakref
@@ -775,6 +776,21 @@ def test_an_algorithm_by_value_is_what_its_pickle_says_at_each_use() -> None:
     assert [loads_function(each.record.packed)() for each in (defined, changed)] == [7, 8]
     assert (definitions.define(prepared), prepared.function) == (defined, first)
     assert not definitions.known
+
+
+def test_a_notice_says_that_all_slaves_would_draw_the_same_numbers() -> None:
+    """It names the function and the generator."""
+    notices: list[str] = []
+    definitions = Definitions(Codec(), main_by_value=False, notice=notices.append)
+    generator = random.Random(1)
+
+    def draw(_: int) -> float:
+        return generator.gauss(0.0, 1.0)
+
+    definitions.define(algorithm_of(draw))
+    definitions.define(algorithm_of(lambda: random.random()))
+    [text] = notices
+    assert "draw refers to a random number generator (Random): each slave gets a copy" in text
 
 
 def test_an_algorithm_by_value_that_nobody_keeps_gets_another_number() -> None:

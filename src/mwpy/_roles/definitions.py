@@ -75,6 +75,8 @@ class Definitions(Struct, eq=False):
     """What notices edited modules; None in a script."""
     with_code: Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined] | None = None
     """Adds the digest of the code to a definition; None without a run database."""
+    notice: Callable[[str], object] | None = None
+    """Tells the user a text once; None if there is no user."""
     numbers: Iterator[int] = field(default_factory=count)
     known: dict[Algorithm, Defined] = field(default_factory=dict)
     """The algorithms that travel by name."""
@@ -162,10 +164,13 @@ class Definitions(Struct, eq=False):
     def _by_pickle(self, algorithm: Algorithm) -> Defined:
         """Pickle an algorithm, and return the definition with this pickle."""
         references: dict[Reference, None] = {}
-        packed = self.codec.dumps_function(algorithm.function, algorithm.name, references)
+        generators: dict[type, None] = {}
+        packed = self.codec.dumps_function(algorithm.function, algorithm.name, references, generators)
         digest = hashlib.sha256(packed).hexdigest()[:DIGEST_DIGITS]
         known = self._digests.get(digest)
         if known is None:
+            if generators and self.notice is not None:
+                self.notice(_copies(algorithm.name, next(iter(generators))))
             shares = [_captured(each, algorithm.name) for each in references]
             known = self._digests[digest] = self._number(algorithm, "", digest, packed, shares)
         return known
@@ -187,6 +192,14 @@ class Definitions(Struct, eq=False):
         if self.with_code is not None:
             record = self.with_code(record, algorithm.function)
         return Defined(record, shares)
+
+
+def _copies(name: str, generator: type) -> str:
+    """Say that all slaves would draw the same random numbers."""
+    return (
+        f"{name} refers to a random number generator ({generator.__qualname__}): each slave gets a copy, and all "
+        f"copies give the same numbers. Make it in the task, for example from mwpy.task_seed()"
+    )
 
 
 def _captured(reference: Reference, name: str) -> SharedObject:

@@ -61,8 +61,12 @@ class MasterParts(Struct, frozen=True, eq=False):
         OWN_CODE.remember()
         settings = access.io.core.state.settings
         watch = CodeWatch(access, only_here=settings.only_here) if main_by_value and is_interactive() else None
-        keys, with_code = _keys_of(access) if access.io.submissions.keyed else (None, None)
-        definitions = Definitions(codec, main_by_value, watch, with_code, numbers=access.io.algorithm_numbers)
+
+        def notice(text: str) -> None:
+            access.io.command(Tell(text))
+
+        keys, with_code = _keys_of(notice) if access.io.submissions.keyed else (None, None)
+        definitions = Definitions(codec, main_by_value, watch, with_code, notice, access.io.algorithm_numbers)
         inbox = Inbox(access, settings, failed or calls_of_newest_master())
         terms = TermsOf(definitions, for_all, codec, keys is not None)
         held = HeldResults(access, inbox)
@@ -72,10 +76,9 @@ class MasterParts(Struct, frozen=True, eq=False):
         return cls(access, codec, definitions, terms, inbox, held, cell, keys)
 
 
-def _keys_of(access: Access) -> tuple[TaskKeys, Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined]]:
+def _keys_of(
+    notice: Callable[[str], None],
+) -> tuple[TaskKeys, Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined]]:
     from mwpy._roles.task_keys import TaskKeys, with_code  # only here, because it loads what compares code
-
-    def notice(text: str) -> None:
-        access.io.command(Tell(text))
 
     return TaskKeys(notice), partial(with_code, notice=notice)

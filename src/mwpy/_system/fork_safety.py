@@ -46,6 +46,7 @@ from mwpy._system import clock
 from mwpy._system.forks import count_children
 from mwpy._system.memory import read
 from mwpy._system.modules import is_of_user
+from mwpy._system.randomness import generator_kinds, is_without_state, shared_generators
 
 __all__ = ["why_threads_or_gpu", "why_unsafe"]
 
@@ -78,25 +79,11 @@ GENERATOR = (
 DIRECTORY = f"a temporary directory: the first slave that ends would delete it for all. Make it in the task, {SPAWN}"
 LOCK = f"a lock of multiprocessing: all slaves would share it. Make it in the task, {SPAWN}"
 
-NOT_COPIED = (
-    ("random", "Random", GENERATOR),
-    ("numpy.random", "Generator", GENERATOR),
-    ("numpy.random", "RandomState", GENERATOR),
-    ("numpy.random", "BitGenerator", GENERATOR),
-    ("numpy.random", "SeedSequence", GENERATOR),
-    ("torch", "Generator", GENERATOR),
+OTHERS = (
     ("tempfile", "TemporaryDirectory", DIRECTORY),
     ("multiprocessing.synchronize", "SemLock", LOCK),
 )
-"""Module, name and reason of each type whose objects must not be copied."""
-
-HARMLESS = (
-    ("random", "_inst"),
-    ("numpy.random.mtrand", "_rand"),
-    ("torch", "default_generator"),
-    ("random", "SystemRandom"),
-)
-"""The shared generators, which are seeded again in each fork, and a type of generators without a state."""
+"""Module, name and reason of each type, besides generators, whose objects must not be copied."""
 
 
 def why_unsafe(own_fds: Iterable[int]) -> str:
@@ -189,9 +176,8 @@ def _in_variables() -> str:
     modules = list(_modules())
     names = {module.__name__ for module in modules}
     globals_of_modules = {id(vars(module)) for module in list(sys.modules.values()) if type(module) is types.ModuleType}
-    exceptions = _exceptions()
-    seen: dict[int, object] = {id(found): found for found in exceptions}
-    reasons = _Reasons(_kinds(), exceptions)
+    seen: dict[int, object] = {id(each.generator): each.generator for each in shared_generators()}
+    reasons = _Reasons(_kinds())
     level = [(value, f"{name} in {each.__name__}") for each in modules for name, value in list(vars(each).items())]
     for _ in range(LEVELS):
         found: list[tuple[object, str]] = []
@@ -212,7 +198,6 @@ class _Reasons(Struct, eq=False):
     """Finds out why objects of a type must not be copied."""
 
     kinds: list[tuple[type, str]]
-    harmless: list[object]
     _known: dict[int, str] = field(default_factory=dict)
     """By the id of each type, because a metaclass of the user can have its own comparison."""
 
@@ -221,22 +206,14 @@ class _Reasons(Struct, eq=False):
         reason = self._known.get(id(kind))
         if reason is None:
             found = (why for forbidden, why in self.kinds if issubclass(kind, forbidden))
-            reason = "" if any(each is kind for each in self.harmless) else next(found, "")
-            self._known[id(kind)] = reason
+            reason = self._known[id(kind)] = "" if is_without_state(kind) else next(found, "")
         return reason
 
 
 def _kinds() -> list[tuple[type, str]]:
-    found = [(_loaded(module, name), reason) for module, name, reason in NOT_COPIED]
-    return [(kind, reason) for kind, reason in found if isinstance(kind, type)]
-
-
-def _exceptions() -> list[object]:
-    return [found for module, name in HARMLESS if (found := _loaded(module, name)) is not None]
-
-
-def _loaded(module: str, name: str) -> object:
-    return getattr(sys.modules.get(module), name, None)
+    loaded = [(getattr(sys.modules.get(module), name, None), reason) for module, name, reason in OTHERS]
+    others = [(kind, reason) for kind, reason in loaded if isinstance(kind, type)]
+    return [*((kind, GENERATOR) for kind in generator_kinds()), *others]
 
 
 def _parts(value: Any, names: set[str], globals_of_modules: set[int]) -> list[object]:

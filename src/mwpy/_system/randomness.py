@@ -1,7 +1,10 @@
-"""The random generators that Python and NumPy share between all code of a process.
+"""Random number generators: those that all code of a process shares, and those that the user's code makes.
 
-Many scripts seed them while they are loaded, for example with `random.seed(1)`. All slaves load the script. So without
-this module, they would all draw the same numbers, and a thousand samples would be a few samples, repeated.
+Many scripts seed the shared ones while they are loaded, for example with `random.seed(1)`. All slaves load the script.
+So without this module, they would all draw the same numbers, and a thousand samples would be a few samples, repeated.
+The same would happen if a function took a shared generator with it, as after `from random import gauss`.
+
+mwpy does not know how the user's own generators should be seeded. It only says that all copies give the same numbers.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["reseed", "undisturbed"]
+__all__ = ["generator_kinds", "is_without_state", "reseed", "shared_generators", "undisturbed"]
 
 _GENERATORS = {
     "random": ("getstate", "setstate"),
@@ -19,6 +22,50 @@ _GENERATORS = {
     "torch": ("get_rng_state", "set_rng_state"),
 }
 """The modules with a shared generator, and their functions that read and restore its state."""
+
+
+class SharedGenerator(NamedTuple):
+    """A generator that all code of a process shares."""
+
+    generator: object
+    module: str
+    name: str
+    """Its variable in this module."""
+
+
+_KINDS = (
+    ("random", "Random"),
+    ("numpy.random", "Generator"),
+    ("numpy.random", "RandomState"),
+    ("numpy.random", "BitGenerator"),
+    ("numpy.random", "SeedSequence"),
+    ("torch", "Generator"),
+)
+"""Module and name of the types of generators."""
+
+_SHARED = (("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator"))
+"""Module and name of the shared generators: those that `reseed` seeds."""
+
+
+def generator_kinds() -> tuple[type, ...]:
+    """Return the types of generators whose modules are loaded."""
+    found = (_loaded(module, name) for module, name in _KINDS)
+    return tuple(kind for kind in found if isinstance(kind, type))
+
+
+def is_without_state(kind: type) -> bool:
+    """Whether generators of a type ask the operating system for each number."""
+    return kind is _loaded("random", "SystemRandom")
+
+
+def shared_generators() -> list[SharedGenerator]:
+    """Return the shared generators whose modules are loaded."""
+    found = [SharedGenerator(_loaded(module, name), module, name) for module, name in _SHARED]
+    return [each for each in found if each.generator is not None]
+
+
+def _loaded(module: str, name: str) -> object:
+    return getattr(sys.modules.get(module), name, None)
 
 
 def reseed() -> None:

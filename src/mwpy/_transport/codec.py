@@ -328,12 +328,17 @@ class Codec(Struct, frozen=True):
             ) from error
 
     def dumps_function(
-        self, function: Callable[..., Any], name: str, references: dict[Reference, None] | None = None
+        self,
+        function: Callable[..., Any],
+        name: str,
+        references: dict[Reference, None] | None = None,
+        generators: dict[type, None] | None = None,
     ) -> bytes:
         """Pickle a function by value.
 
         Args:
             references: gets the references that the function has captured.
+            generators: gets the types of the random number generators that are copied.
 
         Raises:
             ArgumentNotPicklable: it refers to something that cannot be pickled; the caller's fault.
@@ -342,7 +347,7 @@ class Codec(Struct, frozen=True):
 
         NOTED.found = references
         try:
-            return by_value.dumps(function, main_by_value=self.main_by_value)
+            return by_value.dumps(function, main_by_value=self.main_by_value, generators=generators)
         except Exception as error:
             raise ArgumentNotPicklable(
                 f"{name} must travel by value, but refers to an object that cannot be pickled ({text_of(error)}): "
