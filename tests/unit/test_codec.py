@@ -373,6 +373,17 @@ def test_a_function_by_value_draws_from_the_generator_that_each_process_shares(d
     assert (loaded.__self__, loaded.__name__, generators) == (draw.__self__, draw.__name__, {})  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("codec", [CODEC, Codec(main_by_value=True)], ids=["script", "notebook"])
+def test_a_method_of_a_shared_generator_is_an_argument_by_its_name(codec: Codec) -> None:
+    """Large arrays beside it travel out of band once, and a generator of the user with its state."""
+    large, own = np.zeros(OUT_OF_BAND_BYTES, np.uint8), random.Random(1)
+    payload, buffers = codec.dumps_call((large, random.gauss, np.random.normal, own), {}, "draw")
+    (array, gauss, normal, copy), _ = loads_call(messagepack.decode(payload), buffers)
+    assert (len(buffers), len(array)) == (1, len(large))
+    assert (gauss.__self__, normal.__self__) == (random.gauss.__self__, np.random.normal.__self__)  # type: ignore[attr-defined]
+    assert (copy is own, copy.getstate()) == (False, own.getstate())
+
+
 class _OwnRandom(random.Random):
     """A generator of the user."""
 

@@ -10,11 +10,20 @@ mwpy does not know how the user's own generators should be seeded. It only says 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 
-__all__ = ["generator_kinds", "is_without_state", "reseed", "shared_generators", "undisturbed"]
+__all__ = [
+    "PICKLE_MARKS",
+    "generator_kinds",
+    "is_without_state",
+    "reduced",
+    "reseed",
+    "shared_generators",
+    "undisturbed",
+]
 
 _GENERATORS = {
     "random": ("getstate", "setstate"),
@@ -46,6 +55,9 @@ _KINDS = (
 _SHARED = (("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator"))
 """Module and name of the shared generators: those that `reseed` seeds."""
 
+PICKLE_MARKS = (b"\x8c\x06Random", b"__randomstate_ctor")
+"""A pickle with a generator of the same type as a shared one, and so that of `random.gauss`, contains one of these."""
+
 
 def generator_kinds() -> tuple[type, ...]:
     """Return the types of generators whose modules are loaded."""
@@ -62,6 +74,19 @@ def shared_generators() -> list[SharedGenerator]:
     """Return the shared generators whose modules are loaded."""
     found = [SharedGenerator(_loaded(module, name), module, name) for module, name in _SHARED]
     return [each for each in found if each.generator is not None]
+
+
+def reduced(value: object) -> tuple[Callable[..., object], tuple[str, str]] | None:
+    """Return how a shared generator is pickled by its name, as `object.__reduce__` does; None for any other object."""
+    for generator, module, name in shared_generators():
+        if generator is value:
+            return shared, (module, name)
+    return None
+
+
+def shared(module: str, name: str) -> object:
+    """Return the shared generator of this process."""
+    return getattr(import_module(module), name)
 
 
 def _loaded(module: str, name: str) -> object:

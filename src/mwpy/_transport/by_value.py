@@ -21,7 +21,7 @@ from typing import IO, Any, ClassVar, TypeAlias
 
 import cloudpickle
 
-from mwpy._system.randomness import generator_kinds, shared_generators
+from mwpy._system.randomness import generator_kinds, reduced
 
 __all__ = ["dumps"]
 
@@ -85,14 +85,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.generators: dict[type, None] = {}
         """The types of generators that were copied."""
         self._kinds = generator_kinds()
-        self._shared = {id(each.generator): each for each in shared_generators()}
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
         if issubclass(kind, self._kinds):
-            shared = self._shared.get(id(value))
-            if shared is not None:
-                return getattr, (sys.modules[shared.module], shared.name)
+            if (by_name := reduced(value)) is not None:
+                return by_name
             self.generators[kind] = None
         return super().reducer_override(value)
 

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from mwpy._system.randomness import PICKLE_MARKS, reduced
 from mwpy._transport.call_parts import condition_and_call
 from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.numbers import call_with_numbers, encoded_number, number_in
@@ -93,6 +94,13 @@ class _SharedPickler(pickle.Pickler):
         return numpy.ascontiguousarray(value).__reduce_ex__(5)
 
 
+class _NamingPickler(pickle.Pickler):
+    """Pickles the shared random number generators by their names; see `randomness.py`."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return reduced(value) or NotImplemented
+
+
 class Codec(Struct, frozen=True):
     """How one process pickles.
 
@@ -155,6 +163,11 @@ class Codec(Struct, frozen=True):
 
         try:
             payload = pickle.dumps(value, 5, buffer_callback=keep_in_band)
+            if any(mark in payload for mark in PICKLE_MARKS):  # it may be that of `random.gauss`
+                buffers.clear()
+                file = io.BytesIO()
+                _NamingPickler(file, 5, buffer_callback=keep_in_band).dump(value)
+                payload = file.getvalue()
             if not self.main_by_value or b"__main__" not in payload:
                 return payload, buffers
         except Exception:  # plain pickle raises different classes of errors for lambdas and local classes
