@@ -11,8 +11,10 @@ import pytest
 from mwpy._roles import stretches
 from mwpy._roles.stretches import STRETCH_S, Stretches
 from mwpy._roles.waiting_tasks import WaitingTasks
+from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads
-from mwpy._values import groups, message_checks, messages
+from mwpy._values import groups, messages
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import PLAIN, decode
 from mwpy._values.packed import ARGUMENTS, CALLS, ROWS
@@ -45,8 +47,9 @@ class _Slave:
         self.stretches = Stretches(7, LIMIT, Codec(), self._send, self._look)
 
     def _send(self, message: messages.Message, frames: Sequence[Buffer]) -> None:
+        """An agent would kill a slave whose message exceeds a bound."""
         assert isinstance(message, messages.Results)
-        message_checks.check(message, frames)
+        assert wire.decode(wire.encode(message, frames), wire.FROM_SLAVE)[0] == message
         self.sent.append((message, frames))
 
     def _look(self, task_id: int, error: BaseException | None) -> bool:
@@ -143,11 +146,28 @@ def test_tasks_that_are_not_short_are_timed_one_by_one(slave: _Slave, clock: lis
 
 def test_in_a_later_attempt_each_task_is_looked_at(slave: _Slave) -> None:
     """One of them may have closed the connection of its slave. Then the others must not be charged."""
-    slave.attempt = 2
-    assert slave.run(abs, *range(5)) == 5
-    assert [task for task, _ in slave.looked] == [*range(11, 16)]
-    [(group, _)] = slave.sent
-    assert group.attempts == [2]
+    for attempt, looked in ((2, [11, 13, 15]), (3, [*range(11, 16)])):
+        slave.attempt = attempt
+        slave.looked.clear()
+        assert slave.run(abs, *range(5)) == 5
+        assert [task for task, _ in slave.looked] == looked
+    assert [group.attempts for group, _ in slave.sent] == [[2], [3]]
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 3])
+def test_a_message_keeps_to_its_bounds_however_many_tasks_were_short(slave: _Slave, attempt: int) -> None:
+    """Each of them is a block in the third attempt."""
+    slave.attempt = attempt
+    count = 2 * MAX_TASKS
+    assert slave.run(abs, *range(count), most=count) == count
+    assert slave.results() == {11 + place: place for place in range(count)}
+
+
+def test_a_message_keeps_to_its_bounds_however_many_portions_were_short(slave: _Slave) -> None:
+    for number in range(2 * MAX_TASKS + 1):
+        slave.run_portion(abs, 11 + 2 * number, number)
+    slave.stretches.flush()
+    assert [len(message.tasks) for message, _ in slave.sent] == [MAX_TASKS, MAX_TASKS, 1]
 
 
 def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:

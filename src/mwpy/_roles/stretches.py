@@ -26,6 +26,7 @@ from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._system.clock import monotonic
 from mwpy._transport.codec import Codec, loads_call
 from mwpy._values import groups, messages
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
 from mwpy._values.packed import CALLS, ROWS
@@ -55,6 +56,10 @@ BLOCK_S = 0.002
 
 MAX_BLOCK = 1024
 """The largest number of tasks in a block."""
+
+CAREFUL_ATTEMPT = 3
+"""From this attempt on, each task is a block: one of them may have harmed its slave without ending it. Second attempts
+are common, because tasks that are finished and not sent for long are run again."""
 
 
 _NONE: Sequence[Buffer] = ()
@@ -94,7 +99,7 @@ class _Gathered(Struct, eq=False):
         """Whether they should be sent now, if results are sent at the multiples of `every_s`. A failure does not wait
         for the next task, because it may stop the run."""
         is_time = now // every_s > self.silent_from // every_s
-        return is_time or bool(self.failed) or self.size > STRETCH_BYTES
+        return is_time or bool(self.failed) or self.size > STRETCH_BYTES or len(self.tasks) == MAX_TASKS
 
 
 class Stretches(Struct, eq=False):
@@ -160,7 +165,7 @@ class Stretches(Struct, eq=False):
                 self.flush(large)
                 gathered = self._begin(span)
             is_timed = now - began > count * TIMED_S
-            if span.attempt == 1:  # else one of the tasks may have harmed its slave, and `look` comes after each
+            if span.attempt < CAREFUL_ATTEMPT:
                 block = min(2 * block, MAX_BLOCK) if now - began < BLOCK_S else max(1, block // 2)
         if ran < len(calls):  # tasks were recalled, or the agent is gone
             self.flush()
@@ -215,7 +220,7 @@ class Stretches(Struct, eq=False):
             gathered.failed.sort()
             kinds = {Encoded}
         plain = kinds <= PLAIN and not kinds >= {str, bytes}
-        seconds = times if len(times) == count else [sum(times)]
+        seconds = times if len(times) == count <= MAX_TASKS else [sum(times)]
         buffers = [0] * (count - 1) + [len(large)] if large else []
         spans = gathered.tasks, gathered.counts, gathered.attempts
         group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain)
