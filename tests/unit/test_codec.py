@@ -384,6 +384,11 @@ def test_a_method_of_a_shared_generator_is_an_argument_by_its_name(codec: Codec)
     assert (copy is own, copy.getstate()) == (False, own.getstate())
 
 
+def test_a_shared_object_has_the_shared_generator_by_its_name() -> None:
+    pickled, buffers = CODEC.dumps_shared({"draw": random.gauss})
+    assert pickle.loads(pickled, buffers=buffers)["draw"].__self__ is random.gauss.__self__  # type: ignore[attr-defined]
+
+
 class _OwnRandom(random.Random):
     """A generator of the user."""
 

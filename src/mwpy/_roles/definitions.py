@@ -170,7 +170,7 @@ class Definitions(Struct, eq=False):
         known = self._digests.get(digest)
         if known is None:
             if generators and self.notice is not None:
-                self.notice(_copies(algorithm.name, next(iter(generators))))
+                self.notice(_text_of_copies(algorithm.name, next(iter(generators))))
             shares = [_captured(each, algorithm.name) for each in references]
             known = self._digests[digest] = self._number(algorithm, "", digest, packed, shares)
         return known
@@ -194,7 +194,7 @@ class Definitions(Struct, eq=False):
         return Defined(record, shares)
 
 
-def _copies(name: str, generator: type) -> str:
+def _text_of_copies(name: str, generator: type) -> str:
     """Say that all slaves would draw the same random numbers."""
     return (
         f"{name} refers to a random number generator ({generator.__qualname__}): each slave gets a copy, and all "

@@ -229,8 +229,6 @@ class AgentProcess:
         self._over = False
         self._frozen_until = 0.0
         self._was_frozen = False
-        self._resumes = False
-        """Whether its next turn is the first one after it was frozen."""
         checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
         self._short_at = -inf
         self._agent.begin()
@@ -303,9 +301,7 @@ class AgentProcess:
         if self._world.now < self._frozen_until:
             self._alarm.set(self._frozen_until)
             return
-        if self._resumes:
-            self._resumes = False
-        else:  # it waited until now
+        if self._agent.stops.looked_at >= self._frozen_until:  # it waited until now, and was not frozen
             self._agent.stops.looked_at = self._world.now
         self._is_short()
         for _ in range(SOON):
@@ -350,7 +346,7 @@ class AgentProcess:
     def freeze(self) -> None:
         """Freeze the agent for a while. Messages that arrive in this time are read afterwards, in their order."""
         if self._world.now >= self._frozen_until:
-            self._was_frozen = self._resumes = True
+            self._was_frozen = True
             self._agent.stops.looked_at = self._world.now
             self._frozen_until = self._world.now + self._world.random.random() * LONGEST_FREEZE_S
 

@@ -176,7 +176,7 @@ def _in_variables() -> str:
     modules = list(_modules())
     names = {module.__name__ for module in modules}
     globals_of_modules = {id(vars(module)) for module in list(sys.modules.values()) if type(module) is types.ModuleType}
-    seen: dict[int, object] = {id(each.generator): each.generator for each in shared_generators()}
+    seen: dict[int, object] = {id(each): each for each in shared_generators()}
     reasons = _Reasons(_kinds())
     level = [(value, f"{name} in {each.__name__}") for each in modules for name, value in list(vars(each).items())]
     for _ in range(LEVELS):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 __all__ = [
     "PICKLE_MARKS",
@@ -31,15 +31,6 @@ _GENERATORS = {
     "torch": ("get_rng_state", "set_rng_state"),
 }
 """The modules with a shared generator, and their functions that read and restore its state."""
-
-
-class SharedGenerator(NamedTuple):
-    """A generator that all code of a process shares."""
-
-    generator: object
-    module: str
-    name: str
-    """Its variable in this module."""
 
 
 _KINDS = (
@@ -70,17 +61,16 @@ def is_without_state(kind: type) -> bool:
     return kind is _loaded("random", "SystemRandom")
 
 
-def shared_generators() -> list[SharedGenerator]:
+def shared_generators() -> list[object]:
     """Return the shared generators whose modules are loaded."""
-    found = [SharedGenerator(_loaded(module, name), module, name) for module, name in _SHARED]
-    return [each for each in found if each.generator is not None]
+    return [found for place in _SHARED if (found := _loaded(*place)) is not None]
 
 
 def reduced(value: object) -> tuple[Callable[..., object], tuple[str, str]] | None:
     """Return how a shared generator is pickled by its name, as `object.__reduce__` does; None for any other object."""
-    for generator, module, name in shared_generators():
-        if generator is value:
-            return shared, (module, name)
+    for place in _SHARED:
+        if value is _loaded(*place):
+            return shared, place
     return None
 
 

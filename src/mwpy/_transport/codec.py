@@ -83,22 +83,22 @@ CONDITIONS_KEPT = 16
 """How many conditions a slave keeps."""
 
 
-class _SharedPickler(pickle.Pickler):
+class _NamingPickler(pickle.Pickler):
+    """Pickles the shared random number generators by their names; see `randomness.py`."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return reduced(value) or NotImplemented
+
+
+class _SharedPickler(_NamingPickler):
     """Pickles so that each array of NumPy has its memory in a buffer, which all slaves map and nobody can change."""
 
     def reducer_override(self, value: Any) -> Any:
         """Make an array contiguous: only then it has one buffer."""
         numpy = sys.modules.get("numpy")
         if numpy is None or type(value) is not numpy.ndarray or value.flags.forc or value.dtype.hasobject:
-            return NotImplemented
+            return super().reducer_override(value)
         return numpy.ascontiguousarray(value).__reduce_ex__(5)
-
-
-class _NamingPickler(pickle.Pickler):
-    """Pickles the shared random number generators by their names; see `randomness.py`."""
-
-    def reducer_override(self, value: Any) -> Any:
-        return reduced(value) or NotImplemented
 
 
 class Codec(Struct, frozen=True):
