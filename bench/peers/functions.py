@@ -1,6 +1,7 @@
 """The functions that the tasks call. They are in a module that all workers can import, so they travel by name.
 
-The module imports no package, so that a worker which runs `nothing` starts as quickly as its library allows.
+The module imports no package and few modules, so that a worker which runs `nothing` starts as quickly as its library
+allows.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def sum_of_part(array: np.ndarray, part: int, parts: int) -> float:
 
 def wait_for(path: str) -> None:
     """Return when a file exists."""
+    from pathlib import Path  # only here, because it takes longer to load than this module
+
     while not Path(path).exists():
         time.sleep(LOOK_S)
 
@@ -59,5 +61,7 @@ def worker() -> int:
 
 def die(path: str) -> None:
     """Write the time to a file, and end this process as a crash of C code does."""
+    from pathlib import Path  # only here, as above
+
     Path(path).write_text(str(time.monotonic()), encoding="ascii")
     os.kill(os.getpid(), signal.SIGSEGV)

@@ -9,7 +9,6 @@ The master makes the seed at submission. It travels with the arguments, so each 
 
 from __future__ import annotations
 
-import hashlib
 from operator import index
 from typing import SupportsIndex
 
@@ -25,6 +24,8 @@ SEED_BYTES = 16
 
 def seed_at(seed: SupportsIndex, position: int) -> int:
     """The seed of the task at a position. A digest makes it, so that neighbours have nothing in common."""
+    import hashlib  # only here, because it loads OpenSSL, and the start of a local agent would wait for that
+
     return int.from_bytes(hashlib.sha256(f"{index(seed)} {position}".encode()).digest()[:SEED_BYTES], "big")
 
 
