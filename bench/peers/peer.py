@@ -33,6 +33,11 @@ class Peer:
         """End the workers."""
         raise NotImplementedError
 
+    def processes(self) -> Sequence[int]:
+        """Return the ids of all processes of the library when all workers have started, if none is replaced unless it
+        dies. Else return nothing."""
+        return ()
+
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Submit one task, and return a handle of it."""
         raise NotImplementedError

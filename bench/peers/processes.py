@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "descendants", "end_descendants", "memory"]
+__all__ = ["LOOK_S", "adopt_orphans", "descendants", "end_descendants", "memory"]
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -17,6 +17,7 @@ LEAVE_S = 3.0
 """How long the descendants of a process get to remove what they have made, in seconds."""
 
 LOOK_S = 0.01
+"""Seconds between two looks at processes that start or end."""
 
 
 def descendants(process: int) -> list[int]:

@@ -90,10 +90,12 @@ class Workload(NamedTuple):
 
 @contextmanager
 def started(peer: Peer, workers: int = WORKERS) -> Iterator[None]:
-    """Start the workers, and yield when they have run tasks."""
+    """Start the workers, and yield when they have run tasks. A measurement in which a worker died does not count."""
     peer.start(workers)
     assert sum(peer.submit_each(functions.nothing, range(100))) == 4950
+    before = peer.processes()
     yield
+    assert peer.processes() == before, "a worker died during the measurement"
     peer.stop()
 
 

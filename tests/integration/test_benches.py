@@ -65,3 +65,22 @@ def test_the_costs_of_a_task_are_those_of_all_parts_of_mwpy() -> None:
     for line in lines[:9]:
         parts = line.rpartition(": ")[2].split(", ")
         assert [part.split()[0] for part in parts] == ["I/O", "agent", "algorithm", "slaves"]
+
+
+DEADLY = """
+import os, signal
+from bench.peers import functions, libraries, workloads
+peer = libraries.load("mwpy")
+with workloads.started(peer):
+    os.kill(peer.result(peer.submit(os.getpid)), signal.SIGKILL)
+    print(peer.result(peer.submit(functions.nothing, 7)), flush=True)
+"""
+
+
+def test_a_measurement_in_which_a_slave_dies_does_not_count() -> None:
+    """Its tasks have further attempts. So all values would be right, and the figure would be too low without a word."""
+    run = subprocess.run(
+        [sys.executable, "-c", DEADLY], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert run.stdout == "7\n"
+    assert run.stderr.endswith("AssertionError: a worker died during the measurement\n")

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peers.peer import Peer
+from bench.peers.processes import LOOK_S, descendants
 
 import mwpy
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 WINDOW = 10_000
+
+OTHERS = 2
+"""The processes of a local master beside the slaves: the agent, and the template from which slaves are forked."""
 
 PEERS = Path(__file__).parent.parent
 SUCCESSOR = str(PEERS / "successor.py")
@@ -32,10 +37,16 @@ class MwpyLocalMaster(Peer):
     keeps_handles = False
 
     def start(self, workers: int) -> None:
+        self.workers = workers
         self.mw = mwpy.local_master(workers)
 
     def stop(self) -> None:
         self.mw.close()
+
+    def processes(self) -> Sequence[int]:
+        while len(found := descendants(os.getpid())) != self.workers + OTHERS:
+            time.sleep(LOOK_S)
+        return sorted(found)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return self.mw.submit(mwpy.task(function, *arguments))
