@@ -21,12 +21,13 @@ LOOK_S = 0.01
 
 
 def descendants(process: int) -> list[int]:
-    """Return the ids of all descendants of a process."""
+    """Return the ids of all descendants of a process that have not ended."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
-            parent = int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
+            state, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(stat.parent.name))
     found = [process]
     for each in found:
         found += children.get(each, [])
