@@ -158,9 +158,14 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     if has_master and options.forks:
         with suppress(OSError):  # the agent tries again
             first = command.start_template()
+    master = MasterStream.from_json(stream) if stream else None
+    if first is not None and master is not None:
+        from mwpy._transport.local_link import wait_until_loaded
+
+        wait_until_loaded(master)
     from mwpy._roles import agent  # this takes as long as the template needs to load the script
 
-    return agent.run(options, _audit(options), command, first, MasterStream.from_json(stream) if stream else None)
+    return agent.run(options, _audit(options), command, first, master)
 
 
 def _forked(run: Callable[[Options], int]) -> Callable[[], int]:

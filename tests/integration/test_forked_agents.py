@@ -102,3 +102,19 @@ def test_a_plain_script_forks_its_agent_too(stage: Stage) -> None:
     assert run.end() == 0, run.err
     assert run.out == "loaded mwpy-agent False\n"
     stage.no_process_left()
+
+
+def test_a_master_tells_its_agent_that_it_has_loaded(stage: Stage) -> None:
+    """The agent in this test would wait for it until the test fails. It loads its own modules then, so that it does not
+    compete for the processors with both the master and the template."""
+    script = (
+        "import mwpy\n"
+        "from mwpy._transport import local_link\n"
+        "local_link.LOADED_S = 3000.0\n"
+        "with mwpy.open(1) as mw:\n"
+        "    print(*mw.map(abs, [-1]))\n"
+    )
+    (stage.folder / "plain.py").write_text(script)
+    run = stage.start("", program=[sys.executable, "plain.py"])
+    assert run.end() == 0, run.err
+    assert run.out == "1\n"
