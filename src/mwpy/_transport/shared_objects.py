@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import mmap
 import os
 import struct
@@ -79,6 +78,8 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
     Raises:
         OSError: out of memory or file descriptors.
     """
+    import hashlib  # only here, because it loads OpenSSL, which no agent needs
+
     parts = [pickled, *buffers]
     sizes = [*map(len, parts)]
     head = _head_of(parts)
