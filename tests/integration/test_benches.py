@@ -78,7 +78,7 @@ with workloads.started(peer):
 
 
 def test_a_measurement_in_which_a_slave_dies_does_not_count() -> None:
-    """Its tasks have further attempts. So all values would be right, and the figure would be too low without a word."""
+    """Its tasks have further attempts. So all values would be right, and only the figure would be too low."""
     run = subprocess.run(
         [sys.executable, "-c", DEADLY], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
