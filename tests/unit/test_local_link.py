@@ -186,9 +186,10 @@ def is_readable(given: MasterStream) -> bool:
     return bool(ready.poll(0))
 
 
-def test_an_agent_waits_until_its_master_has_loaded_and_gets_no_message(pair: Pair, long_wait: None) -> None:
+@pytest.mark.usefixtures("long_wait")
+def test_an_agent_waits_until_its_master_has_loaded_and_gets_no_message(pair: Pair) -> None:
     assert not is_readable(pair.given)
-    loading = threading.Timer(0.05, pair.master.has_loaded)
+    loading = threading.Timer(0.05, pair.master.say_loaded)
     loading.start()
     wait_until_loaded(pair.given)
     assert is_readable(pair.given)
@@ -200,12 +201,13 @@ def test_an_agent_waits_until_its_master_has_loaded_and_gets_no_message(pair: Pa
 
 def test_an_agent_does_not_wait_for_a_master_that_has_loaded_before(network: Network) -> None:
     pair = Pair(network)
-    pair.master.has_loaded()
+    pair.master.say_loaded()
     assert is_readable(pair.master.open())
     pair.close_all()
 
 
-def test_an_agent_does_not_wait_for_a_master_that_is_gone(pair: Pair, long_wait: None) -> None:
+@pytest.mark.usefixtures("long_wait")
+def test_an_agent_does_not_wait_for_a_master_that_is_gone(pair: Pair) -> None:
     pair.close(pair.master)
     wait_until_loaded(pair.given)
     assert is_readable(pair.given)

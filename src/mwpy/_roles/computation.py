@@ -154,7 +154,7 @@ def start(
             first = start_agent(local_command, environment=environment, run=run_agent)
         from mwpy._roles import master_parts
 
-        link.has_loaded()
+        link.say_loaded()
         audit = open_audit()
         core = _new_core(options, generation, connections, audit)
         if store is not None:

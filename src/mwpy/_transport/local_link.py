@@ -177,7 +177,7 @@ class LocalMasterLink:
             self.send(peer, [])
         return MasterStream(there.detach(), passage_there.detach(), os.getpid())
 
-    def has_loaded(self) -> None:
+    def say_loaded(self) -> None:
         """Let the agents load their modules: this process has loaded its own."""
         self._has_loaded = True
         for peer in self._ends:
