@@ -436,7 +436,7 @@ def test_finished_results_survive_the_slave() -> None:
     if (pid := os.fork()) == 0:
         slave = SlaveEnd(fds)
         slave.start(1)
-        slave.journal.add(1, 1, 0.25, False, b"done")
+        slave.journal.add(1, 1, 0.25, b"done")
         slave.start(2)
         os.kill(os.getpid(), 9)
     fds.close()
@@ -457,7 +457,7 @@ def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
             lambda: slave.start(1),
             slave.receive,
             lambda: slave.send([b"x"]),
-            lambda: slave.journal.add(1, 1, 0.0, False, b"x"),
+            lambda: slave.journal.add(1, 1, 0.0, b"x"),
             slave.journal.clear,
             lambda: slave.journal.read(7),
         )

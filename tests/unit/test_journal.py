@@ -56,41 +56,41 @@ def entries(journal: Journal) -> list[Entry] | None:
 
 def test_the_journal_holds_the_results_that_were_not_sent(slave: Journal, agent: Journal) -> None:
     assert entries(agent) == []
-    assert slave.add(1 << 40, 2, 0.5, False, encoded("value"))
-    assert slave.add(3, 1, 0.0, True, encoded(None))
+    assert slave.add(1 << 40, 2, 0.5, encoded("value"))
+    assert slave.add_special(3, 1, 0.0, encoded(None), FAILED)
     assert entries(agent) == [(1 << 40, 2, 0.5, False, "value"), (3, 1, 0.0, True, None)]
     assert (slave.count, agent.count) == (2, 0)
     slave.clear()
     assert (entries(agent), slave.count) == ([], 0)
-    slave.add(4, 1, 0.0, False, encoded("next"))
+    slave.add(4, 1, 0.0, encoded("next"))
     assert entries(agent) == [(4, 1, 0.0, False, "next")]
 
 
 def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) -> None:
     """The slave sends the group that it reads from its journal."""
     for task_id, attempt in ((5, 1), (6, 1), (7, 2), (9, 2)):
-        slave.add(task_id, attempt, 0.5, task_id in (6, 9), encoded(task_id))
+        slave.add_special(task_id, attempt, 0.5, encoded(task_id), FAILED if task_id in (6, 9) else VALUE)
     group = messages.Results(3, [5, 7, 9], [2, 1, 1], [1, 2, 2], [0.5] * 4, [1, 3])
     assert slave.read(3) == (group, [groups.payload(4, [bytes([5, 6, 7, 9])])], [])
 
 
 def test_a_result_names_the_packet_of_its_large_buffers(slave: Journal, agent: Journal) -> None:
-    slave.add(5, 1, 0.5, VALUE, encoded(5))
-    slave.add(6, 1, 0.5, VALUE, encoded(6), LAST_NUMBER, 3)
-    slave.add(7, 1, 0.5, AGAIN, encoded(7))
-    slave.add(8, 1, 0.5, VALUE, encoded(8), 1, 1)
+    slave.add(5, 1, 0.5, encoded(5))
+    slave.add_special(6, 1, 0.5, encoded(6), VALUE, LAST_NUMBER, 3)
+    slave.add_special(7, 1, 0.5, encoded(7), AGAIN)
+    slave.add_special(8, 1, 0.5, encoded(8), VALUE, 1, 1)
     group = messages.Results(3, [5], [4], [1], [0.5] * 4, [2], [0, 3, 0, 1], [2])
     payload = [groups.payload(4, [bytes([5, 6, 7, 8])])]
     assert slave.read(3) == agent.read(3) == (group, payload, [LAST_NUMBER, 1])
     slave.clear()
-    slave.add(9, 1, 0.5, VALUE, encoded(9))
+    slave.add(9, 1, 0.5, encoded(9))
     assert agent.read(3) == (messages.Results(3, [9], [1], [1], [0.5], []), [groups.payload(1, [b"\x09"])], [])
 
 
 def test_a_result_says_whether_it_is_a_failure_and_whether_the_task_is_tried_again(slave: Journal) -> None:
     """Another number is a failure: a task may have overwritten the memory."""
     for task_id, kind in enumerate((VALUE, AGAIN, FAILED, AGAIN, 77)):
-        slave.add(task_id, 1, 0.5, kind, encoded(task_id))
+        slave.add_special(task_id, 1, 0.5, encoded(task_id), kind)
     found = slave.read(3)
     assert found is not None
     check(*found[:2])
@@ -103,19 +103,47 @@ def test_a_full_journal_refuses_results_and_keeps_the_others(slave: Journal, age
     value = "x" * size
     count = 0
     while slave.has_room(len(encoded(value))):
-        assert slave.add(count, 1, 0.0, False, encoded(value))
+        assert slave.add(count, 1, 0.0, encoded(value))
         count += 1
-    assert not slave.add(count, 1, 0.0, False, encoded(value))
+    assert not slave.add(count, 1, 0.0, encoded(value))
     assert count == min(CAPACITY, PAYLOAD_BYTES // len(encoded(value)))
     assert slave.count == count
     assert entries(agent) == [(number, 1, 0.0, False, value) for number in range(count)]
     slave.clear()
-    assert not slave.add(0, 1, 0.0, False, bytes(PAYLOAD_BYTES + 1))
-    assert slave.add(0, 1, 0.0, False, encoded(value))
+    assert not slave.add(0, 1, 0.0, bytes(PAYLOAD_BYTES + 1))
+    assert slave.add(0, 1, 0.0, encoded(value))
+
+
+def test_a_journal_full_of_failures_has_all_of_them(slave: Journal, agent: Journal) -> None:
+    for number in range(CAPACITY):
+        assert slave.add_special(2 * number, 1, 0.0, encoded(number), FAILED)
+    assert not slave.add_special(1, 1, 0.0, encoded(1), FAILED)
+    assert entries(agent) == [(2 * number, 1, 0.0, True, number) for number in range(CAPACITY)]
+
+
+def test_an_addition_that_an_exception_ends_leaves_nothing(slave: Journal, agent: Journal) -> None:
+    """A signal handler of a task may raise an exception at any time."""
+
+    class Interrupted:
+        """The column of times. A signal arrives when the slave writes into it."""
+
+        def __setitem__(self, place: int, seconds: float) -> None:
+            raise KeyboardInterrupt
+
+    seconds = slave._seconds
+    for _ in range(CAPACITY + 1):
+        slave._seconds = Interrupted()  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            slave.add_special(5, 1, 0.0, encoded(5), FAILED)
+    slave._seconds = seconds
+    assert entries(agent) == []
+    assert slave.add(6, 1, 0.5, encoded(6))
+    assert slave.add(7, 1, 0.5, encoded(7))
+    assert entries(agent) == [(6, 1, 0.5, False, 6), (7, 1, 0.5, False, 7)]
 
 
 def test_a_read_during_which_the_journal_was_emptied_is_discarded(slave: Journal, agent: Journal) -> None:
-    slave.add(1, 1, 0.0, False, encoded("sent"))
+    slave.add(1, 1, 0.0, encoded("sent"))
 
     class Meddler:
         """The journal's memory. The slave empties and fills it during a read."""
@@ -125,7 +153,7 @@ def test_a_read_during_which_the_journal_was_emptied_is_discarded(slave: Journal
 
         def __getitem__(self, part: slice) -> memoryview:
             slave.clear()
-            slave.add(2, 1, 0.0, False, encoded("another"))
+            slave.add(2, 1, 0.0, encoded("another"))
             return self.memory[part]
 
     memory = agent._memory
@@ -137,7 +165,7 @@ def test_a_read_during_which_the_journal_was_emptied_is_discarded(slave: Journal
 
 def test_an_addition_does_not_disturb_a_read(slave: Journal, agent: Journal) -> None:
     """While a slave adds results, each read gives the first of them in their order, and no read is discarded."""
-    adding = threading.Thread(target=lambda: [slave.add(n, 1, float(n), False, encoded(n)) for n in range(3000)])
+    adding = threading.Thread(target=lambda: [slave.add(n, 1, float(n), encoded(n)) for n in range(3000)])
     adding.start()
     readings = []
     while adding.is_alive():
@@ -152,19 +180,19 @@ def test_an_addition_does_not_disturb_a_read(slave: Journal, agent: Journal) -> 
 def test_the_number_of_the_filling_wraps_around(memory: bytearray, slave: Journal, agent: Journal) -> None:
     """After the largest number comes 0, and results are read before and after that."""
 
-    def counter() -> int:
-        return int.from_bytes(memory[:8], sys.byteorder)
+    def filling() -> int:
+        return int.from_bytes(memory[:8], sys.byteorder) >> 32
 
-    last = (1 << 64) - (1 << 32)
-    slave._filling = last
-    slave.add(1, 1, 0.0, False, encoded(1))
-    assert counter() == last + 1
+    last = (1 << 32) - 1
+    slave._number = last << 32
+    slave.add(1, 1, 0.0, encoded(1))
+    assert filling() == last
     assert entries(agent) == [(1, 1, 0.0, False, 1)]
     slave.clear()
-    assert counter() == 0
+    assert filling() == 0
     assert entries(agent) == []
-    slave.add(2, 1, 0.0, False, encoded(2))
-    assert counter() == 1
+    slave.add(2, 1, 0.0, encoded(2))
+    assert filling() == 0
     assert entries(agent) == [(2, 1, 0.0, False, 2)]
 
 
@@ -185,6 +213,6 @@ def test_a_closed_journal_releases_the_memory(memory: bytearray, slave: Journal)
         memory.append(0)
     slave.close()
     memory.append(0)
-    for use in (lambda: slave.add(1, 1, 0.0, False, b"x"), slave.clear, lambda: slave.read(7)):
+    for use in (lambda: slave.add(1, 1, 0.0, b"x"), slave.clear, lambda: slave.read(7)):
         with pytest.raises((ValueError, TypeError)):
             use()

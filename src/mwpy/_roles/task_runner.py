@@ -68,6 +68,7 @@ MEASURE_S = 0.02
 CODEC = Codec()
 
 _NO_STATE: Sequence[Buffer] = ()
+_NO_KEYWORDS: dict[str, Any] = {}
 
 
 class TaskRunner:
@@ -214,9 +215,8 @@ class TaskRunner:
             return ran
         self.stretches.flush()
         group, limit, attempt, logs, running = self.result_group, self._limit, span.attempt, self._logs, self._tasks
-        journal = end.journal
         dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
-        note = journal.add
+        journal, note = end.journal, end.journal.add
         load = loads_call if seed_of(span.calls[0]) is None else _loads_seeded  # a span has one policy
         ran = 0
         tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
@@ -224,14 +224,13 @@ class TaskRunner:
             if end.eof or not start(position):
                 break
             ran += 1
-            began = ended = 0.0
+            began, ended, kind = 0.0, 0.0, VALUE
             # free the objects of the last task before this task creates its own
             args = kwargs = value = result = large = None
-            kind = VALUE
             try:
-                args, kwargs = (call, {}) if type(call) is list else load(call, buffers)
+                args, kwargs = (call, _NO_KEYWORDS) if type(call) is list else load(call, buffers)
                 running.began = began = monotonic()
-                value = function(*args, **kwargs)
+                value = function(*args, **kwargs) if kwargs else function(*args)
                 ended = monotonic()
                 result, large = dumps(value)
                 if large or len(result) > limit:
@@ -251,8 +250,8 @@ class TaskRunner:
             if logs.waiting:
                 logs.send()
             seconds = ended - began if began else 0.0
-            if large or not note(task_id, attempt, seconds, kind, result):
-                self._send_or_note(task_id, attempt, seconds, kind, result, large, span.count - ran)
+            if large or kind or not note(task_id, attempt, seconds, result):
+                self._send_or_note(task_id, attempt, seconds, result, kind, large, span.count - ran)
             if journal.count >= group if group else ended + seconds > self._due:
                 self.flush()
         RUNNING.seed = None
@@ -277,19 +276,21 @@ class TaskRunner:
         return span.count
 
     def _send_or_note(
-        self, task_id: int, attempt: int, seconds: float, kind: int, result: bytes, large: Sequence[Buffer], left: int
+        self, task_id: int, attempt: int, seconds: float, result: bytes, kind: int, large: Sequence[Buffer], left: int
     ) -> None:
-        """Note a result with large buffers. Else send the journal's results, then note this result in the empty
+        """Note a special result. If there is no room, send the journal's results, then note this result in the empty
         journal, or send it if it is too large."""
+        end, note, packet = self._end, self._end.journal.add_special, 0
         if large and not self.result_group and len(result) <= GATHERED_BYTES:
-            if not self._end.journal.has_room(len(result)):
+            if not end.journal.has_room(len(result)):
                 self.flush()
-            packet = self._end.pass_ahead(large)
-            if packet and self._end.journal.add(task_id, attempt, seconds, kind, result, packet, len(large)):
-                self._gather(left)
+            packet = end.pass_ahead(large)
+        if packet and note(task_id, attempt, seconds, result, kind, packet, len(large)):
+            self._gather(left)
+        elif large or not note(task_id, attempt, seconds, result, kind):
+            self.flush()
+            if not large and note(task_id, attempt, seconds, result, kind):
                 return
-        self.flush()
-        if large or not self._end.journal.add(task_id, attempt, seconds, kind, result):
             failed, again = [0] if kind else [], [0] if kind == AGAIN else []
             group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
             self._send(group, [groups.payload(1, [result]), *large])

@@ -3,23 +3,29 @@
 A slave writes each small result into its journal, and sends the results of the journal as a group. If the slave dies,
 or falls silent in a long task, the agent reads the journal.
 
-Large buffers of results are not in the journal. The slave passes them to its agent ahead, and the row of the result
-names the packet in which they are (see `passage.py`).
+Most results are values of tasks that follow one another. So there is one column, of the times, and behind it the
+payloads, one after the other, so that they can be sent as they are. Two tables have the rest: one has a row for each
+*span*, where consecutive tasks begin. The other one has a row for each *special* result: a failure, or a result with
+large buffers. These buffers are not in the journal. The slave passes them to its agent ahead, and the row names the
+packet in which they are (see `passage.py`).
 
-The journal is a table with one row for each result. The payloads follow, one after the other, so that they can be sent
-as they are. The lower half of the journal's first 64-bit number is the number of results. The upper half is the number
-of the current *filling*: emptying the journal begins a new filling.
+The journal's first 64-bit number says, in its lower half, how many results there are, and how many bytes their payloads
+have together. The upper half is the number of the current *filling*: emptying the journal begins a new filling.
 
-The slave first writes a result behind the others, and then increases the number of results. So an addition never
-disturbs a read. A read during which the filling changed is discarded. One instruction stores the number. On x86, other
-processors see stores in their order. On other processors, reads are safe because the agent only reads the journal of a
-slave that is dead, or that has been silent for longer than it gathers results.
+The slave first writes a result behind the others, and then changes the number. So an addition never disturbs a read,
+which leaves out the rows of a result that is not counted yet. A read during which the filling changed is discarded. One
+instruction stores the number. On x86, other processors see stores in their order. On other processors, reads are safe
+because the agent only reads the journal of a slave that is dead, or that has been silent for longer than it gathers
+results.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec.structs import replace
 
 from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_TASKS
@@ -31,22 +37,26 @@ VALUE, FAILED, AGAIN = range(3)
 """What a result is: a value, a failure, or a failure after which the task is tried again if it has attempts left."""
 
 CAPACITY = MAX_TASKS
-"""The largest number of results. A group that is sent every 10 ms has fewer."""
+"""The largest number of results. A group that is sent every 20 ms has fewer."""
 PAYLOAD_BYTES = 160 * 1024
 """The size of all payloads together."""
 
-_LINE_BYTES = 64
-"""The size of a cache line. The number has its own, because one side writes while the other reads."""
-_ROW = struct.Struct("=QdIIII")
-"""Id, seconds, attempt, payload size, what it is, and the packet of its large buffers (0 if it has none). Each column
-is read in one call. The number of its large buffers is in the bits above those of what it is."""
-_KIND = 0xFF
-_BUFFERS_SHIFT = 8
-_PAYLOADS = _LINE_BYTES + CAPACITY * _ROW.size
-JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
+_SIZE_SHIFT = 14
+"""The size of the payloads is in the bits above those that count the results."""
+_COUNTS = 1 << _SIZE_SHIFT
 _FILLING = 1 << 32
-_ROW_BYTES = _ROW.size
-_write_row = _ROW.pack_into
+
+_LINE_BYTES = 64
+"""The size of a cache line. The numbers have their own, because one side writes while the other reads."""
+_SPAN = struct.Struct("=QII")
+"""The first task of a span, its attempt, and how many results precede it."""
+_SPECIAL = struct.Struct("=QIIII")
+"""Task and attempt of a special result, what it is, the packet of its large buffers (0 if it has none), and their
+number."""
+_SPANS = _LINE_BYTES + CAPACITY * 8
+_SPECIALS = _SPANS + CAPACITY * _SPAN.size
+_PAYLOADS = _SPECIALS + CAPACITY * _SPECIAL.size
+JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
 
 
 class Journal:
@@ -59,53 +69,76 @@ class Journal:
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self._counter = memory[:8].cast("Q")
-        with memory[_LINE_BYTES:_PAYLOADS] as rows:
-            self._longs, self._ints = rows.cast("Q"), rows.cast("I")
-            self._floats: memoryview[float] = rows.cast("d")
+        self._rows = memory[8:24].cast("Q")
+        """How many rows the tables of spans and of special results have."""
+        self._seconds: memoryview[float] = memory[_LINE_BYTES:_SPANS].cast("d")
         self.count = 0
         """How many results the slave has written and not sent."""
-        self._filling = 0
-        """The number of the filling, in the upper half."""
-        self._row, self._end = _LINE_BYTES, _PAYLOADS
-        """Where the next row and the next payload are written."""
+        self._number = 0
+        """What the slave wrote into the first number. It does not read the memory, which a task may overwrite."""
+        self._last = [(0, -1), (0, -1)]
+        """For each table: how many rows it has, and the position of the result to which the last one belongs."""
+        self._next, self._attempt = -1, 0
+        """The task that would continue the last span, and the attempt of this span."""
+        self._end = _PAYLOADS
+        """Where the next payload is written."""
 
-    def add(
-        self,
-        task_id: int,
-        attempt: int,
-        seconds: float,
-        kind: int,
-        payload: bytes,
-        packet: int = 0,
-        num_buffers: int = 0,
+    def add(self, task_id: int, attempt: int, seconds: float, payload: bytes) -> bool:
+        """Write the value of a task. Return False if there is no room. Each single task costs one call of this."""
+        count, start, size = self.count, self._end, len(payload)
+        end = start + size
+        if count == CAPACITY or end > JOURNAL_BYTES:
+            return False
+        if task_id != self._next or attempt != self._attempt:
+            self._begin_span(task_id, attempt)
+        self._seconds[count] = seconds
+        self._memory[start:end] = payload
+        self.count, self._end, self._next = count + 1, end, task_id + 1
+        self._counter[0] = self._number = self._number + (size << _SIZE_SHIFT) + 1
+        return True
+
+    def _begin_span(self, task_id: int, attempt: int) -> None:
+        self._next = -1  # until the result is written: a signal handler may raise an exception before
+        self._attempt = attempt
+        row = self._row(0)
+        _SPAN.pack_into(self._memory, _SPANS + row * _SPAN.size, task_id, attempt, self.count)
+        self._rows[0] = row + 1
+
+    def _row(self, table: int) -> int:
+        """Return the number of the next row of a table, which belongs to the next result."""
+        rows, result = self._last[table]
+        row = rows - (result == self.count)  # an exception ended the addition of this result
+        self._last[table] = row + 1, self.count
+        return row
+
+    def add_special(
+        self, task_id: int, attempt: int, seconds: float, payload: bytes, kind: int, packet: int = 0, buffers: int = 0
     ) -> bool:
-        """Write a finished result: `VALUE`, `FAILED` or `AGAIN`. Return False if there is no room.
+        """Write any result. Return False if there is no room.
 
         Args:
+            kind: `VALUE`, `FAILED` or `AGAIN`.
             packet: the packet in which its large buffers were passed ahead; 0 if it has none.
-            num_buffers: how many they are.
+            buffers: how many they are.
         """
-        row, start = self._row, self._end
-        end = start + len(payload)
-        if row == _PAYLOADS or end > JOURNAL_BYTES:
+        if not self.has_room(len(payload)):
             return False
-        memory = self._memory
-        _write_row(memory, row, task_id, seconds, attempt, end - start, kind | num_buffers << _BUFFERS_SHIFT, packet)
-        memory[start:end] = payload
-        self._row, self._end = row + _ROW_BYTES, end
-        self.count += 1
-        self._counter[0] = self._filling + self.count
-        return True
+        if kind or packet:
+            row = self._row(1)
+            _SPECIAL.pack_into(self._memory, _SPECIALS + row * _SPECIAL.size, task_id, attempt, kind, packet, buffers)
+            self._rows[1] = row + 1
+        return self.add(task_id, attempt, seconds, payload)
 
     def has_room(self, size: int) -> bool:
         """Whether there is room for a result whose payload has this size."""
-        return self._row < _PAYLOADS and self._end + size <= JOURNAL_BYTES
+        return self.count < CAPACITY and self._end + size <= JOURNAL_BYTES
 
     def clear(self) -> None:
         """Empty the journal. Call this only after its results were sent."""
-        self.count = 0
-        self._counter[0] = self._filling = (self._filling + _FILLING) % _FILLING**2
-        self._row, self._end = _LINE_BYTES, _PAYLOADS
+        self._counter[0] = self._number = (self._number // _FILLING + 1) * _FILLING % _FILLING**2
+        self._rows[0] = self._rows[1] = self.count = 0
+        self._last = [(0, -1), (0, -1)]
+        self._next, self._end = -1, _PAYLOADS
 
     def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer], Sequence[int]] | None:
         """Read the results.
@@ -119,24 +152,30 @@ class Journal:
             into the memory, `message_checks.check` may reject it.
         """
         number = self._counter[0]
-        count = min(number % _FILLING, CAPACITY)
-        ids = self._longs[: 4 * count : 4].tolist()
-        seconds: list[float] = self._floats[1 : 4 * count : 4].tolist()  # type: ignore[assignment]  # a stub of integers
-        attempts = self._ints[4 : 8 * count : 8].tolist()
-        sizes = self._ints[5 : 8 * count : 8].tolist()
-        kinds = self._ints[6 : 8 * count : 8].tolist()
-        packets = [packet for packet in self._ints[7 : 8 * count : 8].tolist() if packet]
-        payload = groups.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
+        count, size = min(number % _COUNTS, CAPACITY), number % _FILLING >> _SIZE_SHIFT
+        num_spans, num_special = (min(rows, CAPACITY) for rows in self._rows)
+        seconds: list[float] = self._seconds[:count].tolist()  # type: ignore[assignment]  # a stub of integers
+        payload = groups.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + size]])
+        table = _SPAN.iter_unpack(self._memory[_SPANS : _SPANS + num_spans * _SPAN.size])
+        spans = {start: (first, attempt) for first, attempt, start in table if start < count}
+        table = _SPECIAL.iter_unpack(self._memory[_SPECIALS : _SPECIALS + num_special * _SPECIAL.size])
+        special = {(task_id, attempt): row for task_id, attempt, *row in table}
         if self._counter[0] // _FILLING != number // _FILLING:
             return None
-        buffers = [kind >> _BUFFERS_SHIFT for kind in kinds] if packets else []
-        kinds = [kind & _KIND for kind in kinds] if packets else kinds
-        failed = [position for position, kind in enumerate(kinds) if kind] if any(kinds) else []
-        again = [position for position in failed if kinds[position] == AGAIN]
-        group = messages.Results(slave, *groups.spans_of(ids, attempts), seconds, failed, buffers, again)
-        return group, [payload], packets
+        starts = sorted(spans)  # they are, unless faulty code wrote them
+        counts = [end - start for start, end in pairwise((*starts, count))]
+        firsts, attempts = ([spans[start][column] for start in starts] for column in range(2))
+        group = messages.Results(slave, firsts, counts, attempts, seconds, [])
+        if not special:
+            return group, [payload], []
+        rows = [special.get(name, (VALUE, 0, 0)) for name in groups.each_task(group)]
+        failed = [place for place, (kind, _, _) in enumerate(rows) if kind != VALUE]
+        again = [place for place in failed if rows[place][0] == AGAIN]
+        packets = [packet for _, packet, _ in rows if packet]
+        buffers = [number for _, _, number in rows] if packets else []
+        return replace(group, failed=failed, buffers=buffers, again=again), [payload], packets
 
     def close(self) -> None:
         """Release the memory."""
-        for view in (self._counter, self._longs, self._floats, self._ints, self._memory):
+        for view in (self._counter, self._rows, self._seconds, self._memory):
             view.release()
