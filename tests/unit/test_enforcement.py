@@ -124,6 +124,16 @@ def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
     assert core.take_actions().recall == [(1, None)]
 
 
+def test_a_task_that_began_during_a_stop_gets_only_the_rest_of_it(core: AgentCore) -> None:
+    """The agent alone may be stopped. Its slave then goes on with the next task."""
+    send(core, 1, 1.0)
+    core.handle(Resumed(10.0), 10.75)
+    core.handle(MemoryRead(1, 1, 10.5, None), 11.625)
+    assert core.take_actions().recall == []
+    core.handle(MemoryRead(1, 1, 10.5, None), 11.75)
+    assert core.take_actions().recall == [(1, None)]
+
+
 def test_a_task_that_finishes_at_the_last_moment_costs_nothing(core: AgentCore) -> None:
     """The slave has started the next task when the agent stops it. It goes on, and the next task is watched."""
     send(core, 1, 1.0, 1.0)

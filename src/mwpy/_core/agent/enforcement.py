@@ -80,13 +80,18 @@ class Enforcement(Struct, eq=False):
             if not child.started_at <= began <= now:
                 self._trust.broken_memory(child, "it says that its task began at an impossible time")
                 return
-            over_at = began + most + sum(stopped_s for resumed_at, stopped_s in self._stops if resumed_at > began)
+            over_at = began + most + self._stopped_since(began)
             if now >= over_at:
                 why = f"because it ran {{}} for more than {most:g} s, its seconds_max"
                 self._doom(child, f"{why}: raise this limit, or give such tasks less to do", Cause.TIME_LIMIT)
             else:
                 due = min(due, over_at)
         self._look_at(child, due, now)
+
+    def _stopped_since(self, began: float) -> float:
+        """For how many seconds this agent was stopped since a task began. It may have begun during a stop, if only the
+        agent was stopped."""
+        return sum(min(stopped_s, resumed_at - began) for resumed_at, stopped_s in self._stops if resumed_at > began)
 
     def measured(self, child: Child, used: int, kills: int, now: float) -> None:
         """The memory was measured that a slave and its descendants use, and the `kills` of the kernel were counted."""
