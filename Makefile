@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PYTHON_CODE := src tests examples
 PINGS ?= 10000
 SEEDS ?= 10000
-AGENTS ?= 100
+AGENTS ?= 300
 FRAMES ?= 1000000
 KILLS ?= 1000
 MASTER_KILLS ?= 20
@@ -94,7 +94,7 @@ test-documents: $(VENV)/installed-for-tests ## the style of all files, and what 
 test-ecosystem: $(VENV)/installed-for-tests ## joblib, scikit-learn, dask, Optuna, pandas, asyncio and a notebook on slaves
 	$(BIN)/python -m pytest tests/ecosystem --durations 5
 
-test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped unless run by root on Debian (AGENTS=100)
+test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped unless run by root on Debian (AGENTS=300)
 	$(BIN)/python -m pytest tests/batch -k condor --agents $(AGENTS) --durations 10
 
 test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd; skipped unless run by root on Debian

@@ -38,9 +38,8 @@ BY_HAND = "by hand"
 CANNOT_RUN = {
     "make test": "it is what runs this test",
     "make chaos MINUTES=30 SEED=7": "it takes half an hour; tests/chaos runs it for a shorter time",
-    "make simulate SEEDS=2000": "it takes long; make test runs 500 seeds",
-    "make kill KILLS=300": "make test runs 100 kills",
-    "make test-condor AGENTS=300": "make test runs 100 agents",
+    "make simulate SEEDS=2500": "it takes long; make test runs 500 seeds",
+    "make kill KILLS=1000": "make test runs 300 kills",
     "make power LOSSES=2000 SEED=7": "it takes some minutes; tests/power runs it for ten losses",
     "make bench-peers ROUNDS=5 WORKLOADS=W1,W4a PEERS=joblib,ray": "it installs other libraries",
     ".venv/bin/pip install mwpy-cluster": "it needs a package index",
