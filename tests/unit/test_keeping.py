@@ -672,7 +672,7 @@ def test_an_agent_that_is_gone_keeps_no_parts_waiting(monkeypatch: pytest.Monkey
     master.vanish(1 - agent)
     master.hear(agent, messages.SharePart(digest, PART_BYTES), b"12345")
     assert unread
-    assert not master.core.keeping.relay.is_busy
+    assert not master.core.keeping.relay.asked
 
 
 def test_the_explanation_of_a_kept_task_says_where_its_value_is() -> None:

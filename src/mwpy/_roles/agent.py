@@ -330,7 +330,8 @@ class Agent:
                 self._edges.audit.write(actions.records, self._clock.wall())
             for data in actions.error_output:
                 self._outlets[STDERR].pass_on(data, now)
-            self._processes.renew(actions.end_template, actions.module_path)
+            if actions.end_template or actions.module_path:
+                self._processes.renew(actions.end_template, actions.module_path)
             for number in actions.start:
                 self._processes.start(number, now)
             for number in actions.fork:

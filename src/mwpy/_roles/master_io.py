@@ -203,8 +203,9 @@ class MasterIo:
         state.wall = clock.wall()
         for event in happened:
             self._note(event, now)
-        for stored in self.committed.take_stored():
-            core.handle(stored, now)
+        if self._store is not None:
+            for stored in self.committed.take_stored():
+                core.handle(stored, now)
         self._take_commands()
         core.waiting, core.logs.handled = self.waiting, self.handled_log_bytes
         if self.executors.is_used:
@@ -305,7 +306,8 @@ class MasterIo:
             self._save(self._store, actions, bool(news), held, said)
             self._sessions.say(self.committed.take_said())
             return
-        self._sessions.say(said)
+        if said:
+            self._sessions.say(said)
         if news:
             self._news = actions
 

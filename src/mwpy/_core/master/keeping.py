@@ -65,7 +65,7 @@ class Keeping(Struct, eq=False):
     def decide(self) -> None:
         """Decide what is lost, released, needed and not needed any more."""
         jar, agents = self.state.jar, self.state.members.agents
-        if not (jar.kept.tasks or jar.kept.again or jar.blocked.bereft or self.relay.is_busy):
+        if not (jar.kept.tasks or jar.kept.again or jar.blocked.bereft or self.relay.asked):
             return
         blocked = jar.blocked
         for name in [name for name in blocked.at if name not in agents]:

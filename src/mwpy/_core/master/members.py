@@ -213,6 +213,8 @@ class Members:
         """The hosts that get no more work, and why."""
         self.peaks: defaultdict[int, Peaks] = defaultdict(Peaks)
         """How much memory the tasks of each algorithm use."""
+        self.some_refused = False
+        """Whether some slave has ever refused an algorithm."""
         self.agents_seen = 0
         self.slaves_seen = 0
         self.changes = self._list_changes()
@@ -319,6 +321,7 @@ class Members:
 
     def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
         agent = self.agents[record.agent]
+        self.some_refused = True
         if record.sid is None:
             agent.refused[record.number] = record.reason
         for slave in agent.slaves.values() if record.sid is None else (self.slaves[record.sid],):

@@ -33,7 +33,7 @@ class Refusals(Struct, eq=False):
     def decide(self) -> None:
         """Hand back the pending tasks of all algorithms that every slave refuses, if no other slave can join."""
         pending, members = self.state.jar.pending, self.state.members
-        if members.away or not pending.num_queued:
+        if members.away or not (members.some_refused and pending.num_queued):
             return
         for number, reason in _refused_by_all(members.agents.values()).items():
             why = f"no slave can run it, and only slaves on this machine can join: {reason}"

@@ -39,7 +39,7 @@ class Relay(Struct, eq=False):
     """Asks agents for parts of values, and passes them on."""
 
     state: MasterState
-    _asked: dict[Part, dict[str, None]] = field(default_factory=dict)
+    asked: dict[Part, dict[str, None]] = field(default_factory=dict)
     """The parts that agents wait for, and the names of these agents."""
     _coming: dict[Part, str] = field(default_factory=dict)
     """Those of them that are on their way, and the name of the agent that has them."""
@@ -59,7 +59,7 @@ class Relay(Struct, eq=False):
         _, size = place
         if wanted.start >= size or wanted.start % PART_BYTES:
             raise ProtocolError(f"ShareWanted names byte {wanted.start} of {size}")
-        self._asked.setdefault((wanted.digest, wanted.start), {})[agent.name] = None
+        self.asked.setdefault((wanted.digest, wanted.start), {})[agent.name] = None
 
     def _place(self, digest: str) -> tuple[str, int] | None:
         """The name of the agent that has a value, and the size of the value; None if there is no such agent."""
@@ -81,7 +81,7 @@ class Relay(Struct, eq=False):
         if len(frames[0]) != min(PART_BYTES, place[1] - message.start):
             raise ProtocolError(f"SharePart has {len(frames[0])} bytes, from byte {message.start} of {place[1]} on")
         del self._coming[part]
-        waiting = self._asked.pop(part)
+        waiting = self.asked.pop(part)
         for name in [name for name in waiting if self._has_room(name)]:
             del waiting[name]
             if name in self.state.members.agents:
@@ -89,7 +89,7 @@ class Relay(Struct, eq=False):
                 self._leaving.setdefault(name, []).append(ref(view))
                 self.state.send(self.state.members.agents[name], message, [view])
         if waiting:
-            self._asked[part] = waiting
+            self.asked[part] = waiting
 
     def _has_room(self, name: str) -> bool:
         """Whether an agent can get another part, or is gone. Forget the parts that do not exist any more."""
@@ -101,13 +101,13 @@ class Relay(Struct, eq=False):
 
     def decide(self) -> None:
         """Ask for the next parts. Say so to agents that wait for a value that is lost or released."""
-        for part in [part for part in self._asked if self._place(part[0]) is None]:
+        for part in [part for part in self.asked if self._place(part[0]) is None]:
             self._coming.pop(part, None)
-            for name in self._asked.pop(part):
+            for name in self.asked.pop(part):
                 if name in self.state.members.agents:
                     self.state.send(self.state.members.agents[name], messages.ShareGone(part[0]))
         full = {name for name in [*self._leaving] if not self._has_room(name)}
-        for part, names in self._asked.items():
+        for part, names in self.asked.items():
             if len(self._coming) == PARTS_COMING:
                 break
             place = self._place(part[0])
@@ -115,13 +115,8 @@ class Relay(Struct, eq=False):
                 self._coming[part] = place[0]
                 self.state.send(self.state.members.agents[place[0]], messages.ShareWanted(*part))
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether an agent waits for a part."""
-        return bool(self._asked)
-
     def check(self) -> None:
         """Assert that each part that comes is waited for, and that few come."""
-        assert self._coming.keys() <= self._asked.keys(), "a part comes for nobody"
+        assert self._coming.keys() <= self.asked.keys(), "a part comes for nobody"
         assert len(self._coming) <= PARTS_COMING, "too many parts come"
         assert all(len(each) <= PARTS_LEAVING for each in self._leaving.values()), "an agent got too many parts"

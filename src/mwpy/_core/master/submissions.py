@@ -192,8 +192,8 @@ class Submissions:
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         algorithm = batch.algorithm or batch.closed
         assert algorithm is not None
-        ids, *columns = (taken[at::FIELDS] for at in range(FIELDS))
-        payloads, buffers, tags = map(tuple, columns)
+        ids, payloads = taken[::FIELDS], tuple(taken[1::FIELDS])
+        buffers, tags = tuple(taken[2::FIELDS]), tuple(taken[3::FIELDS])
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
         own = buffers if any(buffers) else ()
