@@ -29,7 +29,7 @@ from zmq.utils.monitor import parse_monitor_message
 from mwpy._transport.happened import Connected, Frames, Unreachable
 from mwpy._transport.link import CurvePair, master_link, member_keys, server_keys
 from mwpy._transport.link.connections import SILENT
-from mwpy._transport.link.door import NO_MESSAGE
+from mwpy._transport.link.door import NO_MESSAGE, Door
 from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.ids import Buffer
 
@@ -445,6 +445,24 @@ def test_an_agent_with_another_membership_key_is_refused_on_both_sides(ends: Loo
     assert "fresh resource file" in str(agent.fates[0])
     assert [each.address for each in master.strangers] == ["127.0.0.9"]
     only_members_are_received(ends, master)
+
+
+def test_the_address_of_a_stranger_is_known_although_the_master_is_slow(
+    ends: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request for its admission waits, and its connection has ended before the master goes on."""
+    answer = Door.answer
+
+    def answer_slowly(door: Door) -> None:
+        answer(door)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(Door, "answer", answer_slowly)
+    master = ends.master(host="*")
+    ends.agent(master, source="127.0.0.9:0;", member=member_keys(STRANGERS_KEY)).link.send([b"evil"])
+    assert select.select([master.link._door.requests], [], [], PATIENCE_S)[0]
+    ends.until(lambda: master.strangers, "refusal")
+    assert [each.address for each in master.strangers] == ["127.0.0.9"]
 
 
 def test_the_public_membership_key_alone_is_refused(ends: Loopback) -> None:

@@ -169,15 +169,15 @@ class MasterLink:
         self.ready = [fd for fd in self._watched if fd in ready]
         if self._bell_out in ready:
             os.read(self._bell_out, 4096)
-        if door.requests in ready:
-            door.answer()
-        if self._monitor in ready:
+        if self._monitor in ready or door.requests in ready:
             seen, ended = door.read()
             happened += seen
             for descriptor in ended:
                 self._connections.note_ended(descriptor)
             if ended:
                 self._probe_soon(now)
+        if door.requests in ready:
+            door.answer()  # after `read`, which asks for the address of a peer: one that is refused goes at once
         if self._router in ready:
             self._receive(happened, now)
         if now >= self._look_at:
