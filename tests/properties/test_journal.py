@@ -1,0 +1,73 @@
+"""Random results, special ones and interrupted ones, in a journal that its agent reads after each of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mwpy._transport.channel.journal import AGAIN, FAILED, JOURNAL_BYTES, VALUE, Journal
+from mwpy._values import groups
+from mwpy._values.message_checks import check
+
+RESULTS = st.tuples(
+    st.integers(1, 6),  # few tasks, so that many follow one another
+    st.integers(1, 2),
+    st.sampled_from((VALUE, VALUE, VALUE, FAILED, AGAIN)),
+    st.sampled_from((0, 0, 0, 1, 2)),
+    st.booleans(),
+)
+"""Task, attempt, what the result is, how many large buffers it has, and whether an exception ends the addition."""
+
+Noted = tuple[int, int, bool, bool, int, int]
+
+
+class Interrupted:
+    """A column into which a signal arrives."""
+
+    def __setitem__(self, place: int, seconds: float) -> None:
+        raise KeyboardInterrupt
+
+
+def noted(journal: Journal) -> list[Noted]:
+    """What an agent reads: each task, its attempt, whether it failed or is tried again, its buffers, and its value."""
+    found = journal.read(1)
+    assert found is not None
+    group, frames, packets = found
+    check(group, [*frames, *[b""] * sum(group.buffers)])
+    values, _ = groups.entries(group, [*frames, *[b""] * sum(group.buffers)])
+    assert packets == [packet for packet in group.buffers if packet]
+    buffers = group.buffers or [0] * len(values)
+    each = zip(groups.each_task(group), values, buffers, strict=True)
+    return [
+        (task, attempt, place in group.failed, place in group.again, number, value)
+        for place, ((task, attempt), value, number) in enumerate(each)
+    ]
+
+
+@settings(max_examples=500)
+@given(st.lists(st.lists(RESULTS, max_size=8), max_size=4))
+def test_an_agent_reads_exactly_what_was_added(fillings: list[list[tuple[int, int, int, int, bool]]]) -> None:
+    """An attempt ends only once, also if an exception ended the addition of its result."""
+    memory = memoryview(bytearray(JOURNAL_BYTES))
+    slave, agent = Journal(memory), Journal(memory)
+    times = slave._seconds
+    for results in fillings:
+        expected, ended = list[Noted](), set[tuple[int, int]]()
+        for value, (task, attempt, kind, buffers, is_interrupted) in enumerate(results):
+            if (task, attempt) in ended:
+                continue
+            ended.add((task, attempt))
+            add = slave.add if (kind, buffers) == (VALUE, 0) else slave.add_special
+            more = () if add == slave.add else (kind, buffers, buffers)  # the packet has the number of its buffers
+            if is_interrupted:
+                slave._seconds = Interrupted()  # type: ignore[assignment]
+                with pytest.raises(KeyboardInterrupt):
+                    add(task, attempt, 0.5, bytes([value]), *more)
+                slave._seconds = times
+            else:
+                assert add(task, attempt, 0.5, bytes([value]), *more)
+                expected.append((task, attempt, kind != VALUE, kind == AGAIN, buffers, value))
+            assert noted(agent) == expected
+        slave.clear()
+        assert noted(agent) == []
