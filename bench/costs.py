@@ -100,6 +100,7 @@ def measure(workload: Workload) -> Iterable[str]:
     count = max(1, workload.count // 1000) if QUICK else workload.count
     peer = MwpyLocalMaster()
     peer.start(workload.slaves)
+    peer.processes()  # waits until there are all slaves
     assert len([*workload.run(peer, max(1, count // 10))]) == max(1, count // 10)
     files = threads()
     for _ in range(RUNS):

@@ -64,7 +64,8 @@ def test_the_costs_of_a_task_are_those_of_all_parts_of_mwpy() -> None:
     assert names == [name for name in workloads for _ in range(3)]
     for line in lines[:9]:
         parts = line.rpartition(": ")[2].split(", ")
-        assert [part.split()[0] for part in parts] == ["I/O", "agent", "algorithm", "slaves"]
+        used = {part.split()[0] for part in parts} - {"template"}  # on a busy machine, it may still finish a fork
+        assert used == {"I/O", "agent", "algorithm", "slaves"}
 
 
 DEADLY = """
