@@ -343,8 +343,7 @@ def test_the_rate_is_that_of_the_last_minute(asked: Asked) -> None:
     rates = []
     for second in range(200):
         jar.ended += 1 if second < 100 else 3
-        if second >= rate.due:
-            rate.sample(float(second))
+        rate.decide(float(second))
         rates.append(rate.at(float(second)))
     assert rates[0] == 0.0
     assert rates[50] == 1.0

@@ -381,8 +381,7 @@ class MasterCore:
             if now >= self.totals.state_at:
                 self.totals.decide(now)
             self.inquiries.decide(self.counts, now)
-        if self.reports.asking is not None:
-            self.reports.give(self.reports.asking)
+        self.reports.decide()
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""

@@ -49,12 +49,14 @@ class RecentFailures(Struct, eq=False):
     """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
     newest: dict[int, RecentFailure] = field(default_factory=dict)
     """The newest failures by the id of the task; the last one is the newest."""
-    num_seen: int = 0
+    _seen: int = 0
     """How many failures the jar had counted when the actions were last searched."""
 
-    def search(self, now: float) -> None:
+    def decide(self, now: float) -> None:
         """Search the actions of this iteration for tasks that failed."""
-        self.num_seen = self.state.jar.failed
+        if self.state.jar.failed == self._seen:
+            return
+        self._seen = self.state.jar.failed
         for result in self.state.actions.results:
             if failed(result):
                 self._add_result(result, now)

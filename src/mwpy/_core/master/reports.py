@@ -70,10 +70,12 @@ class Reports(Struct, eq=False):
                 self.state.notice(_ADVICE.format(amount(MOST_BYTES)), key=_ADVICE)
             oldest = next(iter(self._unread.values()))
 
-    def give(self, asking: TakeReports) -> None:
-        """Give out the reports of the tasks that still run, as the answer to a command."""
+    def decide(self) -> None:
+        """If the algorithm waits for the reports, give out those of the tasks that still run."""
+        if self.asking is None:
+            return
         self.state.actions.reports += filter(self._counts, self._unread.values())
-        self.state.actions.cancelled.append((asking, []))
+        self.state.actions.cancelled.append((self.asking, []))
         self.asking = None
         self._unread.clear()
         self.bytes = 0

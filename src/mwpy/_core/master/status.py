@@ -50,12 +50,14 @@ class Rate(Struct, eq=False):
     state: MasterState
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
     """When, and how many tasks had ended then. The first one is at least `RATE_S` old, or the first of all."""
-    due: float = -inf
+    _due: float = -inf
     """When to take the next sample."""
 
-    def sample(self, now: float) -> None:
-        """Take a sample."""
-        samples, self.due = self._samples, now + SAMPLE_S
+    def decide(self, now: float) -> None:
+        """Take a sample if it is time."""
+        if now < self._due:
+            return
+        samples, self._due = self._samples, now + SAMPLE_S
         samples.append((now, self.state.jar.ended))
         while len(samples) > 1 and samples[1][0] <= now - RATE_S:
             samples.popleft()
@@ -78,10 +80,8 @@ class StatusReport:
 
     def decide(self, now: float) -> None:
         """Take a sample of the rate if it is time, and note the failures of this iteration."""
-        if now >= self.rate.due:
-            self.rate.sample(now)
-        if self.state.jar.failed != self.failures.num_seen:
-            self.failures.search(now)
+        self.rate.decide(now)
+        self.failures.decide(now)
 
     def status(self, counts: Counts, now: float) -> Status:
         """What the master does at this time."""
