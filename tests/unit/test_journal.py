@@ -142,6 +142,18 @@ def test_an_addition_that_an_exception_ends_leaves_nothing(slave: Journal, agent
     assert entries(agent) == [(6, 1, 0.5, False, 6), (7, 1, 0.5, False, 7)]
 
 
+def test_the_numbers_of_a_full_journal_do_not_reach_its_filling(slave: Journal, memory: bytearray) -> None:
+    for number in range(CAPACITY):
+        slave.add(number, 1, 0.0, bytes(PAYLOAD_BYTES // CAPACITY))
+    assert slave.count == CAPACITY
+    assert memory[4:8] == bytes(4)
+    assert slave.read(1) == (
+        messages.Results(1, [0], [CAPACITY], [1], [0.0] * CAPACITY, []),
+        [groups.payload(CAPACITY, [bytes(PAYLOAD_BYTES)])],
+        [],
+    )
+
+
 def test_a_read_during_which_the_journal_was_emptied_is_discarded(slave: Journal, agent: Journal) -> None:
     slave.add(1, 1, 0.0, encoded("sent"))
 
