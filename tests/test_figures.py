@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LIBRARIES = {"multiprocessing.Pool": "multiprocessing.Pool", "joblib (loky)": "joblib"}
-"""How the README calls libraries that the table calls otherwise, or in quotes."""
+IN_THE_TABLE = {"joblib (loky)": "joblib"}
+"""How the table calls a library that the README calls otherwise."""
 
 ROUNDED = 0.15
 """How far a figure of the README may be from that of the table, as a part of it."""
@@ -34,7 +34,7 @@ def compared() -> dict[str, str]:
     """What the README says of each library that it compares with mwpy."""
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+ \| [^|]+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
     found = {name.strip("` "): text for name, text in rows}
-    return {LIBRARIES.get(name, name): text for name, text in found.items() if "times the rate" in text}
+    return {IN_THE_TABLE.get(name, name): text for name, text in found.items() if "times the rate" in text}
 
 
 def test_the_readme_compares_at_least_five_libraries() -> None:
