@@ -1,0 +1,65 @@
+"""Print how large mwpy is: lines of code, files, lines of tests, and words of documentation.
+
+A line of code is a line with at least one token of Python. Blank lines, comments and docstrings do not count, and a
+line counts once however much stands in it. A change that lets the lines of `src/mwpy` rise says why in CHANGELOG.md.
+
+    python bench/size.py
+"""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def main() -> None:
+    """Print the table."""
+    product, tests = _python("src/mwpy"), _python("tests")
+    simulator = [file for file in product if "_simulation" in file.parts]
+    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    print(f"{code_lines(product):7,d}  lines of code in src/mwpy, in {len(product)} files")
+    print(f"{code_lines(simulator):7,d}  of them in the simulator, in {len(simulator)} files")
+    print(f"{code_lines(tests):7,d}  lines of code in tests, in {len(tests)} files")
+    words = sum(len(file.read_text(encoding="utf-8").split()) for file in documents)
+    print(f"{words:7,d}  words in README.md and docs, in {len(documents)} files")
+
+
+def _python(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def code_lines(files: list[Path]) -> int:
+    """Return the number of lines of code in Python files."""
+    return sum(len(_lines_ofcode_lines(file)) for file in files)
+
+
+def _lines_ofcode_lines(file: Path) -> set[int]:
+    with file.open("rb") as source:
+        lines = {
+            line
+            for token in tokenize.tokenize(source.readline)
+            if token.type not in NO_CODE
+            for line in range(token.start[0], token.end[0] + 1)
+        }
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            docstring = node.body[0]
+            lines.difference_update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return lines
+
+
+if __name__ == "__main__":
+    main()
