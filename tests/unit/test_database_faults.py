@@ -11,8 +11,10 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from tests.stored import NOON, Failures, algorithm, opened, received, submitted, write
@@ -23,10 +25,10 @@ from mwpy._database.owner import Owner
 from mwpy._system import clock
 from mwpy._system.locks import LocksUnsupported
 from mwpy._values import records
-from mwpy._values.earlier import EarlierAnswers, EarlierTasks
+from mwpy._values.earlier import KEY_BYTES, EarlierAnswers, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.given import Given
-from mwpy._values.groups import entries
+from mwpy._values.groups import each_task, entries
 from mwpy.run_database import RunDatabase
 
 
@@ -109,6 +111,67 @@ def right_answers(cut: Path) -> int:
     writer.close()
     assert not (answers and "Nothing of it could be read" in writer.remark)
     return len(answers)
+
+
+def answers_of(path: Path, lost: list[str]) -> dict[bytes, Any]:
+    """What a restart takes from a file: the value of each key. The names of what it leaves out are added to `lost`."""
+    with closing(opened(path)) as writer:
+        keys: dict[tuple[int, int], bytes] = {}
+        values: dict[bytes, Any] = {}
+        for each in writer.earlier():
+            if isinstance(each, EarlierTasks):
+                own = (each.keys[at : at + KEY_BYTES] for at in range(0, len(each.keys), KEY_BYTES))
+                keys |= {(each.generation, each.first + at): key for at, key in enumerate(own)}
+            elif isinstance(each, EarlierAnswers):
+                tasks = (task for task, _ in each_task(each.results))
+                found = entries(*writer.frames(each.row))[0]
+                values |= {
+                    keys[each.generation, task]: value
+                    for task, value in zip(tasks, found, strict=True)
+                    if (each.generation, task) in keys
+                }
+        lost += writer.lost
+    return values
+
+
+def test_a_flipped_bit_gives_no_task_the_value_of_another_one(in_memory: Path) -> None:
+    """300 files have one wrong bit each. What is left out is named, unless SQLite has noticed the damage itself."""
+    whole, path = in_memory / "whole.db", in_memory / "run.db"
+    for _ in range(2):
+        with closing(opened(whole)) as writer:
+            write(writer, algorithm())
+            for number in range(writer.generation * 100, writer.generation * 100 + 30, 2):
+                write(writer, submitted(number, 2), received({number: number * 7, number + 1: number * 7 + 7}))
+    content, random, named = whole.read_bytes(), Random(5), 0
+    right = answers_of(whole, [])
+    assert right == {
+        number.to_bytes(16, "big"): number * 7 for first in (100, 200) for number in range(first, first + 30)
+    }
+    for _ in range(300):
+        changed = bytearray(content)
+        bit = random.randrange(8 * len(content))
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        lost: list[str] = []
+        with suppress(RunDatabaseError):
+            assert answers_of(path, lost).items() <= right.items()
+        named += bool(lost)
+        for each in in_memory.glob("*run.db*"):
+            each.unlink()
+    assert named
+
+
+@pytest.mark.parametrize("table", ["algorithms", "submissions", "results"])
+def test_a_row_without_its_checksum_does_not_count_and_is_named(path: Path, table: str) -> None:
+    """What refers to a damaged algorithm does not count either."""
+    with closing(opened(path)) as writer:
+        write(writer, algorithm(), submitted(1, 2), received({1: 7, 2: 14}))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE {table} SET row_checksum = NULL")
+        connection.commit()
+    lost: list[str] = []
+    assert not answers_of(path, lost)
+    assert [name.partition(" of ")[2] for name in lost] == [f"the table {table}"]
 
 
 def test_a_generation_that_only_its_rows_show_has_its_number(path: Path) -> None:

@@ -419,6 +419,7 @@ def test_the_agents_of_the_last_generations_are_known(path: Path) -> None:
 FIRST_VERSION = (
     *("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls"),
     *("ALTER TABLE agents DROP COLUMN returns_s", "ALTER TABLE results DROP COLUMN host"),
+    *(f"ALTER TABLE {table} DROP COLUMN row_checksum" for table in ("algorithms", "submissions", "reused", "results")),
     "PRAGMA user_version = 1",
 )
 """What makes a file of the first version of the schema."""
@@ -433,7 +434,7 @@ def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
     assert isinstance(answers, EarlierAnswers)
     assert entries(*writer.frames(answers.row))[0] == ["one", 4]
     writer.close()
-    assert asked(path, "PRAGMA user_version") == [(5,)]
+    assert asked(path, "PRAGMA user_version") == [(6,)]
     assert asked(path, "SELECT count(*) FROM once") == [(0,)]
 
 

@@ -21,6 +21,7 @@ from mwpy._database.first_page import PAGE_BYTES
 from mwpy._database.prune import prune
 from mwpy._database.writer import Writer
 from mwpy._roles.run_store import RunStore
+from mwpy._values import records
 from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
@@ -168,7 +169,12 @@ def test_a_damaged_value_is_found_before_a_restart_uses_it(path: Path) -> None:
     store.read_into(core, Options(run_database=str(path)))
     assert core.reuse is not None
     assert core.reuse.answered == 1
-    assert "was damaged. What could be read of it is used" in store.writer.remark
+    [lost] = store.writer.lost
+    [notice] = [
+        each.text for each in core.take_actions().records if isinstance(each, records.Notice) if "parts" in each.text
+    ]
+    assert lost.startswith("row ")
+    assert f"parts of the run database are missing or damaged: {lost}. " in notice
     store.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mwpy._database.schema import APPLICATION_ID, UPGRADES
+from mwpy._database.schema import APPLICATION_ID, CHECKED, UPGRADES, WITHOUT_CHECKSUMS, row_checksum
 from mwpy._values.errors import RunDatabaseError
 
 __all__ = ["Connection", "Damaged", "connected", "in_memory"]
@@ -69,7 +69,7 @@ class Connection:
                 raise
 
     def upgrade(self) -> None:
-        """Make or complete the tables of a run database."""
+        """Make or complete the tables of a run database. Rows that an earlier version wrote get their checksums."""
         [(version,)] = self.rows("PRAGMA user_version")
         if version == len(UPGRADES):
             return
@@ -78,6 +78,10 @@ class Connection:
                 for statement in statements.split(";\n"):
                     if statement.strip():
                         self.run(statement)
+            if 0 < version <= WITHOUT_CHECKSUMS:
+                self._connection.create_function("CHECKSUM", -1, row_checksum, deterministic=True)
+                for table, columns in CHECKED.items():
+                    self.run(f"UPDATE {table} SET row_checksum = CHECKSUM({', '.join(columns)})")
             self.run(f"PRAGMA application_id = {APPLICATION_ID}")
             self.run(f"PRAGMA user_version = {len(UPGRADES)}")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from mwpy._database import value_files
 from mwpy._database.connection import Connection
-from mwpy._database.packing import size_of_frames, unpack, unpack_head
+from mwpy._database.packing import content_checksum, size_of_frames, unpack, unpack_head
+from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._database.value_files import ValueFiles
 from mwpy._values.earlier import (
     Earlier,
@@ -33,27 +33,19 @@ PAGE_ROWS = 2000
 PAGE_ANSWERS = 64
 """The same for results, whose values are read, too. They are smaller than `LARGE_BYTES`."""
 
-_ALGORITHMS = "SELECT seq, generation, number, name, code, parts FROM algorithms"
-_TASKS = "SELECT seq, generation, first, count, algorithm, keys FROM {}"
-_ONCE = "SELECT seq, generation, first, count, may_have_run FROM once"
-_CALLS = "SELECT seq, generation, algorithm, outline FROM calls"
-_DOUBTS = "SELECT seq, generation, host, first, count FROM doubts"
-_ANSWERS = (
-    "SELECT seq, generation, at, sid, head, file, host, checksum, CASE WHEN seq >= {} THEN frames END FROM results"
-)
-
 
 def read_earlier(
-    connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[Path], None]
+    connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[str], None]
 ) -> Iterator[Earlier]:
     """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
     which results are in doubt, and the outlines of calls, in the order of their records.
 
-    Answers whose large values are missing or damaged are left out. Values in the file itself are compared with their
-    checksums, so that damage is found before an answer is used: as with large values, the newest `CHECKED_BYTES`.
+    Rows that fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
+    file itself are compared with their checksums, so that damage is found before an answer is used: as with large
+    values, the newest `CHECKED_BYTES`.
 
     Args:
-        on_lost: called with the file of each large value that is missing or damaged.
+        on_lost: called with the name of each row, and of the file of each large value, that is missing or damaged.
 
     Raises:
         RunDatabaseError: the file is damaged.
@@ -62,28 +54,48 @@ def read_earlier(
     usable = files.usable()
 
     def answers(row: tuple[Any, ...]) -> Earlier | None:
-        seq, generation, at, sid, head, file, host, checksum, frames = row
+        seq, generation, checksum, head, file, at, sid, host, frames = row
         if file is not None and usable.get(file) != size_of_frames(head):
             if file in usable:
                 files.set_aside(file)
                 del usable[file]
-            on_lost(files.folder / file)
+            on_lost(str(files.folder / file))
+            return None
+        if file is None and frames is not None and content_checksum(head, frames) != checksum:
+            on_lost(_named("results", seq))
             return None
         host = host or hosts.get((generation, sid), "")
-        results = unpack_head(head) if frames is None else unpack(head, frames, checksum)[0]
-        return EarlierAnswers(generation, seq, SlaveId(sid), host, at, results)
+        wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
+        return EarlierAnswers(generation, seq, SlaveId(str(sid)), str(host), wall, unpack_head(head))
 
-    query = _ANSWERS.format(_first_checked(connection))
-    streams = [
-        _entries(connection, _ALGORITHMS, "", generation, _algorithm),
-        _entries(connection, _TASKS.format("submissions"), "", generation, _tasks),
-        _entries(connection, _TASKS.format("reused"), "", generation, _reused),
-        _entries(connection, _ONCE, "", generation, _sent),
-        _entries(connection, _DOUBTS, "", generation, _doubts),
-        _entries(connection, _CALLS, "", generation, _call),
-        _entries(connection, query, " AND NOT kept", generation, answers, PAGE_ANSWERS),
-    ]
+    tables: dict[str, Callable[[tuple[Any, ...]], Earlier | None]] = {
+        "algorithms": _algorithm,
+        "submissions": _tasks,
+        "reused": _reused,
+        "once": _sent,
+        "doubts": _doubts,
+        "calls": _call,
+    }
+    streams = [_entries(connection, table, generation, on_lost, entry_of) for table, entry_of in tables.items()]
+    frames = f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END"
+    streams.append(
+        _entries(
+            connection,
+            "results",
+            generation,
+            on_lost,
+            answers,
+            f", at, sid, host, {frames}",
+            " AND NOT kept",
+            PAGE_ANSWERS,
+        )
+    )
+    known: set[tuple[int, int]] = set()
     for _, entry in heapq.merge(*streams, key=_seq):
+        if isinstance(entry, EarlierAlgorithm):
+            known.add((entry.generation, entry.number))
+        elif isinstance(entry, EarlierTasks | EarlierCall) and (entry.generation, entry.algorithm) not in known:
+            continue  # the row of its algorithm is damaged
         yield entry
 
 
@@ -93,20 +105,36 @@ def _seq(numbered: tuple[int, Earlier]) -> int:
 
 def _entries(
     connection: Connection,
-    query: str,
-    condition: str,
+    table: str,
     generation: int,
+    on_lost: Callable[[str], None],
     entry_of: Callable[[tuple[Any, ...]], Earlier | None],
+    more: str = "",
+    condition: str = "",
     page_rows: int = PAGE_ROWS,
 ) -> Iterator[tuple[int, Earlier]]:
-    last = 0
-    page = f"{query} WHERE seq > ? AND generation < ?{condition} ORDER BY seq LIMIT {page_rows}"
+    """Yield the entry of each row of a table, with its number.
+
+    Args:
+        more: other columns than those with a checksum.
+        condition: which rows are meant.
+    """
+    last, checked = 0, CHECKED[table]
+    page = (
+        f"SELECT row_checksum, {', '.join(checked)}{more} FROM {table} "
+        f"WHERE seq > ? AND generation < ?{condition} ORDER BY seq LIMIT {page_rows}"
+    )
     while rows := connection.rows(page, (last, generation)):
-        for row in rows:
-            entry = entry_of(row)
-            if entry is not None:
+        for checksum, *row in rows:
+            if row_checksum(*row[: len(checked)]) != checksum:
+                on_lost(_named(table, row[0]))
+            elif (entry := entry_of(tuple(row))) is not None:
                 yield row[0], entry
-        last = rows[-1][0]
+        last = rows[-1][1]
+
+
+def _named(table: str, seq: int) -> str:
+    return f"row {seq} of the table {table}"
 
 
 def _first_checked(connection: Connection) -> int:

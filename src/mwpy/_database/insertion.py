@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mwpy._database.batch import COLUMNS, StoredGroup
 from mwpy._database.connection import Connection
+from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._values.messagepack import encode_json
 
 __all__ = ["insert", "insert_groups"]
@@ -21,6 +23,12 @@ JOINED_BYTES = 16 * 1024
 
 def insert(connection: Connection, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
     """Add rows to a table. Some of them have the place of bytes in `blob`."""
+    if table in _CHECKED_PLACES:
+        rows = [_with_checksum(row, _CHECKED_PLACES[table], blob) for row in rows]
+    _insert(connection, table, rows, blob)
+
+
+def _insert(connection: Connection, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
     statement, text = _INSERTS[table], _json(rows)
     connection.run(statement, (text, blob) if "?2" in statement else (text,))
 
@@ -35,7 +43,7 @@ def insert_groups(connection: Connection, groups: Sequence[StoredGroup], files: 
     blob = bytearray()
     for group in groups:
         packed = group.packed
-        row = _row_of(group)
+        row = _row_of(group, files.get(group.seq))
         if packed.size < JOINED_BYTES:
             start = len(blob)
             blob += packed.head
@@ -48,22 +56,32 @@ def insert_groups(connection: Connection, groups: Sequence[StoredGroup], files: 
             frames = None if file is not None else b"".join(packed.frames)
             connection.run(_INSERT_GROUP, (*row, packed.head, file, frames))
     if rows:
-        insert(connection, "results", rows, blob)
+        _insert(connection, "results", rows, blob)
+
+
+def _with_checksum(row: Sequence[Any], places: Sequence[int], blob: bytes | bytearray) -> list[object]:
+    """Add the checksum of a row, before the place of its bytes if it has one."""
+    values, end = [row[place] for place in places], len(row)
+    if isinstance(values[-1], list):
+        [start, size] = values[-1]
+        values[-1], end = bytes(blob[start : start + size]), end - 1
+    return [*row[:end], row_checksum(*values), *row[end:]]
 
 
 _RESULTS = (
     *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed", "kept"),
-    *("checksum", "host"),
+    *("checksum", "host", "row_checksum"),
 )
 """The columns of a group of results before its bytes."""
 
 
-def _row_of(group: StoredGroup) -> list[object]:
+def _row_of(group: StoredGroup, file: str | None) -> list[object]:
     columns = group.columns
     tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
     ends = group.failed, int(group.kept), group.packed.checksum
     host = None if group.brought is None else group.brought.host  # the file may not know the slave
-    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends, host]
+    checksum = row_checksum(group.seq, group.generation, group.packed.checksum, group.packed.head, file)
+    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends, host, checksum]
 
 
 def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
@@ -80,9 +98,17 @@ def _insertions() -> dict[str, str]:
     found = {"results": _insertion("results", _RESULTS, ("head", "frames"))}
     for table, columns in COLUMNS.items():
         blobs = [name for name in columns if name == "keys"]
-        plain = [name for name in columns if name != "keys"]
-        found[table] = _insertion(table, ("seq", "generation", *plain), blobs)
+        plain = ["seq", "generation", *(name for name in columns if name != "keys")]
+        found[table] = _insertion(table, [*plain, "row_checksum"] if table in CHECKED else plain, blobs)
     return found
+
+
+_CHECKED_PLACES = {
+    table: [("seq", "generation", *columns).index(name) for name in CHECKED[table]]
+    for table, columns in COLUMNS.items()
+    if table in CHECKED
+}
+"""Where the columns that a checksum covers stand in a row."""
 
 
 _INSERTS = _insertions()

@@ -17,6 +17,7 @@ __all__ = [
     "PackedResults",
     "ResultColumns",
     "columns_of",
+    "content_checksum",
     "each_attempt",
     "pack",
     "size_of_frames",
@@ -65,10 +66,15 @@ def pack(results: Results, frames: Sequence[Buffer]) -> PackedResults:
     fields = results.slave, results.tasks, results.counts, results.attempts, results.seconds, results.failed
     rest = results.buffers, results.again, results.peaks, results.plain
     head = encode((*fields, *rest, sizes))
+    return PackedResults(head, frames, sum(sizes), content_checksum(head, *frames))
+
+
+def content_checksum(head: bytes, *frames: Buffer) -> int:
+    """Return the checksum of the head and the frames of a group."""
     checksum = zlib.crc32(head)
     for frame in frames:
         checksum = zlib.crc32(frame, checksum)
-    return PackedResults(head, frames, sum(sizes), checksum)
+    return checksum
 
 
 def unpack_head(head: bytes) -> Results:
@@ -96,7 +102,7 @@ def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Bu
         Damaged: it is damaged.
     """
     fields = _decoded(head)
-    if zlib.crc32(content, zlib.crc32(head)) != checksum or sum(fields.sizes) != len(content):
+    if content_checksum(head, content) != checksum or sum(fields.sizes) != len(content):
         raise Damaged(f"a result in the run database is damaged: its checksum is wrong. {REMEDY}")
     view = memoryview(content)
     return _results(fields), [view[start:end] for start, end in pairwise(accumulate(fields.sizes, initial=0))]

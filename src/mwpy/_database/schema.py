@@ -6,6 +6,11 @@ sequence, so the tables can be merged again. A group of tasks or results is one 
 as its keys. So `base + key` is a task in both cases, and the views need `json_each` only. Where an array would say
 nothing, it is missing, and the views make one with `count` zeros.
 
+Each row that a restart uses has a checksum over the columns that decide about a value: which task got which result. A
+row that fails it does not count. SQLite itself notices damage only where it breaks the structure of a page. A CRC-32
+finds each flipped bit and each damage of up to 4 bytes in a row, and misses one of 4 billion others. It is for
+accidents of disks and memory, not for forgers.
+
 To change the schema, add statements to `UPGRADES`; never change statements that a release has. A newer mwpy upgrades
 the files of an older one. An older mwpy refuses the files of a newer one.
 
@@ -16,8 +21,9 @@ million tasks.
 from __future__ import annotations
 
 import re
+import zlib
 
-__all__ = ["APPLICATION_ID", "TABLES_BY_SEQ", "UPGRADES"]
+__all__ = ["APPLICATION_ID", "CHECKED", "TABLES_BY_SEQ", "UPGRADES", "WITHOUT_CHECKSUMS", "row_checksum"]
 
 APPLICATION_ID = 0x6D777079
 """Marks a SQLite file as a run database: the characters `mwpy`."""
@@ -39,6 +45,35 @@ TABLES_BY_SEQ = (
     "events",
 )
 """The tables that share one sequence of row numbers."""
+
+CHECKED: dict[str, tuple[str, ...]] = {
+    "algorithms": ("seq", "generation", "number", "name", "code", "parts"),
+    "submissions": ("seq", "generation", "first", "count", "algorithm", "keys"),
+    "reused": ("seq", "generation", "first", "count", "algorithm", "keys"),
+    "once": ("seq", "generation", "first", "count", "may_have_run"),
+    "doubts": ("seq", "generation", "host", "first", "count"),
+    "calls": ("seq", "generation", "algorithm", "outline"),
+    "results": ("seq", "generation", "checksum", "head", "file"),
+}
+"""The tables that a restart reads, and their columns that decide about a value. The column `row_checksum` is the
+checksum of these. Numbers with a fraction are not among them, because SQLite may round them."""
+
+WITHOUT_CHECKSUMS = 5
+"""The last version of the schema whose rows have no checksum."""
+
+
+def row_checksum(*values: object) -> int:
+    """Return the checksum of those columns of a row that decide about a value.
+
+    Args:
+        values: whole numbers, texts, bytes or None, as SQLite returns them.
+    """
+    checksum = 0
+    for value in values:
+        part = value if isinstance(value, bytes) else repr(value).encode()
+        checksum = zlib.crc32(part, zlib.crc32(b"%d:" % len(part), checksum))
+    return checksum
+
 
 _TABLES = """
 CREATE TABLE generations (
@@ -291,5 +326,9 @@ ALTER TABLE agents ADD COLUMN returns_s REAL NOT NULL DEFAULT 0;
 ALTER TABLE results ADD COLUMN host TEXT;
 """
 
-UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND, _THIRD, _FOURTH, _FIFTH)
+_SIXTH = "".join(f"ALTER TABLE {table} ADD COLUMN row_checksum INTEGER;\n" for table in CHECKED)
+
+_FIRST = _TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)
+
+UPGRADES: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""

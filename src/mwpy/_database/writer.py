@@ -86,7 +86,7 @@ class Writer:
     Attributes:
         generation: the number of this life of the master: 1 in a new file.
         remark: a message for the user if the file was damaged and was replaced by what can be read of it; else empty.
-        lost_values: the files of large values that `earlier` has found to be missing or damaged.
+        lost: the rows, and the files of large values, that `earlier` has found to be missing or damaged.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Writer:
     ) -> None:
         self.generation = generation
         self.remark = remark
-        self.lost_values: list[Path] = []
+        self.lost: list[str] = []
         self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
         """Called in the writer's thread with the row of results that an agent has brought from a former generation,
         when they are in the file."""
@@ -184,7 +184,7 @@ class Writer:
             RunDatabaseError: the file is damaged. At the next start, what can be read is saved.
         """
         try:
-            yield from read_earlier(self._reading, self._files, self.generation, self.lost_values.append)
+            yield from read_earlier(self._reading, self._files, self.generation, self.lost.append)
         except Damaged:
             mark_damaged(self._connection.path)
             raise
@@ -217,7 +217,8 @@ class Writer:
         """The agents of the last generations before this one."""
         query = (
             "SELECT generation, host, pid, returns_s, ended IS NOT NULL FROM agents "
-            "WHERE generation >= ? AND generation < ? ORDER BY seq"
+            "WHERE generation >= ? AND generation < ? AND typeof(host) = 'text' AND typeof(pid) = 'integer' "
+            "AND typeof(returns_s) = 'real' ORDER BY seq"
         )
         try:
             found = self._reading.rows(query, (self.generation - generations, self.generation))
@@ -417,7 +418,7 @@ def _begin(connection: Connection, member_id: str, name: str) -> int:
     last = [connection.rows("SELECT coalesce(max(generation), 0) FROM generations")]
     for table in TABLES_BY_SEQ:  # if the file was damaged, rows of a generation may be left that is not known
         last.append(connection.rows(f"SELECT generation FROM {table} ORDER BY seq DESC LIMIT 1"))
-    generation: int = max(number for rows in last for (number,) in rows) + 1
+    generation: int = max(number for rows in last for (number,) in rows if isinstance(number, int)) + 1
     try:
         version = metadata.version("mwpy-cluster")
     except metadata.PackageNotFoundError:  # the sources are on the path, without an installation

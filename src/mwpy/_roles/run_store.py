@@ -22,8 +22,8 @@ from mwpy._values.sameness import captured_changes, changes
 
 __all__ = ["RunStore"]
 
-LOST_VALUES = (
-    "files of the run database are missing or damaged: {files}. The results in them do not count, so their tasks run "
+LOST = (
+    "parts of the run database are missing or damaged: {parts}. The results in them do not count, so their tasks run "
     "again"
 )
 
@@ -96,8 +96,8 @@ class RunStore:
         reuse.awaited.former = FormerAgents(self.writer.agents(GENERATIONS_KEPT))
         if self.writer.remark:
             core.state.notice(self.writer.remark)
-        if lost := [str(path) for path in dict.fromkeys(self.writer.lost_values)]:
-            core.state.notice(LOST_VALUES.format(files=first_of(lost, len(lost))))
+        if lost := [*dict.fromkeys(self.writer.lost)]:
+            core.state.notice(LOST.format(parts=first_of(lost, len(lost))))
         if reuse.answered:
             text = f"the run database {self.path} has the results of {counted(reuse.answered, 'task')}"
             if reuse.answers.doubted:
