@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mwpy._values.installed import versions
+from mwpy._values.installed import is_installed, is_standard, package_of, versions
 
 
 @pytest.fixture
@@ -167,3 +169,69 @@ def test_the_import_of_a_package_of_the_user_loads_no_parser_of_mail() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "True False False\n"
+
+
+def test_the_owner_of_each_installed_module_is_the_one_that_importlib_knows() -> None:
+    folder = Path(sysconfig.get_path("purelib"))
+    owners = metadata.packages_distributions()
+    places = {name: [folder / name, folder / f"{name}.py"] for name in owners}
+    found = {name: place for name, both in places.items() for place in both if place.exists() and name.isidentifier()}
+    assert "msgspec" in found
+    for name, place in found.items():
+        assert is_installed(name, str(place)), name
+        assert package_of(name).replace("_", "-").lower() in [owner.replace("_", "-").lower() for owner in owners[name]]
+
+
+def in_site_packages(folder: Path) -> None:
+    (folder / "it-1.dist-info").mkdir()
+    (folder / "it-1.dist-info" / "RECORD").write_text("other_name/__init__.py,,\n")
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("dev-packages/mine.py", False),
+        ("dev-packages/mine/__init__.py", False),
+        ("lib/python3.11/site-packages/checkout/mine.py", False),
+        ("site-packages/mine.py", False),
+        ("dist-packages/mine/part/module.py", False),
+        ("my-packages/site-packages/src/mine/__init__.py", False),
+        ("records/mine.py", False),
+        ("records/other_name/part/module.py", True),
+        ("records/other_name/other_name.py", True),
+        ("records/checkout/other_name/__init__.py", False),
+        ("it-1-py3.11.egg/mine/__init__.py", True),
+        ("archive.zip/mine/__init__.py", False),
+    ],
+)
+def test_a_module_is_installed_if_a_package_beside_it_says_so(place: str, expected: bool, tmp_path: Path) -> None:
+    """The names of the folders above say nothing: a user may call them as Python does."""
+    path = tmp_path / place
+    if ".zip" not in place:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    if "records" in place:
+        in_site_packages(tmp_path / "records")
+    top = "other_name" if "other_name" in place else "mine"
+    assert is_installed(top, str(path)) is expected
+
+
+def test_a_folder_with_egg_info_has_sources_that_stay_in_use(tmp_path: Path) -> None:
+    """`pip install -e` makes it beside the sources."""
+    install(tmp_path, "mine.egg-info", "mine\n", "top_level.txt")
+    assert not is_installed("mine", str(tmp_path / "mine" / "__init__.py"))
+    assert not is_installed("mine", str(tmp_path / "mine.py"))
+
+
+def test_files_in_the_folders_of_packages_that_no_package_names_are_the_users(tmp_path: Path) -> None:
+    """For example, somebody has copied them there."""
+    folder = Path(sysconfig.get_path("purelib"))
+    assert is_installed("msgspec", str(folder / "msgspec" / "__init__.py"))
+    assert not is_installed("copied_module", str(folder / "copied_module.py"))
+    assert not is_installed("msgspec", str(folder / "checkout" / "msgspec" / "__init__.py"))
+
+
+def test_pythons_own_modules_are_in_its_library() -> None:
+    assert is_standard(json.__file__)
+    assert not is_standard(pytest.__file__)
+    assert not is_standard(__file__)

@@ -21,6 +21,7 @@ import functools
 import own_helpers
 from own_helpers import SIZE, Base
 from own_other import *
+from own_odd import odd
 
 RATE = 2
 TABLE = {}
@@ -50,7 +51,7 @@ class Shape(Base):
 @decorate
 def f(x):
     import own_lazy
-    return Shape.make() + helper(x) + TABLE["a"] + SIZE + MODEL.run() + short(x) + own_lazy.late()
+    return Shape.make() + helper(x) + TABLE["a"] + SIZE + odd() + MODEL.run() + short(x) + own_lazy.late()
 
 def helper(x):
     return [own_helpers.scale(each) for each in [x]]
@@ -77,7 +78,22 @@ def not_used(x):
     return x
 """
 
-FILES = {"own_app": APP, "own_helpers": HELPERS, "own_other": "", "own_lazy": "def late(): return 1\n"}
+ODD = """\f
+TEXT = '\x1c\x1d\x1e\x85\u2028\u2029'  # \v\x85\u2028
+\f
+
+def odd():
+    return 1
+"""
+"""Characters at which `str.splitlines` splits, and Python does not."""
+
+FILES = {
+    "own_app": APP,
+    "own_helpers": HELPERS,
+    "own_other": "",
+    "own_lazy": "def late(): return 1\n",
+    "own_odd": ODD,
+}
 
 
 @pytest.fixture
@@ -122,6 +138,7 @@ def _differences(load: Load, changed: dict[str, str], name: str = "f") -> list[s
         ("own_app", "RATE * LIMIT", "RATE + LIMIT", "class Shape"),
         ("own_helpers", "FACTOR = 3", "FACTOR = 4", "variable FACTOR"),
         ("own_helpers", "SIZE = 5", "SIZE = 6", "variable SIZE"),
+        ("own_odd", "return 1", "return 2", "function odd"),
         ("own_helpers", '"base"', '"other"', "class Base"),
         ("own_helpers", "return FACTOR", "return FACTOR + 1", "class Model"),
         ("own_helpers", "scale(x):\n    return x", "scale(x):\n    return -x", "function scale"),

@@ -99,7 +99,7 @@ class Connection:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the second is about damaged names of tables
             raise _explained_error(self.path, error) from error
 
 
@@ -121,9 +121,9 @@ def in_memory(page_bytes: int) -> Connection:
     return made
 
 
-def _explained_error(path: Path, error: sqlite3.Error) -> RunDatabaseError:
+def _explained_error(path: Path, error: Exception) -> RunDatabaseError:
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or not isinstance(error, sqlite3.Error):
         return Damaged(
             f"the run database {path} is damaged ({error}). A master that opens it saves what can be read; or move it "
             f"away to start from the beginning"
@@ -131,7 +131,7 @@ def _explained_error(path: Path, error: sqlite3.Error) -> RunDatabaseError:
     return RunDatabaseError(_explanation(path, error, name))
 
 
-def _explanation(path: Path, error: sqlite3.Error, name: str) -> str:
+def _explanation(path: Path, error: Exception, name: str) -> str:
     match name.split("_")[1:2]:
         case ["FULL"]:
             return (

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
+from mwpy._values.installed import is_installed
+
 __all__ = ["UserModules", "is_interactive", "is_of_user", "module_path", "stamp_of"]
 
 OWN = ("__main__", "mwpy")
@@ -36,7 +38,7 @@ def is_of_user(name: str, module: object) -> bool:
     if top in OWN or top in sys.stdlib_module_names:
         return False
     file = getattr(module, "__file__", None) or ""
-    return file.endswith(".py") and "-packages" not in file
+    return file.endswith(".py") and not is_installed(top, file)
 
 
 class _Seen(Struct):

@@ -20,6 +20,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import io
 import linecache
 import os
 import sys
@@ -205,7 +206,7 @@ class _Outline(Struct, eq=False):
 
     @classmethod
     def of(cls, text: str) -> _Outline:
-        outline = cls(text.splitlines(keepends=True))
+        outline = cls([*io.StringIO(text)])  # as Python counts lines; `splitlines` also splits at form feeds
         try:
             outline._add(ast.parse(text), "", is_top=True)
         except (SyntaxError, ValueError, RecursionError):

@@ -50,4 +50,5 @@ def _in_traceback(error: BaseException) -> dict[str, str]:
 
 
 def _is_standard(path: str) -> bool:
-    return path.startswith(STANDARD_LIBRARY + os.sep) and "-packages" + os.sep not in path
+    folder, _, rest = path.removeprefix(STANDARD_LIBRARY).lstrip(os.sep).partition(os.sep)
+    return path.startswith(STANDARD_LIBRARY + os.sep) and not (rest and folder in ("site-packages", "dist-packages"))

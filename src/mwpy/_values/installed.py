@@ -1,5 +1,9 @@
 """The installed packages of this interpreter: which package has a module, and its version.
 
+A module is installed if Python finds it directly in a folder of installed packages, and a package there says that the
+module is its own. Everything else is the user's own module, whose code may be edited at any time: also a checkout below
+`site-packages`, a file that somebody has copied there, and a package that was installed with `pip install -e`.
+
 To import `importlib.metadata` takes longer than most launches can wait: it loads the parsers of mail, zip and CSV
 files. It is asked only where it may know more than the names of the folders and one line of a file show: about modules
 that belong to a package of another name, and where packages are not in plain folders or are found by other importers.
@@ -9,39 +13,109 @@ from __future__ import annotations
 
 import os
 import re
+import site
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 
-__all__ = ["package_of", "versions"]
+__all__ = ["is_installed", "is_standard", "package_of", "versions"]
+
+STANDARD_LIBRARY = os.path.dirname(os.__file__)
 
 FOLDERS_KEPT = 256
 """How many folders of `sys.path` have the names of their packages kept."""
 
 
+_TOP = re.compile(r"^(?:\.\./)?([^/.,\s]+)(?=[/.,\n]|$)", re.MULTILINE)
+"""The first part of each line in a list of files or modules."""
+
+
 @cache
 def package_of(module: str) -> str:
     """Return the package of a top-level module; empty if it belongs to none."""
-    if _version_of(module):
-        return module
     loaded = sys.modules.get(module)
-    places = [getattr(loaded, "__file__", None) or "", *getattr(loaded, "__path__", ())]
-    if not any("-packages" in place for place in places):
-        return ""  # the user's own module; installed modules are in site-packages or dist-packages
-    return _owner_of(module)
+    places = [place for place in (getattr(loaded, "__file__", None), *getattr(loaded, "__path__", ())) if place]
+    if not places:
+        return module if _version_of(module) else ""
+    return next(filter(None, (_owner(module, place) for place in places)), "")
 
 
-def _owner_of(module: str) -> str:
-    """Return the package whose list of files has a module. Searching the list as text is twice as fast as parsing."""
-    from importlib import metadata
+def is_installed(module: str, place: str) -> bool:
+    """Whether a module belongs to an installed package.
 
-    for each in metadata.distributions():
-        files = "\n" + (each.read_text("RECORD") or "")
-        named = (each.read_text("top_level.txt") or "").split()
-        if module in named or any(f"\n{module}{end}" in files for end in ("/", ".py,", ".cpython-")):
-            return each.name
+    Args:
+        module: the name of its top-level module.
+        place: its file or folder.
+    """
+    return bool(_owner(module, place))
+
+
+def is_standard(place: str) -> bool:
+    """Whether a file belongs to Python's standard library."""
+    inside = place.startswith(STANDARD_LIBRARY + os.sep)
+    return inside and not any(place.startswith(folder + os.sep) for folder in _site_folders())
+
+
+@cache
+def _owner(top: str, place: str) -> str:
+    """Return the package of a module; empty if it is the user's own."""
+    folder = place
+    while (above := os.path.dirname(folder)) != folder:
+        if os.path.basename(folder).partition(".")[0] == top:
+            try:
+                owner = _owners_in(above, os.stat(above).st_mtime_ns).get(top)
+            except OSError:  # it is in a zip file
+                owner = None
+            if owner:
+                return top if _normalized(owner) == _normalized(top) else owner
+        folder = above
     return ""
+
+
+@cache
+def _site_folders() -> frozenset[str]:
+    """The folders into which packages are installed for this interpreter."""
+    found = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    found.add(site.getusersitepackages())
+    return frozenset({os.path.normpath(folder) for folder in found} | {os.path.realpath(folder) for folder in found})
+
+
+@lru_cache(FOLDERS_KEPT)
+def _owners_in(folder: str, _modified_at: int) -> Mapping[str, str]:
+    """Return the packages of the top-level modules in a folder, as the lists of files of the packages say.
+
+    Args:
+        _modified_at: as for `_packages_in`.
+
+    Raises:
+        OSError: it is no folder, or cannot be read.
+    """
+    children = os.listdir(folder)
+    if folder.lower().endswith(".egg"):
+        name = os.path.basename(folder).partition("-")[0]
+        return {child.partition(".")[0]: name for child in children}
+    if folder not in _site_folders() and not any(child.endswith(".dist-info") for child in children):
+        return {}  # `NAME.egg-info` is also beside sources that stay in use
+    owners: dict[str, str] = {}
+    for child in children:
+        if child.endswith((".dist-info", ".egg-info")):
+            place = os.path.join(folder, child)
+            name = _written(place, "name") or child.rpartition(".")[0].partition("-")[0]
+            owners |= dict.fromkeys(_tops_of(place), name)
+    return owners
+
+
+def _tops_of(place: str) -> Iterator[str]:
+    """Yield the top-level modules that the metadata of a package lists."""
+    for name in ("RECORD", "installed-files.txt", "top_level.txt"):
+        try:
+            with open(os.path.join(place, name), encoding="utf-8") as file:
+                yield from {*_TOP.findall(file.read())}
+        except (OSError, UnicodeDecodeError):
+            pass
+    yield _normalized(os.path.basename(place).rpartition(".")[0].partition("-")[0])
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -54,7 +128,7 @@ def _version_of(package: str) -> str:
     places = _places(package)
     if places is not None and not places:
         return ""
-    if places is not None and len(places) == 1 and (written := _written_version(places[0])):
+    if places is not None and len(places) == 1 and (written := _written(places[0], "version")):
         return written
     from importlib import metadata
 
@@ -109,13 +183,13 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
-def _written_version(place: str) -> str:
-    """Read the version in the metadata of a wheel; empty if there is none."""
+def _written(place: str, field: str) -> str:
+    """Read a field in the metadata of a wheel; empty if there is none."""
     try:
         with open(os.path.join(place, "METADATA"), encoding="utf-8") as lines:
             for line in lines:
                 name, _, value = line.partition(":")
-                if name.lower() == "version":
+                if name.lower() == field:
                     return value.lstrip(" \t").rstrip("\n")
                 if not line.strip():  # the description follows
                     break

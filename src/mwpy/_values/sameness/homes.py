@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mwpy._values.installed import package_of, versions
+from mwpy._values.installed import is_installed, is_standard, package_of, versions
 
 __all__ = ["MWPY", "OWN", "PYTHON", "Home", "home_at", "home_of", "name_of_module"]
 
@@ -48,7 +48,7 @@ def home_of(name: str) -> Home:
         return OWN
     module = sys.modules.get(name) or sys.modules.get(top)
     place = _place_of(module)
-    if top in PYTHON_MODULES and not (place and "-packages" in place):
+    if top in PYTHON_MODULES and (not place or is_standard(place)):
         return PYTHON
     return home_at(top, place)
 
@@ -56,7 +56,7 @@ def home_of(name: str) -> Home:
 @cache
 def home_at(top: str, place: str) -> Home:
     """Return where a module comes from that is in a file or folder."""
-    if not place or not _is_installed(place):
+    if not place or not is_installed(top, place):
         return OWN
     package = package_of(top) or top
     return Home(f"package {package}", versions([package])[package] or "of an unknown version")
@@ -68,24 +68,6 @@ def _place_of(module: Any) -> str:
         return ""
     paths = [*vars(module).get("__path__", ())]
     return str(vars(module).get("__file__") or (paths[0] if paths else ""))
-
-
-def _is_installed(place: str) -> bool:
-    """Whether a module is in a folder of installed packages, or in a folder that has the records of one."""
-    if "-packages" in place:
-        return True
-    folder = os.path.dirname(place)
-    while folder and os.path.exists(os.path.join(folder, "__init__.py")):
-        folder = os.path.dirname(folder)
-    return _has_records(folder)
-
-
-@cache
-def _has_records(folder: str) -> bool:
-    try:
-        return any(name.endswith(".dist-info") for name in os.listdir(folder or "."))
-    except OSError:
-        return False
 
 
 def name_of_module(name: str) -> str:
