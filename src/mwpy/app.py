@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from msgspec.structs import replace
 
 from mwpy._system import open_files, script, shadows
+from mwpy._system.signals import handle_here
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT, AGENT_VARIABLE, MASTER_VARIABLE, SLAVE_VARIABLE, MasterStream
 from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
@@ -176,7 +177,7 @@ def _forked(run: Callable[[Options], int]) -> Callable[[], int]:
 def _run_master(options: Options, rest: list[str]) -> int:
     algorithm = REGISTRY.master()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handle_here(signal.SIGTERM, signal.default_int_handler)
     in_process = options.role is Role.LOCAL and options.local == 0
     computation = _start_in_process(options) if in_process else _start_master(options, rest)
     from mwpy._roles.summary import summary_of  # while the agent starts

@@ -23,6 +23,7 @@ from mwpy._system import script
 from mwpy._system.forks import die_with_parent
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import reseed
+from mwpy._system.signals import handle_here
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.environment import (
@@ -200,13 +201,12 @@ def _prepare_process(agent_pid: int, fault: int) -> None:
 
     Ctrl-C is for the master. Some batch systems send SIGTERM to all processes of a job. Only the agent acts on it: it
     gives the running task its grace period, and kills this process if the task does not finish. Processes that a task
-    forks or starts end on SIGTERM as usual.
+    forks or starts end on both as usual.
     """
     if not die_with_parent(agent_pid):
         os._exit(ExitCode.FAILED)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handle_here(number, lambda *_: None)
     faulthandler.enable(fault)
     if BREAKPOINT_VARIABLE not in os.environ:  # a user may name a debugger that needs no terminal
         sys.breakpointhook = _refuse_breakpoint

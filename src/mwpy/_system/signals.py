@@ -1,7 +1,8 @@
-"""Signals of this process: as something to wait for, and held back while they would do damage."""
+"""Signals of this process: handled in it alone, as something to wait for, and held back while they would do damage."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -9,7 +10,46 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-__all__ = ["HeldSignals", "Signals"]
+__all__ = ["HeldSignals", "Signals", "handle_here"]
+
+Handler = Callable[[int, Any], object]
+
+_HANDLERS: dict[int, Handler] = {}
+"""What `handle_here` has set."""
+
+_MASKS = threading.local()
+"""The blocked signals of a thread that forks, as they were before."""
+
+
+def handle_here(number: signal.Signals, handler: Handler) -> None:
+    """Handle a signal in this process. Processes that it forks have the handler of a fresh Python process instead.
+
+    Programs that it starts have the default handler, too. To ignore a signal, give a function that does nothing: they
+    would inherit that a signal is ignored. During a fork the signal is blocked, because Python forgets one that arrives
+    in the new process before that has its own handler. Then `Process.terminate` right after `start` has no effect.
+
+    Raises:
+        ValueError: this is not the main thread.
+    """
+    signal.signal(number, handler)
+    if not _HANDLERS:
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_be_fresh)
+    _HANDLERS[number] = handler
+
+
+def _block() -> None:
+    _MASKS.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLERS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _MASKS.before)
+
+
+def _be_fresh() -> None:
+    for number, handler in _HANDLERS.items():
+        if signal.getsignal(number) == handler:  # the user has set no other one
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _unblock()
 
 
 class HeldSignals:
@@ -18,7 +58,7 @@ class HeldSignals:
     def __init__(self) -> None:
         self.held = False
         """Whether signals wait between `begin` and `end`. To set this is a single step, which no signal can divide."""
-        self._handlers: dict[signal.Signals, Callable[[int, Any], object]] = {}
+        self._handlers: dict[signal.Signals, Handler] = {}
         """The handlers that handle the signals otherwise."""
         self._caught: list[int] = []
 
@@ -31,7 +71,7 @@ class HeldSignals:
             handler = signal.getsignal(number)
             if callable(handler) and handler != self._handle:
                 self._handlers[number] = handler
-                signal.signal(number, self._handle)
+                handle_here(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.held:

@@ -17,6 +17,7 @@ from types import TracebackType
 from msgspec import Struct
 
 from mwpy._system import clock
+from mwpy._system.signals import handle_here
 from mwpy._values.errors import EndIsNear, UsageError
 
 __all__ = ["RUNNING", "RunningTime", "seconds_left", "warned"]
@@ -105,7 +106,7 @@ class _Warning(AbstractContextManager[None]):
             raise UsageError("mwpy.warned() in a thread that the task started: use it in the task's own thread")
         self.end_at = RUNNING.end_at
         self.check(seconds_left())
-        signal.signal(signal.SIGALRM, _look)
+        handle_here(signal.SIGALRM, _look)
         _open.append(self)
         _wait()
 
