@@ -175,3 +175,37 @@ def test_all_processes_end_with_the_process_that_started_them(stage: Stage, way:
     started.send(number)
     started.end()
     stage.no_process_left()
+
+
+# ---- work that is not done ----------------------------------------------------------------------------------
+
+UNDONE = " had no result when the computation ended, so they did not run to their end: wait for them with mw.loop() and"
+UNREAD = "mwpy: nobody read the values of {}, so these tasks were cancelled: a map runs while its values are read"
+
+
+@pytest.mark.parametrize("slaves", ["0", "1"])
+@pytest.mark.parametrize(
+    ("body", "notices"),
+    [
+        ("mw.map(abs, range(9)) and 0", [UNREAD.format("1 map")]),
+        ("[mw.submit(mwpy.task(time.sleep, 100)) for _ in range(9)] and 0", [f"mwpy: 9 tasks{UNDONE}"]),
+        ("sum(next(mw.imap_unordered(abs, iter(int, 1))) for _ in range(2))", []),
+        ("mw.cancel([mw.submit(mwpy.task(time.sleep, 100)) for _ in range(9)]) and 0", []),
+        ("len(task_values(mw, abs, range(9))) - 9", []),
+        ("len(list(mw.map(abs, []))) or mw.map(abs, []) and 0", []),
+    ],
+    ids=["map that nobody reads", "tasks that nobody waits for", "map that is left", "cancelled", "read", "no items"],
+)
+def test_work_that_is_not_done_is_named_at_the_end(stage: Stage, body: str, notices: list[str], slaves: str) -> None:
+    ended = run(stage, GUARD + f"sys.exit(mwpy.main(['--mw-local', '{slaves}']))", body)
+    assert ended.end() == 0
+    lines = ended.err.splitlines()
+    assert [line[: len(notice)] for line, notice in zip(lines, notices, strict=True)] == notices
+
+
+def test_a_map_that_nobody_reads_is_named_when_a_plain_script_ends(stage: Stage) -> None:
+    """The master is never closed."""
+    (stage.folder / "script.py").write_text("import mwpy\nmw = mwpy.local_master(slaves=1)\nmw.map(abs, range(9))\n")
+    ended = stage.start("", program=[sys.executable, "script.py"])
+    assert ended.end() == 0
+    assert ended.err.startswith(UNREAD.format("1 map"))

@@ -293,3 +293,21 @@ def test_a_slave_that_is_gone_sends_nothing_that_counts(core: MasterCore) -> Non
     _connect(core, 1)
     _receive(core, messages.SlaveRetiring(2))
     assert "a" in {peer.decode() for peer in core.state.members.peers}
+
+
+@pytest.mark.parametrize(
+    ("command", "begins"),
+    [
+        (ShutDown(True, 1.0), "3 tasks had no result when the computation ended"),
+        (ShutDown(True, 1.0, of_maps=3), ""),
+        (ShutDown(True, 1.0, of_maps=3, unread_maps=2), "nobody read the values of 2 maps"),
+        (ShutDown(False, 1.0, unread_maps=2, returned=False), ""),
+    ],
+)
+def test_the_end_names_the_work_that_is_not_done(core: MasterCore, command: ShutDown, begins: str) -> None:
+    """Tasks of open maps do not count: somebody has stopped reading them. An interrupt explains itself."""
+    core.submit(_tasks(3))
+    core.obey(command)
+    text = _notices(core, 0.0)
+    assert text.startswith(begins)
+    assert bool(text) == bool(begins)

@@ -101,8 +101,14 @@ class _Io:
         self.holds_back = False
         self.num_slaves = 2
         self.fetched_bytes = 0
+        self.maps: set[MapTasks] = set()
+        self.unread_maps = 0
         self.most_open = 0
         """The most tasks that were open at once."""
+
+    def open_maps(self) -> list[MapTasks]:
+        """As `MasterIo.open_maps`."""
+        return [tasks for tasks in self.maps if not tasks.closed]
 
     def command(self, command: Command) -> None:
         """Take a command. Answer it after an older one, whose caller was interrupted."""

@@ -13,7 +13,7 @@ from mwpy._core.master.commands import Command
 from mwpy._core.master.state import Actions, MasterSettings
 from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox
-from mwpy._roles.map_tasks import Portion
+from mwpy._roles.map_tasks import MapTasks, Portion
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import OpenProgress
 from mwpy._values.ids import TaskId
@@ -30,9 +30,14 @@ class _Io:
         self.commands: deque[Command] = deque()
         self.fetched_bytes = 0
         self.holds_back = False
+        self.maps: set[MapTasks] = set()
+        self.unread_maps = 0
         self.wakes = 0
         self.link = self
         self.progress = OpenProgress()
+
+    def open_maps(self) -> list[MapTasks]:
+        return [tasks for tasks in self.maps if not tasks.closed]
 
     def wake(self) -> None:
         self.wakes += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ class Computation:
             end, finished = self.access.io.end, finished and not self.access.io.interrupted
             self._unused.detach()
             self.access.close()
-            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
+            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S, returned=finished)
 
     def leave_to_parent(self) -> None:
         """Let only the parent of this process, which was forked just now, use the computation and end it."""
@@ -99,7 +100,7 @@ def _end_unused(access: weakref.ref[Access], io: MasterIo) -> None:
     used = access()
     if used is not None:
         used.close()
-    io.end(False, INTERRUPT_GRACE_S)
+    io.end(False, INTERRUPT_GRACE_S, returned=not hasattr(sys, "last_type"))
 
 
 _all: weakref.WeakSet[Computation] = weakref.WeakSet()

@@ -361,7 +361,7 @@ class Inbox:
             self.end_abandoned()
         self._has_mapped = True
         tasks = MapTasks()
-        self.unfetched.maps.add(tasks)
+        self.access.io.maps.add(tasks)
         return tasks
 
     def end_abandoned(self) -> None:
@@ -376,6 +376,7 @@ class Inbox:
             ids = tasks.ids(tasks.last)
             if ids:
                 self.access.io.command(CancelTasks.of(ids, Running.DISCARD))
+            self.access.io.unread_maps += not tasks.is_read
             tasks.forget()
             self.abandoned.pop(tasks, None)
 

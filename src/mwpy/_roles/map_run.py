@@ -178,6 +178,7 @@ class MapRun:
         try:
             next(given)
         except BaseException:
+            self._tasks.is_read = True
             given.close()  # an interrupt that came between is raised here, not in the generator
             raise
         stops = self.max_failures is not None or self.inbox.settings.max_failures is not None
@@ -191,7 +192,9 @@ class MapRun:
             if self.progress is not None:
                 shown.begin(self.progress, self._figures)
             self._read(at_call=True)
+            tasks.is_read = self._exhausted and not self._submitted
             yield  # `start` takes it
+            tasks.is_read = True
             while tasks.open or not self._exhausted:
                 self._receive()
                 self._read()

@@ -86,6 +86,8 @@ class MapTasks(Struct, eq=False, weakref=True):
     """What was taken from `arrived` and waits for its turn, by position."""
     unread: int | None = 0
     """How many items were not read; None if this is unknown."""
+    is_read: bool = False
+    """Whether somebody has asked for a value, or cannot: the call was interrupted, or there are no items."""
     closed: bool = False
     """Whether nobody will take a result."""
     last: int = 0

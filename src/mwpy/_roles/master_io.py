@@ -18,6 +18,7 @@ from functools import partial
 from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from mwpy._core.master.attendance import Attendance
 from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ReleaseResults, ShutDown, Waiting
@@ -39,6 +40,7 @@ from mwpy._values.errors import ProtocolError, RunDatabaseError
 from mwpy._values.given import Given
 
 if TYPE_CHECKING:
+    from mwpy._roles.map_tasks import MapTasks
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy.resource_file import ResourceFile
 
@@ -120,6 +122,10 @@ class MasterIo:
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.attendance = Attendance()
         self.progress = OpenProgress()
+        self.maps: WeakSet[MapTasks] = WeakSet()
+        """The maps, also those of executors. `open_maps` has those that are not closed."""
+        self.unread_maps = 0
+        """How many maps were closed before somebody asked for a value."""
         """What is shown while the algorithm waits."""
         self.waiting = Waiting.NOT
         self.fetched_bytes = 0
@@ -381,7 +387,11 @@ class MasterIo:
         self.commands.append(command)
         self.link.wake()
 
-    def end(self, finished: bool, grace_s: float) -> None:
+    def open_maps(self) -> list[MapTasks]:
+        """The maps whose values may still be asked for. Any thread may call this."""
+        return [tasks for tasks in list(self.maps) if not tasks.closed]
+
+    def end(self, finished: bool, grace_s: float, returned: bool) -> None:
         """End the computation and wait for the thread. If it was never started, this thread does its work.
 
         The garbage collection may call this, also in the I/O thread, which cannot wait for itself.
@@ -390,7 +400,9 @@ class MasterIo:
             self.progress.end_all()
         finally:  # a function of the user may have raised
             self._tick_at = 0.0
-            self.command(ShutDown(finished, grace_s))
+            maps = self.open_maps()
+            unread = self.unread_maps + sum(not tasks.is_read for tasks in maps)
+            self.command(ShutDown(finished, grace_s, sum(tasks.num_open for tasks in maps), unread, returned))
             if self.thread.ident is None:
                 self._run()
             elif threading.current_thread() is not self.thread:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from msgspec import Struct, field
 
@@ -16,7 +15,6 @@ from mwpy._roles.access import Access
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import Actions
-    from mwpy._roles.map_tasks import MapTasks
 
 __all__ = ["Unfetched"]
 
@@ -45,8 +43,6 @@ class Unfetched(Struct, eq=False):
 
     access: Access
     most: int
-    maps: WeakSet[MapTasks] = field(default_factory=WeakSet)
-    """The maps, whose results are counted apart."""
     _alone: _Waiting = field(default_factory=_Waiting)
     _of_maps: _Waiting = field(default_factory=_Waiting)
     _total: int = 0
@@ -73,14 +69,14 @@ class Unfetched(Struct, eq=False):
     def unread(self) -> int | None:
         """How many items open maps have not read; None if one of them does not know it. The end of a computation may
         call this in another thread."""
-        unread = [tasks.unread for tasks in list(self.maps) if not tasks.closed]
+        unread = [tasks.unread for tasks in self.access.io.open_maps()]
         return None if None in unread else sum(each or 0 for each in unread)
 
     def settle(self, alone: Sized) -> None:
         """Count the results that wait. Those outside of maps are `alone`."""
         self._alone.keep(len(alone))
-        self._of_maps.keep(sum(tasks.num_waiting for tasks in self.maps if not tasks.closed))
         io = self.access.io
+        self._of_maps.keep(sum(tasks.num_waiting for tasks in io.open_maps()))
         waiting = self._alone.size + self._of_maps.size
         self.is_much = waiting * SHARE > self.most
         io.fetched_bytes = self._total - waiting

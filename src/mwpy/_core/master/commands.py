@@ -159,6 +159,12 @@ class ShutDown(Struct, frozen=True):
     """Whether the computation is complete; if not, the agents' jobs stay queued."""
     grace_s: float
     """How long slaves may take to end by themselves."""
+    of_maps: int = 0
+    """About how many of the tasks that have not ended belong to open maps."""
+    unread_maps: int = 0
+    """How many maps nobody has asked for a value."""
+    returned: bool = True
+    """Whether the master algorithm came to its end. Then the user hears of what it has left undone."""
 
 
 Command = (

@@ -103,6 +103,7 @@ from mwpy._core.moments import known
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
+from mwpy._values.phrases import counted
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
@@ -111,6 +112,15 @@ UNLIMITED = (
     "Use at least one slave (--mw-local 1, or local_master(slaves=1)) to have them enforced"
 )
 
+UNDONE = (
+    "{tasks} had no result when the computation ended, so they did not run to their end: wait for them with mw.loop() "
+    "and mw.results(), or cancel them with mw.cancel()"
+)
+
+UNREAD = (
+    "nobody read the values of {maps}, so these tasks were cancelled: a map runs while its values are read, as in `for "
+    "value in mw.map(...)` or `list(mw.map(...))`"
+)
 
 OF_SLAVES = (
     messages.Results,
@@ -233,6 +243,11 @@ class MasterCore:
 
     def _shut_down(self, command: ShutDown) -> None:
         """End the computation: shut every agent down."""
+        left = self.state.jar.runnable - command.of_maps
+        if command.returned and left > 0:
+            self.state.notice(UNDONE.format(tasks=counted(left, "task")))
+        if command.returned and command.unread_maps:
+            self.state.notice(UNREAD.format(maps=counted(command.unread_maps, "map")))
         self.state.closing = messages.Shutdown(command.finished, command.grace_s)
         for agent in self.state.members.agents.values():
             self.state.send(agent, self.state.closing)
