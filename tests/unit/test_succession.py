@@ -146,7 +146,7 @@ def test_tasks_that_are_pending_end_when_their_results_are_in_the_file(master: S
     }
     assert {each.tag for each in actions.results} == {"tag 5", "tag 4"}
     [record] = answered(actions)
-    assert [(each.first, each.count) for each in record.tasks] == [(2, 2)]
+    assert [(each.first, each.count) for each in record.tasks] == [(2, 1), (3, 1)]
     assert (record.sid, record.results.tasks) == (None, [2, 3])
     jar = master.core.state.jar
     assert (jar.reused.count, jar.ended, jar.runnable, jar.pending.count) == (2, 2, 2, 2)
@@ -457,6 +457,19 @@ def test_a_task_waits_until_its_result_is_stored(master: Successor) -> None:
     assert waiting(master) == [1]
     master.core.handle(Stored(record, ROW), 0.0)
     assert [each.task_id for each in master.core.take_actions().results] == [1]
+
+
+def test_a_task_whose_result_is_on_its_way_into_the_file_is_not_sent(master: Successor) -> None:
+    """It was pending when the agent brought its result."""
+    master.submit([1, 9])
+    [record] = master.bring([1])
+    master.connect(b"b", slaves=1)
+    master.act()
+    assert held_by(master.core, "SLAVE-0") == [2]
+    assert waiting(master) == [1]
+    master.core.handle(Stored(record, ROW), 0.0)
+    assert [each.task_id for each in master.core.take_actions().results] == [1]
+    assert waiting(master) == []
 
 
 def test_a_failure_that_is_stored_lets_the_task_run_if_failed_tasks_run_again() -> None:

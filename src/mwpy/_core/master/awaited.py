@@ -1,8 +1,8 @@
 """Tasks that wait for agents which have outlived the former master.
 
 Such an agent says which tasks its slaves still run (`StillRunning`), and later brings their results. An equal task of
-this generation then waits, and is not sent to another slave. It is pending again when the agent is lost, or when its
-slave has ended without a result.
+this generation then waits, and is not sent to another slave, until its result is in the file. It is pending again when
+the agent is lost, or when its slave has ended without a result.
 
 A task that must not run twice also waits if a former generation sent it to a slave, as long as an agent may return that
 ran it: for the longest time for which agents of the last generations look for their master. Without a result it then is
@@ -95,14 +95,17 @@ class Awaited:
         if waiting:
             self.hold([*self.state.jar.pending.spans()], waiting)
 
-    def brought(self, numbers: Iterable[int], counting: Iterable[int]) -> None:
+    def brought(self, numbers: Iterable[int], counting: Iterable[int], waiting: Mapping[int, int]) -> None:
         """An agent has brought results of these occurrences.
 
         Args:
             counting: those whose results count, and are stored now.
+            waiting: the occurrences of these for which tasks of this generation wait, by task.
         """
         self._storing.update(dict.fromkeys(counting))
         self._has_ended([number for number in numbers if number in self._running])
+        if waiting:
+            self.hold([*self.state.jar.pending.spans()], waiting)
 
     def stored(self, numbers: Iterable[int]) -> None:
         """Results of these occurrences are in the file, and have ended tasks."""

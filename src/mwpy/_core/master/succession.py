@@ -74,7 +74,8 @@ class Succession(Struct, eq=False):
             for number in former.numbers(first, count)
         ]
         places = _counting(group, numbers, reuse)
-        reuse.awaited.brought([number for number in numbers if number >= 0], [numbers[place] for place in places])
+        counting = [numbers[place] for place in places]
+        reuse.awaited.brought([number for number in numbers if number >= 0], counting, reuse.waiting(counting))
         if places:
             group, frames = groups.select(group, frames, places)
             slave = SlaveId(message.sid)
