@@ -27,6 +27,7 @@ from mwpy._system.lines import RotatedFile, WholeLines, put_on_stream
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords
+from mwpy._values.phrases import ASK_OWNER
 from mwpy._values.record_texts import CONTROLS, text_of, unescaped
 
 if TYPE_CHECKING:
@@ -169,9 +170,10 @@ def _lines(path: Path) -> Iterator[str]:
             with part.open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 yield from lines
     except OSError as error:
+        start = "a computation writes one when it is given --mw-audit-file FILE"
         raise UsageError(
-            f"cannot read the audit file {path}: {error.strerror}; a computation writes one when it is given "
-            f"--mw-audit-file FILE"
+            f"cannot read the audit file {path}: {error.strerror}; "
+            f"{ASK_OWNER if isinstance(error, PermissionError) else start}"
         ) from error
 
 

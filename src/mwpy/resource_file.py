@@ -18,6 +18,7 @@ from msgspec.structs import asdict
 
 from mwpy._values import staleness
 from mwpy._values.errors import ResourceFileError
+from mwpy._values.phrases import ASK_OWNER
 
 __all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", "due", "is_stale", "read", "write"]
 
@@ -124,9 +125,10 @@ def read(path: str | Path) -> ResourceFile:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        start = f"correct its name, or start the master first, with --mw-resource-file {path}"
         raise NotWhole(
             f"cannot read the resource file {Path(path).absolute()}: {getattr(error, 'strerror', None) or error}; "
-            f"correct its name, or start the master first, with --mw-resource-file {path}"
+            f"{ASK_OWNER if isinstance(error, PermissionError) else start}"
         ) from error
     try:
         document = json.loads(text)

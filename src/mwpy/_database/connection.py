@@ -144,8 +144,8 @@ def _explanation(path: Path, error: Exception, name: str) -> str:
             )
         case ["READONLY" | "PERM" | "CANTOPEN" | "AUTH"]:
             return (
-                f"cannot open the run database {path} ({error}): make the file and its folder writable, or give "
-                f"another file"
+                f"cannot open the run database {path} ({error}): run this as the user who owns it, make the file and "
+                f"its folder readable and writable, or give another file"
             )
         case ["IOERR"]:
             return f"the run database {path} cannot be read or written ({name}): the disk has failed or is full"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from mwpy._database import first_page
@@ -34,6 +35,8 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
     Raises:
         RunDatabaseError: the file is damaged, is not a run database, or is of a newer mwpy.
     """
+    with suppress(OSError):  # SQLite says why; it gives its logs the mode of the file
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     connection = connected(path, "rwc")
     try:
         if exclusive:
@@ -101,7 +104,7 @@ def open_for_reading(path: Path) -> Connection:
     Raises:
         RunDatabaseError: it is missing, damaged, not a run database, or of a newer mwpy.
     """
-    if not path.exists():
+    if not os.path.exists(path):
         raise RunDatabaseError(f"there is no run database {path}: a master writes one with --mw-run-database {path}")
     connection = connected(path, "ro")
     try:

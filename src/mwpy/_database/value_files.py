@@ -61,7 +61,7 @@ class ValueFiles:
         name = _digest(*frames)
         path = self.folder / name
         if not path.exists():
-            self.folder.mkdir(exist_ok=True)
+            self.folder.mkdir(0o700, exist_ok=True)
             beside = self.folder / f"{name}.part"
             with beside.open("wb") as file:
                 file.writelines(frames)

@@ -21,6 +21,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.options import Options
+from mwpy._values.phrases import ASK_OWNER
 
 __all__ = [
     "MasterContact",
@@ -152,7 +153,8 @@ def read_key(options: Options) -> str | None:
     try:
         key = Path(options.key_file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the key file {options.key_file}: {error}; copy it from the master") from error
+        remedy = ASK_OWNER if isinstance(error, PermissionError) else "copy it from the master"
+        raise UsageError(f"cannot read the key file {options.key_file}: {error}; {remedy}") from error
     if not key:
         raise UsageError(f"the key file {options.key_file} is empty: copy it from the master")
     return key

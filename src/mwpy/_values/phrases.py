@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable
 from itertools import islice
 
-__all__ = ["amount", "bytes_in", "counted", "first_of"]
+__all__ = ["ASK_OWNER", "amount", "bytes_in", "counted", "first_of"]
 
 NAMED = 5
 """How many members of a long list are named."""
+
+
+ASK_OWNER = "run this as the user who owns the file, or ask that user for the right to read it"
+"""What to do about a file that this user may not read."""
 
 
 def counted(count: int, noun: str) -> str:
