@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "mwpy"
 
 LONGEST_FUNCTION = 70
-LONGEST_MODULE = 500
+LONGEST_MODULE = 900
 
 LAYERS = (
     ("values", ("_values",)),
@@ -469,7 +469,7 @@ def test_functions_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_modules_are_short() -> None:
-    """A module has under 500 lines, so that it has one subject."""
+    """A module has under 900 lines, so that it has one subject."""
     tell(
         [
             f"{module.shown} has {length} lines, but must have under {LONGEST_MODULE}: split it by its subjects"
