@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from msgspec.structs import replace
 
 from mwpy._system import open_files, script, shadows
+from mwpy._system.loaded_script import MAIN, loaded_script
 from mwpy._system.signals import handle_here
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT, AGENT_VARIABLE, MASTER_VARIABLE, SLAVE_VARIABLE, MasterStream
@@ -175,7 +176,7 @@ def _forked(run: Callable[[Options], int]) -> Callable[[], int]:
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
-    algorithm = REGISTRY.master()
+    algorithm, found = REGISTRY.master(), vars(sys.modules[MAIN]).copy()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handle_here(signal.SIGTERM, signal.default_int_handler)
     in_process = options.role is Role.LOCAL and options.local == 0
@@ -187,7 +188,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     finished, io = True, computation.access.io
     returned: object
     try:
-        master = Master(computation.access, Codec(), main_by_value=False, for_all=options.policies)
+        master = Master(computation.access, Codec(found), for_all=options.policies)
         if options.progress:
             master.progress()
         returned = algorithm(master, rest)
@@ -295,7 +296,7 @@ def local_master(
 ) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script. `mwpy.open` is the same.
 
-    Functions and classes that are defined there travel by value, and so do lambdas.
+    Slaves load a script that calls this inside `if __name__ == "__main__":`. Elsewhere its functions travel by value.
 
     Args:
         slaves: how many slave processes; None for one per core. With 0, tasks run in this process whenever the master
@@ -353,19 +354,22 @@ def local_master(
 def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
     """Start an agent, and import what the master needs while the agent starts."""
     from mwpy._roles.local_start import start_local
+    from mwpy._system.process import agent_command
 
-    forked = _forked(lambda given: run_agent(given, [sys.executable, *AGENT]))
-    computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), forked)
+    loaded = loaded_script()
+    forked = _forked(lambda given: run_agent(given, agent_command(() if loaded is None else sys.argv)))
+    computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded, forked)
+    from mwpy._transport.codec import codec_of
     from mwpy.local import LocalMaster
 
-    return LocalMaster(computation, policy)
+    return LocalMaster(computation, codec_of(loaded), policy)
 
 
 @atexit.register
 def _report_forgotten_main() -> None:
     """If the script declares a master algorithm and has no call of `mwpy.main`, end this process with an error."""
     declared = [each for each in REGISTRY.masters if each.__module__ == "__main__"]
-    if REGISTRY.used or not declared or script.mentions_main(declared[0].__code__.co_filename):
+    if REGISTRY.used or REGISTRY.is_slave or not declared or script.mentions_main(declared[0].__code__.co_filename):
         return
     print(
         f"mwpy: nothing was computed: the script declares the master algorithm {declared[0].__qualname__}, and never "

@@ -25,8 +25,10 @@ from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._roles.parts import MasterParts
 from mwpy._roles.progress import ShowProgress, progress_of
 from mwpy._system import clock, script
+from mwpy._system.loaded_script import loaded_script
 from mwpy._system.modules import module_path
 from mwpy._system.process import count_cores
+from mwpy._transport.codec import codec_of
 from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
 from mwpy._values.errors import UsageError
 from mwpy._values.initialized import Initialized
@@ -59,8 +61,9 @@ NO_POLICY: Policies = {}
 class Executor(concurrent.futures.Executor):
     """Runs calls on slaves, as the executors of `concurrent.futures` do.
 
-    Any thread may use it. If a task kills its slave, only its own future fails, and another slave starts. Functions of
-    a script, a REPL or a notebook travel by value, and so do lambdas.
+    Any thread may use it. If a task kills its slave, only its own future fails, and another slave starts. If a script
+    makes it inside `if __name__ == "__main__":`, the slaves load the script, but not what is inside the guard.
+    Everywhere else functions and classes of `__main__` travel by value, and so do lambdas.
 
     Args:
         slaves: how many slave processes on this machine; None for one per core, or for none with a resource file.
@@ -132,14 +135,15 @@ class Executor(concurrent.futures.Executor):
             if system is not None:
                 raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
             most = slaves or count_cores()
-            computation = OwnComputation(partial(start_local, most, options))
+            loaded = loaded_script()
+            computation = OwnComputation(partial(start_local, most, options, loaded), codec_of(loaded))
             thread = ExecutorThread(computation, policy, wrap, most)
         else:
             path = Path(resource_file).absolute()
             overseer = _overseer(path, system, max_jobs, overseer_options)
             most = max_jobs + (slaves or 0)
             options = replace(options, resource_file=str(path))
-            computation = OwnComputation(partial(start_local, slaves or 0, options))
+            computation = OwnComputation(partial(start_local, slaves or 0, options, None), codec_of(None))
             thread = ExecutorThread(computation, policy, wrap, slaves or 0, Demand(most), overseer)
         thread.progress = shown
         self._start(thread, most)

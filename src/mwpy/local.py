@@ -32,8 +32,8 @@ class LocalMaster(Master):
         >>> mw.close()                                         # doctest: +SKIP
     """
 
-    def __init__(self, computation: Computation, policy: Policies) -> None:
-        super().__init__(computation.access, Codec(main_by_value=True), main_by_value=True, for_all=policy)
+    def __init__(self, computation: Computation, codec: Codec, policy: Policies) -> None:
+        super().__init__(computation.access, codec, for_all=policy)
         self._computation = computation
         self._glance = Glance(computation.access.io)
 

@@ -48,8 +48,8 @@ class Master(Maps):
         ...     return 0
     """
 
-    def __init__(self, access: Access, codec: Codec, main_by_value: bool, for_all: Policies) -> None:
-        parts = MasterParts.of(access, codec, main_by_value, for_all)
+    def __init__(self, access: Access, codec: Codec, for_all: Policies) -> None:
+        parts = MasterParts.of(access, codec, for_all)
         super().__init__(parts)
         self._access = access
         self._codec = codec

@@ -21,6 +21,7 @@ from mwpy._roles.task_runner import FOREVER_S, TaskRunner
 from mwpy._roles.unsendable import ResultNotPicklable, ResultTooLarge
 from mwpy._system import script
 from mwpy._system.forks import die_with_parent
+from mwpy._system.loaded_script import LoadedScript
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import reseed
 from mwpy._system.signals import handle_here
@@ -32,6 +33,7 @@ from mwpy._values.environment import (
     FAULT_HANDLER,
     MODULE_PATH,
     OWN_MODULE_PATH,
+    SCRIPT_VARIABLE,
     SLAVE_VARIABLE,
     TemplateSettings,
     slave_or_template,
@@ -153,6 +155,8 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         print(json.dumps(packages.imported()))
         return ExitCode.OK
     REGISTRY.is_slave = True
+    if (loaded := os.environ.pop(SCRIPT_VARIABLE, None)) is not None:
+        LoadedScript.from_json(loaded).load(argv)
     OWN_CODE.remember()  # in the template, for all its slaves
     settings = slave_or_template(described)
     if isinstance(settings, TemplateSettings):
@@ -181,6 +185,8 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
 def _restore_module_path() -> None:
     """Give programs that tasks start the module path of the user, and not that of this interpreter."""
     own = os.environ.pop(OWN_MODULE_PATH, None)
+    if own is not None:  # an interpreter may ignore the environment, and has the working directory in its path
+        sys.path[:] = os.environ[MODULE_PATH].split(os.pathsep)
     if own:
         os.environ[MODULE_PATH] = own
     elif own is not None:

@@ -56,6 +56,13 @@ def test_all_slaves_are_used_unless_n_jobs_says_otherwise(executor: mwpy.Executo
         assert joblib.Parallel(n_jobs=1)(delayed(process_of)() for _ in range(3)) == [os.getpid()] * 3
 
 
+def test_a_script_with_a_guard_has_the_answers_that_it_has_alone(stage: Stage) -> None:
+    """Its functions, classes, locks and registries are those of each slave's own script."""
+    plain, parallel = stage.start("uses.py", "plain"), stage.start("uses.py", "joblib")
+    assert [plain.end(), parallel.end()] == [0, 0], parallel.err
+    assert parallel.out == plain.out
+
+
 def test_the_slaves_that_are_wanted_count_and_not_those_that_are_connected(stage: Stage) -> None:
     """A call that begins before the slaves of a batch system are there uses all of them later."""
     with mwpy.Executor(resource_file=stage.resource, max_jobs=30) as executor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 
 from tests.integration.apps.stage import Running, Stage, kill, slaves_of, template_of, until
 
@@ -79,3 +80,50 @@ def test_slaves_that_were_forked_from_the_old_code_go_on_after_an_edit(stage: St
     assert master.end() == 0, master.err
     assert json.loads(master.out) == [0, 10, 20, 30]
     assert not stage.audited("other code")
+
+
+def test_a_slave_with_an_edited_script_does_not_run_a_lambda_that_uses_its_functions(stage: Stage) -> None:
+    """The lambda travels by value, and what it finds in the slave's own script by name."""
+    edited, path = MODULE + SCRIPT.replace("import measures", ""), stage.folder / "script.py"
+    path.write_text(edited.replace("mw.map(work", "mw.map(lambda x: work(x)").replace("measures.", ""))
+    master = stage.master(str(path))
+    (stage.folder / "go").touch()
+    path.write_text(path.read_text().replace("FACTOR * x", "FACTOR * x + 1"))
+    stage.agent(str(path))
+    stage.until_audited("function scale in script.py differs from the master's: give the slave the files")
+    path.write_text(path.read_text().replace("FACTOR * x + 1", "FACTOR * x"))
+    stage.agent(str(path))
+    assert master.end() == 0, master.err
+    assert json.loads(master.out) == [0, 10, 20, 30]
+
+
+WITHOUT_SCRIPT = """
+import json, math, sys
+from json import dumps
+import mwpy
+
+def helper(x):
+    return x
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    print(list(mw.map(lambda x: [math.sqrt(x), dumps(x), json.loads("1")], [4])))
+    print(list(mw.map(lambda x: helper(x), [4])))
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+
+
+def test_a_slave_without_the_script_runs_a_lambda_that_uses_only_modules(stage: Stage) -> None:
+    """One that uses a function of the script runs on a slave with the script."""
+    path = stage.folder / "script.py"
+    path.write_text(WITHOUT_SCRIPT)
+    master = stage.master(str(path))
+    command = [sys.executable, "-m", "mwpy", "slave", "--mw-resource-file", str(stage.resource)]
+    stage.start("", program=command)
+    stage.until_audited("function helper in __main__.py differs from the master's: give the slave the files")
+    stage.agent(str(path))
+    assert master.end() == 0, master.err
+    assert master.out == "[[2.0, '4', 1]]\n[4]\n"

@@ -47,7 +47,7 @@ def commands() -> list[Command]:
 @pytest.fixture
 def definitions(modules: _Modules, commands: list[Command]) -> Definitions:
     io = types.SimpleNamespace(command=commands.append)
-    return Definitions(Codec(), True, CodeWatch(Access(cast(MasterIo, io), threading.current_thread()), modules))
+    return Definitions(Codec({}), CodeWatch(Access(cast(MasterIo, io), threading.current_thread()), modules))
 
 
 def _plain() -> object:

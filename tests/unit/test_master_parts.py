@@ -748,7 +748,7 @@ def _plain() -> None:
 
 def test_an_algorithm_by_name_is_defined_once() -> None:
     """A call that was unpickled has a copy of the algorithm, and gets the same definition."""
-    definitions = Definitions(Codec(), main_by_value=False)
+    definitions = Definitions(Codec())
     algorithm = algorithm_of(_plain)
     defined = definitions.define(algorithm)
     definition = defined.record.definition
@@ -763,7 +763,7 @@ def test_an_algorithm_by_name_is_defined_once() -> None:
 
 def test_an_algorithm_by_value_is_what_its_pickle_says_at_each_use() -> None:
     """The same pickle is the same algorithm, also that of another function. A changed state is another algorithm."""
-    definitions = Definitions(Codec(), main_by_value=False)
+    definitions = Definitions(Codec())
     state = [7]
 
     def make() -> Any:
@@ -787,7 +787,7 @@ def test_an_algorithm_by_value_is_what_its_pickle_says_at_each_use() -> None:
 def test_a_notice_says_that_all_slaves_would_draw_the_same_numbers() -> None:
     """It names the function and the generator."""
     notices: list[str] = []
-    definitions = Definitions(Codec(), main_by_value=False, notice=notices.append)
+    definitions = Definitions(Codec(), notice=notices.append)
     generator = random.Random(1)
 
     def draw(_: int) -> float:
@@ -801,14 +801,14 @@ def test_a_notice_says_that_all_slaves_would_draw_the_same_numbers() -> None:
 
 def test_an_algorithm_by_value_that_nobody_keeps_gets_another_number() -> None:
     """The core keeps those that are used, and the thread of the algorithm keeps nothing."""
-    definitions = Definitions(Codec(), main_by_value=False)
+    definitions = Definitions(Codec())
     seen = [definitions.define(algorithm_of(lambda: 7)).number for _ in range(3)]
     assert seen == [0, 1, 2]
 
 
 @pytest.mark.parametrize("mark", [lambda function: function, task_algorithm])
 def test_the_pickle_of_a_function_does_not_depend_on_what_was_asked_of_it(mark: Callable[[Any], Any]) -> None:
-    definitions = Definitions(Codec(), main_by_value=False)
+    definitions = Definitions(Codec())
     function = mark(lambda: 7)
     defined = definitions.define(algorithm_of(function))
     assert (algorithm_of(function).reference, algorithm_of(function).name) == ("", function.__qualname__)
@@ -825,10 +825,7 @@ def test_a_function_of_main_travels_by_value_if_slaves_have_another_main(monkeyp
     import __main__
 
     monkeypatch.setattr(__main__, "square", square, raising=False)
-    by_name, by_value = [
-        Definitions(Codec(main_by_value), main_by_value).define(algorithm_of(square)).record
-        for main_by_value in (False, True)
-    ]
+    by_name, by_value = [Definitions(codec).define(algorithm_of(square)).record for codec in (Codec(), Codec({}))]
     assert (by_name.definition.reference, by_value.definition.reference) == ("__main__:square", "")
     assert loads_function(by_value.packed)(3) == 9
 

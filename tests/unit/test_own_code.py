@@ -123,7 +123,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 def _differences(load: Load, changed: dict[str, str], name: str = "f") -> list[str]:
     theirs = OwnCode().used_by(getattr(load(FILES), name), by_value=False)
     function = getattr(load({**FILES, **changed}), name)
-    return OwnCode().differences(function, theirs, by_value=False)
+    return OwnCode().differences(function, theirs)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_the_file_of_a_loaded_module_counts_as_it_was_when_it_was_loaded(load: L
     (tmp_path / "own_app.py").write_text("\n\n" + APP.replace("RATE = 2", "RATE = 3"))
     linecache.checkcache()
     theirs = master.used_by(module.f, by_value=False)
-    assert slave.differences(module.f, theirs, by_value=False) == []
-    assert OwnCode().differences(module.f, theirs, by_value=False) == ["variable RATE in own_app.py"]
+    assert slave.differences(module.f, theirs) == []
+    assert OwnCode().differences(module.f, theirs) == ["variable RATE in own_app.py"]
 
 
 @pytest.mark.parametrize("name", ["own_app", "own_other"])  # the second file is empty at first
@@ -203,7 +203,7 @@ def test_a_value_that_differs_between_processes_is_no_other_code(load: Load) -> 
     module = load(FILES)
     theirs = OwnCode().used_by(module.f, by_value=False)
     module.RATE, module.TABLE["a"] = 7, 8
-    assert OwnCode().differences(module.f, theirs, by_value=False) == []
+    assert OwnCode().differences(module.f, theirs) == []
 
 
 def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:
@@ -222,7 +222,7 @@ def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:
     assert code.used_by(scope["by_value"], by_value=True) is theirs
     load({**FILES, "own_helpers": HELPERS.replace("FACTOR = 3", "FACTOR = 4")})
     scope["own_helpers"] = sys.modules["own_helpers"]
-    assert OwnCode().differences(scope["by_value"], theirs, by_value=True) == ["variable FACTOR in own_helpers.py"]
+    assert OwnCode().differences(scope["by_value"], theirs) == ["variable FACTOR in own_helpers.py"]
 
 
 def test_closures_with_the_same_code_use_what_the_variables_around_them_mean(load: Load) -> None:

@@ -95,7 +95,7 @@ def _holder(large: Any) -> Callable[[Exception], bool]:
 
 def test_the_policy_of_all_tasks_travels_with_tasks_that_have_no_other() -> None:
     """A call can switch it off."""
-    found = terms.TermsOf(Definitions(CODEC, False), {"retry_errors": OSError}, CODEC)
+    found = terms.TermsOf(Definitions(CODEC), {"retry_errors": OSError}, CODEC)
     policy, extras = found.policy(algorithm_of(max), {})
     assert policy.retries_errors
     assert extras is not None

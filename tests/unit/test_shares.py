@@ -211,7 +211,7 @@ def test_an_object_that_cannot_be_pickled_cannot_be_shared() -> None:
 
 def test_a_function_by_value_brings_the_objects_that_it_has_captured() -> None:
     captured = shared_objects.share([1, 2], CODEC)
-    found = Definitions(CODEC, main_by_value=False).define(algorithm_of(partial(max, captured)))
+    found = Definitions(CODEC).define(algorithm_of(partial(max, captured)))
     assert found.shares == [captured.shared]
 
 
@@ -227,4 +227,4 @@ class Other(Reference):
 
 def test_a_function_by_value_cannot_capture_other_references() -> None:
     with pytest.raises(UsageError, match="has captured the result of task 1, which has a meaning only as an argument"):
-        Definitions(CODEC, main_by_value=False).define(algorithm_of(partial(max, Other())))
+        Definitions(CODEC).define(algorithm_of(partial(max, Other())))

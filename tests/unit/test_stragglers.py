@@ -495,7 +495,7 @@ def test_a_task_that_must_not_run_twice_cannot_have_a_second_attempt() -> None:
 
 def test_the_policy_for_all_tasks_leaves_out_those_that_may_run_only_once() -> None:
     """A call that says both itself is refused."""
-    terms = TermsOf(Definitions(Codec(), False), {"speculate": True}, Codec())
+    terms = TermsOf(Definitions(Codec()), {"speculate": True}, Codec())
     algorithm = algorithm_of(max)
     assert terms.policy(algorithm, {}) == (SPECULATE, None)
     assert terms.policy(algorithm, {"attempts_max": 2}) == (replace(SPECULATE, attempts_max=2), None)

@@ -76,7 +76,7 @@ class Script:
     def __init__(self) -> None:
         self.scope: dict[str, Any] = {"__name__": "__main__"}
         exec(SCRIPT, self.scope)
-        self.definitions = Definitions(Codec(main_by_value=True), main_by_value=True)
+        self.definitions = Definitions(Codec({}))
         self.dumps = 0
         self.kept: list[object] = []
 
@@ -299,7 +299,7 @@ def test_many_kinds_of_constants_are_known(script: Script) -> None:
 
 def test_a_function_of_the_script_that_may_get_its_name_again_is_looked_up_each_time(script: Script) -> None:
     """Where functions of `__main__` travel by name, one that is not found there travels by value until it is found."""
-    script.definitions = Definitions(Codec(), main_by_value=False)
+    script.definitions = Definitions(Codec())
     for number in range(1, 4):
         script.submit(script.plain)
         assert script.dumps == number

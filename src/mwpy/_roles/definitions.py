@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._system import packages
+from mwpy._system.loaded_script import finds
 from mwpy._system.own_code import OWN_CODE
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import PYTHON, Algorithm, algorithm_of
@@ -65,12 +66,10 @@ class Definitions(Struct, eq=False):
     """The definitions of one master.
 
     Args:
-        main_by_value: whether what is defined in `__main__` travels by value.
         numbers: gives numbers that no other algorithm of the master has.
     """
 
     codec: Codec
-    main_by_value: bool
     watch: CodeWatch | None = None
     """What notices edited modules; None in a script."""
     with_code: Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined] | None = None
@@ -127,7 +126,7 @@ class Definitions(Struct, eq=False):
         if algorithm in self.known:
             return self.known[algorithm]
         reference = algorithm.reference
-        if self.main_by_value and reference.startswith("__main__:"):
+        if reference.startswith("__main__:") and not finds(algorithm.function, self.codec.found):
             reference = ""
         if self.watch is not None and self.watch.look(algorithm.function, by_value=not reference):
             self.known.clear()
@@ -151,7 +150,7 @@ class Definitions(Struct, eq=False):
         if not isinstance(function, FunctionType):
             return self._by_pickle(algorithm)
         before, snapshot = self._used.get(function), None
-        if before is not None and before.is_new and (self.main_by_value or "<" in algorithm.name):
+        if before is not None and before.is_new and (self.codec.main_by_value or "<" in algorithm.name):
             from mwpy._transport.unchanged import snapshot_of  # only here, because it loads cloudpickle
 
             snapshot = snapshot_of(function)
@@ -186,7 +185,7 @@ class Definitions(Struct, eq=False):
             digest=digest,
             python=PYTHON,
             packages=packages.used_by(algorithm.function, by_value=not reference),
-            code=OWN_CODE.used_by(algorithm.function, by_value=not reference),
+            code=OWN_CODE.used_by(algorithm.function, by_value=not reference, found=self.codec.found),
         )
         record = AlgorithmDefined(definition, packed)
         if self.with_code is not None:

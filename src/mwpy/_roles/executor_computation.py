@@ -47,14 +47,16 @@ class OwnComputation(Struct, eq=False):
 
     Args:
         start: starts it.
+        codec: pickles what its tasks need.
     """
 
     _start: Callable[[], Computation]
+    _codec: Codec
     _computation: Computation | None = None
 
     def begin(self, owner: Owner, policy: Policies) -> MasterParts:  # noqa: ARG002  # all tasks are those of the owner
         self._computation = self._start()
-        return MasterParts.of(self._computation.access, Codec(main_by_value=True), main_by_value=True, for_all=policy)
+        return MasterParts.of(self._computation.access, self._codec, for_all=policy)
 
     def end(self, finished: bool) -> None:
         if self._computation is not None:
@@ -78,8 +80,8 @@ class SharedComputation(Struct, eq=False):
         assert master is not None
         own = ExecutorIo(self._io, owner)
         access = Access(cast(MasterIo, own), threading.current_thread())
-        by_value, policies = master.definitions.main_by_value, cast(Policies, {**master.terms.for_all, **policy})
-        self._parts = MasterParts.of(access, master.codec, by_value, policies, master.inbox.failed)
+        policies = cast(Policies, {**master.terms.for_all, **policy})
+        self._parts = MasterParts.of(access, master.codec, policies, master.inbox.failed)
         self._io.executors.begin(own)
         return self._parts
 

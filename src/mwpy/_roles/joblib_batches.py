@@ -22,6 +22,7 @@ from weakref import ref
 from msgspec import Struct, field
 
 from mwpy._roles.executor_future import Future
+from mwpy._system.loaded_script import MAIN
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec
 from mwpy._values.shares import Shared
@@ -139,7 +140,7 @@ class RepeatedArrays(Struct, eq=False):
     """
 
     least_bytes: int | None
-    codec: Codec = field(default_factory=lambda: Codec(main_by_value=True))
+    codec: Codec = field(default_factory=Codec)
     _seen: dict[int, tuple[ref[Any], Shared | None]] = field(default_factory=dict)
     """The arrays by `id`, and their handles if they came again. An entry is dropped with its array."""
 
@@ -163,6 +164,8 @@ class RepeatedArrays(Struct, eq=False):
     def _share(self, array: Any) -> Any:
         assert self.least_bytes is not None
         if array.nbytes < max(self.least_bytes, OUT_OF_BAND_BYTES) or array.dtype.hasobject:
+            return array
+        if type(array).__module__ == MAIN:  # slaves may not find its class
             return array
         key = id(array)
         array_ref, handle = self._seen.get(key, (None, None))

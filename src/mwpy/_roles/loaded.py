@@ -55,7 +55,7 @@ def load_algorithm(
     try:
         if pickled is None:
             with undisturbed():
-                return _compared(definition, find(definition.reference), by_value=False)
+                return _compared(definition, find(definition.reference))
         if definition.python != PYTHON:
             return Unavailable(
                 f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
@@ -63,7 +63,7 @@ def load_algorithm(
                 LoadFailure.SURE,
             )
         with undisturbed():
-            return _compared(definition, loads_function(pickled), by_value=True)
+            return _compared(definition, loads_function(pickled))
     except AlgorithmUnavailable as error:
         return Unavailable(str(error), LoadFailure.SURE)
     except KeyboardInterrupt:  # only with `slaves=0`
@@ -77,10 +77,10 @@ def load_algorithm(
 
 
 def _compared(
-    definition: messages.AlgorithmDefinition, function: Callable[..., Any], by_value: bool
+    definition: messages.AlgorithmDefinition, function: Callable[..., Any]
 ) -> Callable[..., Any] | Unavailable:
     """Return an algorithm, if this process has loaded the same code for it as the master."""
-    other = OWN_CODE.differences(function, definition.code, by_value)
+    other = OWN_CODE.differences(function, definition.code)
     if not other:
         return function
     reason = f"{first_of(other, len(other))} {'differs' if len(other) == 1 else 'differ'} from the master's"

@@ -48,7 +48,6 @@ class MasterParts(Struct, frozen=True, eq=False):
         cls,
         access: Access,
         codec: Codec,
-        main_by_value: bool,
         for_all: Policies,
         failed: FailedCalls | None = None,
     ) -> MasterParts:
@@ -60,18 +59,18 @@ class MasterParts(Struct, frozen=True, eq=False):
         """
         OWN_CODE.remember()
         settings = access.io.core.state.settings
-        watch = CodeWatch(access, only_here=settings.only_here) if main_by_value and is_interactive() else None
+        watch = CodeWatch(access, only_here=settings.only_here) if codec.main_by_value and is_interactive() else None
 
         def notice(text: str) -> None:
             access.io.command(Tell(text))
 
         keys, with_code = _keys_of(notice) if access.io.submissions.keyed else (None, None)
-        definitions = Definitions(codec, main_by_value, watch, with_code, notice, access.io.algorithm_numbers)
+        definitions = Definitions(codec, watch, with_code, notice, access.io.algorithm_numbers)
         inbox = Inbox(access, settings, failed or calls_of_newest_master())
         terms = TermsOf(definitions, for_all, codec, keys is not None)
         held = HeldResults(access, inbox)
         cell = CellTasks(access, inbox, held)
-        if main_by_value:
+        if codec.main_by_value:
             follow_cells(cell)
         return cls(access, codec, definitions, terms, inbox, held, cell, keys)
 

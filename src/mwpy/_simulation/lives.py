@@ -222,7 +222,7 @@ class Calls:
         self._submissions = submissions
         self._checker = checker
         self._lives = lives
-        self._definitions = Definitions(CODEC, False, with_code=None if lives is None else _with_code)
+        self._definitions = Definitions(CODEC, with_code=None if lives is None else _with_code)
         self._numbers = [] if lives is None else lives.script()[::-1]
         self.draw: Random | None = None
         """Decides about the next call; None if there is no script."""

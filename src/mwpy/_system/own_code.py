@@ -33,13 +33,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from mwpy._system.loaded_script import MAIN, is_same
 from mwpy._system.modules import is_interactive, is_of_user, stamp_of
 from mwpy._system.packages import imported_inside
 from mwpy._values.messages import ModuleCode
 
 __all__ = ["OWN_CODE", "OwnCode"]
-
-MAIN = "__main__"
 
 DIGITS = 16
 """Hexadecimal digits of a digest."""
@@ -89,31 +88,38 @@ class OwnCode(Struct, eq=False):
         """Return a file that was edited since it was remembered, or that was loaded later; empty if there is none."""
         return next((file for _, file in _loaded_files() if self._stamps.get(file) != _stamp_of(file)), "")
 
-    def used_by(self, function: Callable[..., Any], by_value: bool) -> dict[str, ModuleCode]:
+    def used_by(
+        self, function: Callable[..., Any], by_value: bool, found: Mapping[str, object] | None = None
+    ) -> dict[str, ModuleCode]:
         """Return the code that a function uses, by the names of the modules.
 
         Args:
-            by_value: whether it travels by value. Then what it uses of the script travels with it.
+            by_value: whether it travels by value. Then what slaves do not find of the script travels with it.
+            found: what slaves find of the script, as `Codec.found`.
         """
-        if not by_value or not isinstance(function, FunctionType):
-            return self._used_by(function, by_value)
+        if not by_value:
+            return self._used_by(function, None)
+        if not isinstance(function, FunctionType):
+            return self._used_by(function, found, travels=True)
         if is_interactive():  # the slaves are replaced when modules were edited
             return {}
         key = _identity(function)
         if key not in self._by_value:
             if len(self._by_value) >= USES_KEPT:
                 self._by_value.clear()
-            self._by_value[key] = self._used_by(function, by_value)
+            self._by_value[key] = self._used_by(function, found, travels=True)
         return self._by_value[key]
 
-    def _used_by(self, function: Callable[..., Any], by_value: bool) -> dict[str, ModuleCode]:
+    def _used_by(
+        self, function: Callable[..., Any], found: Mapping[str, object] | None, travels: bool = False
+    ) -> dict[str, ModuleCode]:
         self.remember()
-        walk = _Walk(self, MAIN if by_value else "")
-        walk.begin(function)
-        found = {name: (self.source(name), parts) for name, parts in walk.parts.items()}
-        return {name: ModuleCode(source.digest, parts) for name, (source, parts) in found.items() if source is not None}
+        walk = _Walk(self, found)
+        walk.begin(function, travels)
+        files = {name: (self.source(name), parts) for name, parts in walk.parts.items()}
+        return {name: ModuleCode(source.digest, parts) for name, (source, parts) in files.items() if source is not None}
 
-    def differences(self, function: Callable[..., Any], theirs: Mapping[str, ModuleCode], by_value: bool) -> list[str]:
+    def differences(self, function: Callable[..., Any], theirs: Mapping[str, ModuleCode]) -> list[str]:
         """Return the parts of the code that a function uses that are others here than on the master.
 
         Args:
@@ -124,7 +130,7 @@ class OwnCode(Struct, eq=False):
         other = {name: each for name, each in files.items() if each is not None and each.digest != theirs[name].digest}
         if not other:
             return []
-        mine = self._used_by(function, by_value)
+        mine = self._used_by(function, None)
         return [
             f"{part} in {os.path.basename(source.file)}"
             for name, source in other.items()
@@ -286,8 +292,8 @@ class _Walk(Struct, eq=False):
     """Follows the names that a function uses."""
 
     _own: OwnCode
-    _without: str
-    """A module that does not count: the script, if the function travels by value."""
+    _found: Mapping[str, object] | None
+    """What slaves find of the script; None for everything. What they do not find does not count."""
     parts: dict[str, dict[str, str]] = field(default_factory=dict)
     """The digest of each part, by module."""
     _waiting: list[tuple[Mapping[str, Any], str, frozenset[str]]] = field(default_factory=list)
@@ -296,18 +302,30 @@ class _Walk(Struct, eq=False):
     _kept: list[Mapping[str, Any]] = field(default_factory=list)
     """Where names mean something, so that nothing else gets the identity of one of these objects."""
 
-    def begin(self, function: Any) -> None:
-        """Follow everything that a function uses."""
+    def begin(self, function: Any, travels: bool) -> None:
+        """Follow everything that a function uses.
+
+        Args:
+            travels: whether its own code does not count if it is in the script.
+        """
         while isinstance(function, functools.partial):
             function = function.func
         function = _unwrapped(getattr(function, "__func__", function))
-        self._add(function if isinstance(function, FunctionType | type) else type(function))
+        if isinstance(function, FunctionType):
+            self._add(function, travels and str(function.__module__) == MAIN)
+        else:
+            self._add(function if isinstance(function, type) else type(function))
         while self._waiting:
             self._follow(*self._waiting.pop())
 
-    def _add(self, thing: Any) -> bool:
-        """Add a function or class. Return whether it has a definition."""
+    def _add(self, thing: Any, travels: bool = False) -> bool:
+        """Add a function or class. Return whether it has a definition.
+
+        Args:
+            travels: whether only what it uses counts.
+        """
         module = str(thing.__module__)
+        travels = travels or (module == MAIN and self._found == {})
         if not _is_own(module, sys.modules.get(module)):
             return False
         is_class = isinstance(thing, type)
@@ -317,7 +335,7 @@ class _Walk(Struct, eq=False):
         if id(thing) in self._seen:
             return bool(text)
         self._seen.add(id(thing))
-        if text:
+        if text and not travels:
             self._note(module, f"{'class' if is_class else 'function'} {thing.__qualname__}", text)
         if is_class:
             for base in thing.__bases__:
@@ -348,9 +366,12 @@ class _Walk(Struct, eq=False):
 
     def _follow_value(self, module: str, name: str, value: Any) -> None:
         thing = _unwrapped(value)
+        travels = module == MAIN and not is_same(name, value, self._found)
         if not isinstance(thing, FunctionType | type):
             self._add(type(value))
-        elif self._add(thing):
+        elif self._add(thing, travels):
+            return
+        if travels:
             return
         source = self._own.source(module) if _is_own(module, sys.modules.get(module)) else None
         if source is None:
@@ -375,8 +396,7 @@ class _Walk(Struct, eq=False):
             self._follow(vars(home), name, frozenset())
 
     def _note(self, module: str, part: str, text: str) -> None:
-        if module != self._without:
-            self.parts.setdefault(module, {})[part] = _digest(text)
+        self.parts.setdefault(module, {})[part] = _digest(text)
 
 
 def _unwrapped(value: Any) -> Any:

@@ -24,9 +24,10 @@ from typing import IO
 from msgspec import Struct
 
 from mwpy._system import clock, memory
+from mwpy._values.environment import AGENT
 from mwpy._values.exits import describe_exit
 
-__all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "count_cores", "run", "start"]
+__all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "agent_command", "count_cores", "run", "start"]
 
 
 class Child:
@@ -222,6 +223,19 @@ def start(
 def count_cores() -> int:
     """Return how many cores this process and its children may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def agent_command(script_arguments: Sequence[str] = ()) -> list[str]:
+    """Return the command of an agent that does not load a script itself. Its slaves have the same command.
+
+    It has the options of this interpreter.
+
+    Args:
+        script_arguments: what `sys.argv` is in the script that its slaves load.
+    """
+    options = [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
+    given = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # `multiprocessing` uses it, too
+    return [sys.executable, *given, *options, *AGENT, *script_arguments]
 
 
 def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:

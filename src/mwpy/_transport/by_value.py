@@ -1,9 +1,14 @@
 """Pickles by value, with cloudpickle. This module is imported only when it is needed, because cloudpickle loads slowly.
 
-cloudpickle pickles a function of `__main__` by value, but a function with `functools.cache` or `functools.lru_cache` by
-its name, which the slaves of a notebook do not have. So a *cached function* that slaves cannot find by its name is
-pickled as the function below its cache and the parameters of the cache. The content of the cache does not travel: it
-may be large, and its keys and values may be impossible to pickle.
+What slaves find under its name in their own `__main__` travels by this name, as everything of a module does: functions,
+classes, and also the globals of a function by value. Such a function is made again over the globals of the slave's own
+`__main__`, so it has the classes, registries and locks that are there, and no copies of them. Only globals that slaves
+do not find, or that the master has bound again, travel with it (see `_Globals`).
+
+cloudpickle pickles a function with `functools.cache` or `functools.lru_cache` by its name, which the slaves of a
+notebook do not have. So a *cached function* that slaves cannot find by its name is pickled as the function below its
+cache and the parameters of the cache. The content of the cache does not travel: it may be large, and its keys and
+values may be impossible to pickle.
 
 After `from random import gauss`, a function has a method of the generator that all code of a process shares. This
 generator travels by its name, because each slave has one that was seeded differently.
@@ -14,16 +19,18 @@ from __future__ import annotations
 import functools
 import io
 import sys
-from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import IO, Any, ClassVar, TypeAlias
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import IO, Any, TypeAlias, TypeVar
 
 import cloudpickle
+from cloudpickle.cloudpickle import _should_pickle_by_reference
 
+from mwpy._system.loaded_script import MAIN, finds, is_same, names_assigned_in, names_of_globals
 from mwpy._system.randomness import generator_kinds, reduced
 
-__all__ = ["dumps"]
+__all__ = ["culprit_in", "dumps"]
 
 Cached: TypeAlias = "functools._lru_cache_wrapper[Any]"
 KIND = functools._lru_cache_wrapper
@@ -32,15 +39,14 @@ KIND = functools._lru_cache_wrapper
 def dumps(
     value: object,
     *,
-    main_by_value: bool,
+    found: Mapping[str, object] | None,
     keep_in_band: Callable[..., object] | None = None,
     generators: dict[type, None] | None = None,
 ) -> bytes:
     """Pickle an object in protocol 5. `pickle.loads` reads it.
 
     Args:
-        main_by_value: whether cached functions of `__main__` travel by value, too. Other functions and classes of
-            `__main__` always do.
+        found: what slaves find in their own `__main__`, as `Codec.found`.
         keep_in_band: whether a buffer stays in the pickle; None to keep all of them.
         generators: gets the types of the random number generators that are copied.
 
@@ -48,20 +54,11 @@ def dumps(
         Exception: any error of pickling; the object's fault.
     """
     file = io.BytesIO()
-    kind = _PicklerWithoutMain if main_by_value else _Pickler
-    pickler = kind(file, 5, buffer_callback=keep_in_band)
+    pickler = _Pickler(file, keep_in_band, found)
     pickler.dump(value)
     if generators is not None:
         generators.update(pickler.generators)
     return file.getvalue()
-
-
-def _has_name(cached: Cached) -> bool:
-    """Whether a cached function is found under its name in its module."""
-    try:
-        return attrgetter(cached.__qualname__)(sys.modules[cached.__module__]) is cached
-    except (AttributeError, KeyError):
-        return False
 
 
 def _as_parts(cached: Cached) -> tuple[Any, ...]:
@@ -69,22 +66,17 @@ def _as_parts(cached: Cached) -> tuple[Any, ...]:
     return with_cache, (cached.__wrapped__, cached.cache_parameters()), state
 
 
-def _outside_main(cached: Cached) -> str | tuple[Any, ...]:
-    return cached.__qualname__ if cached.__module__ != "__main__" and _has_name(cached) else _as_parts(cached)
-
-
-def _anywhere(cached: Cached) -> str | tuple[Any, ...]:
-    return cached.__qualname__ if _has_name(cached) else _as_parts(cached)
-
-
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table: ClassVar = ChainMap({KIND: _anywhere}, cloudpickle.Pickler.dispatch_table)
-
-    def __init__(self, file: IO[bytes], protocol: int, buffer_callback: Callable[..., object] | None) -> None:
-        super().__init__(file, protocol, buffer_callback=buffer_callback)
+    def __init__(
+        self, file: IO[bytes], buffer_callback: Callable[..., object] | None, found: Mapping[str, object] | None
+    ) -> None:
+        super().__init__(file, 5, buffer_callback=buffer_callback)
         self.generators: dict[type, None] = {}
         """The types of generators that were copied."""
         self._kinds = generator_kinds()
+        self._found = found
+        self._globals = _Globals(), _GlobalsOfMain()
+        """What functions by value of `__main__` get as globals: the first if values travel with them."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -92,14 +84,166 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if (by_name := reduced(value)) is not None:
                 return by_name
             self.generators[kind] = None
+        elif kind is KIND:
+            return value.__qualname__ if self._has_name(value) else _as_parts(value)
+        elif _may_have_name(value) and finds(value, self._found):
+            return getattr(value, "__qualname__", value.__name__)
         return super().reducer_override(value)
 
+    def _has_name(self, cached: Cached) -> bool:
+        """Whether slaves find a cached function under its name in its module."""
+        if cached.__module__ == MAIN:
+            return finds(cached, self._found)
+        try:
+            return attrgetter(cached.__qualname__)(sys.modules[cached.__module__]) is cached
+        except (AttributeError, KeyError):
+            return False
 
-class _PicklerWithoutMain(_Pickler):
-    dispatch_table: ClassVar = ChainMap({KIND: _outside_main}, cloudpickle.Pickler.dispatch_table)
+    def _dynamic_function_reduce(self, function: FunctionType) -> Any:
+        """Let a function of `__main__` have the globals of the slave's own `__main__`, if it is the same script."""
+        parts = super()._dynamic_function_reduce(function)
+        if self._found == {} or function.__globals__ is not vars(sys.modules[MAIN]):
+            return parts
+        state, slots = parts[2]
+        imported = {name: value for name, value in slots["__globals__"].items() if _is_imported(value)}
+        found = self._found or {}
+        assigned = names_assigned_in(function.__code__) & found.keys()  # these are the slave's own
+        own = {
+            name: value
+            for name, value in slots["__globals__"].items()
+            if name not in assigned and not is_same(name, value, self._found)
+        }
+        code, *_, closure = parts[1]
+        given = self._globals[0] if own else self._globals[1]
+        slots["__globals__"] = imported | own
+        return make_function, (code, given, closure), (state, slots), None, None, set_state
+
+
+def _may_have_name(value: Any) -> bool:
+    """Whether cloudpickle would copy an object of `__main__` that may have a name there."""
+    return isinstance(value, FunctionType | TypeVar | type) and value.__module__ == MAIN
+
+
+def _is_imported(value: object) -> bool:
+    """Whether a global is a module, or has its name in one. It travels, too, for slaves without the script."""
+    if isinstance(value, BuiltinFunctionType):
+        return isinstance(value.__self__, ModuleType)
+    return isinstance(value, FunctionType | type | ModuleType) and _should_pickle_by_reference(value)
+
+
+class _GlobalsOfMain:
+    """Is pickled as the globals of the slave's own `__main__`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return globals_of_main, ()
+
+
+def globals_of_main() -> dict[str, Any]:
+    """Return the globals of this process's own `__main__`."""
+    return vars(sys.modules[MAIN])
+
+
+class _Globals(dict[str, Any]):
+    """Globals of functions by value: those that travel with them, and below them those of the slave's own `__main__`.
+
+    Functions that were pickled at different moments may have different values under one name, so these are not stored
+    in `__main__` itself.
+    """
+
+    def __init__(self) -> None:
+        self._below = globals_of_main()
+        super().__init__({name: value for name, value in self._below.items() if name.startswith("__")})
+
+    def __missing__(self, name: str) -> Any:
+        return self._below[name]
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self._below
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As `dict.get`, which does not call `__missing__`."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Globals, ()
+
+
+def make_function(code: CodeType, variables: dict[str, Any], closure: tuple[CellType, ...] | None) -> FunctionType:
+    """Make a function of `__main__` again. cloudpickle would also replace the `__builtins__` of its globals."""
+    return FunctionType(code, variables, None, None, closure)
+
+
+def set_state(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Give a function that `make_function` has made its globals, closure and attributes."""
+    attributes, slots = state
+    vars(function).update(attributes)
+    given, variables = slots.pop("__globals__"), function.__globals__
+    if not isinstance(variables, _Globals):
+        given = {name: value for name, value in given.items() if name not in variables}
+    variables.update(given)
+    del slots["_cloudpickle_submodules"]  # they are imported by now
+    for cell, full in zip(function.__closure__ or (), slots.pop("__closure__") or (), strict=False):
+        try:
+            cell.cell_contents = full.cell_contents
+        except ValueError:  # it is empty
+            continue
+    for name, value in slots.items():
+        setattr(function, name, value)
 
 
 def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cached:
     """Add an empty cache to a function."""
     cached: Cached = functools.lru_cache(**parameters)(function)
     return cached
+
+
+# ---- what cannot travel ---------------------------------------------------------------------------------------------
+
+
+def culprit_in(function: Any, found: Mapping[str, object] | None) -> str:
+    """Find a variable of a function by value that cannot be pickled.
+
+    Returns:
+        Which function uses it, its name and its type, as a part of a sentence; empty if none is found.
+    """
+    waiting, seen = [function], set[int]()
+    while waiting:
+        owner = waiting.pop()
+        for name, value in _variables_of(owner, found):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            try:
+                dumps(value, found=found)
+            except Exception:
+                if any(True for _ in _variables_of(value, found)):
+                    waiting.append(value)
+                    continue
+                user = getattr(owner, "__qualname__", type(owner).__qualname__)
+                return f"{user} uses {name}, a {type(value).__qualname__}"
+    return ""
+
+
+def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of what a function, a method, a class or a partial takes with it."""
+    if isinstance(owner, functools.partial):
+        yield "its function", owner.func
+        yield from ((f"argument {position}", value) for position, value in enumerate(owner.args, 1))
+        yield from owner.keywords.items()
+    elif isinstance(owner, type):
+        yield from vars(owner).items()
+    elif hasattr(owner, "__func__"):
+        yield "its function", owner.__func__
+        yield "self", getattr(owner, "__self__", None)
+    elif isinstance(owner, FunctionType):
+        for name, cell in zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False):
+            if cell != CellType():
+                yield name, cell.cell_contents
+        known = found if owner.__globals__ is globals_of_main() else {}
+        for name in names_of_globals(owner.__code__):
+            value = owner.__globals__.get(name, owner)
+            if value is not owner and not is_same(name, value, known):
+                yield name, value

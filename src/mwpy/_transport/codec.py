@@ -7,8 +7,8 @@ an extension type in the MessagePack. Its buffers of 64 KiB and more, such as th
 own and are not copied.
 
 Plain pickle is tried first, because it is ten times faster. cloudpickle pickles the rest: objects that plain pickle
-refuses, and, if `main_by_value`, objects that plain pickle would write as a name in `__main__`. For a REPL or notebook
-this is necessary, because the slave's `__main__` is another module.
+refuses, and objects that plain pickle would write as a name in `__main__` that slaves do not find. This is necessary
+for a REPL or notebook, because the slave's `__main__` is another module, and for what a script defines in its guard.
 
 A failure can always be read: type, text and traceback are texts (see `_values/failures.py`). The exception itself is a
 pickle beside them. It is read as None if its class is not available.
@@ -19,13 +19,16 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from mwpy._system.loaded_script import MAIN, LoadedScript, loaded_script
 from mwpy._system.randomness import PICKLE_MARKS, reduced
+from mwpy._system.script import can_run_elsewhere
 from mwpy._transport.call_parts import condition_and_call
 from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.numbers import call_with_numbers, encoded_number, number_in
@@ -62,6 +65,7 @@ from mwpy._values.task import unpickle_with
 
 __all__ = [
     "Codec",
+    "codec_of",
     "loads",
     "loads_call",
     "loads_condition",
@@ -78,6 +82,11 @@ MAX_CAUSE_BYTES = 1 << 20
 
 MAX_CONDITION_BYTES = 64 * 1024
 """A pickled condition may have at most this size, because it travels with each task."""
+
+ADD_GUARD = (
+    '; or open the master inside `if __name__ == "__main__":`, so that slaves load the script and find their own there'
+)
+"""What else helps in a script without a guard."""
 
 CONDITIONS_KEPT = 16
 """How many conditions a slave keeps."""
@@ -105,13 +114,26 @@ class Codec(Struct, frozen=True):
     """How one process pickles.
 
     Args:
-        main_by_value: whether functions and classes of `__main__` travel by value, as is necessary from a REPL or
-            notebook.
+        found: what other processes find in their own `__main__`, by name; None for everything. It is empty in a REPL or
+            notebook. What they do not find travels by value.
     """
 
-    main_by_value: bool = False
+    found: Mapping[str, object] | None = None
     interrupts: ClassVar[tuple[type[BaseException], ...]] = ()
     """Exceptions that a user may raise while an exception is encoded."""
+
+    @property
+    def main_by_value(self) -> bool:
+        """Whether everything of `__main__` travels by value."""
+        return self.found == {}
+
+    def _is_readable(self, pickled: bytes) -> bool:
+        """Whether other processes find what a plain pickle names."""
+        if self.found is None or b"__main__" not in pickled:
+            return True
+        space = vars(sys.modules[MAIN])
+        missing = (space.get(name) for name in space.keys() - self.found.keys())
+        return not self.main_by_value and not any(isinstance(each, FunctionType | type) for each in missing)
 
     def dumps_value(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         """Encode an object.
@@ -168,14 +190,14 @@ class Codec(Struct, frozen=True):
                 file = io.BytesIO()
                 _NamingPickler(file, 5, buffer_callback=keep_in_band).dump(value)
                 payload = file.getvalue()
-            if not self.main_by_value or b"__main__" not in payload:
+            if self._is_readable(payload):
                 return payload, buffers
         except Exception:  # plain pickle raises different classes of errors for lambdas and local classes
             pass
         buffers.clear()
         from mwpy._transport import by_value  # many slaves never need cloudpickle
 
-        return by_value.dumps(value, main_by_value=self.main_by_value, keep_in_band=keep_in_band), buffers
+        return by_value.dumps(value, found=self.found, keep_in_band=keep_in_band), buffers
 
     def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
         """Encode the arguments of a task as they are now. Later changes of the arguments do not reach the task.
@@ -329,7 +351,7 @@ class Codec(Struct, frozen=True):
             file, buffers = io.BytesIO(), list[Buffer]()
             try:
                 _SharedPickler(file, 5, buffer_callback=lambda buffer: buffers.append(buffer.raw())).dump(value)
-                if not self.main_by_value or b"__main__" not in file.getvalue():
+                if self._is_readable(file.getvalue()):
                     return file.getvalue(), buffers
             except Exception:  # as in `_pickled`
                 pass
@@ -360,14 +382,32 @@ class Codec(Struct, frozen=True):
 
         NOTED.found = references
         try:
-            return by_value.dumps(function, main_by_value=self.main_by_value, generators=generators)
+            return by_value.dumps(function, found=self.found, generators=generators)
         except Exception as error:
+            refers = by_value.culprit_in(function, self.found) or "it refers to an object"
+            unguarded = self.main_by_value and can_run_elsewhere() and loaded_script() is None
             raise ArgumentNotPicklable(
-                f"{name} must travel by value, but refers to an object that cannot be pickled ({text_of(error)}): "
-                f"pass that object as an argument, or make it in the task"
+                f"{name} must travel by value, but {refers} that cannot be pickled ({text_of(error)}): pass that "
+                f"object as an argument, or make it in the task{ADD_GUARD if unguarded else ''}"
             ) from error
         finally:
             NOTED.found = None
+
+
+def codec_of(script: LoadedScript | None) -> Codec:
+    """Return the codec of a master whose slaves load this script; None if they load none."""
+    return Codec({} if script is None else script.found(_can_travel))
+
+
+def _can_travel(value: object) -> bool:
+    """Whether an object can be pickled. Its buffers are not copied for this."""
+    if isinstance(value, FunctionType | type):
+        return True
+    try:
+        pickle.dumps(value, 5, buffer_callback=lambda _: None)
+    except Exception:  # pickle raises different classes of errors
+        return False
+    return True
 
 
 def _copied(buffers: Sequence[Buffer]) -> Sequence[Buffer]:

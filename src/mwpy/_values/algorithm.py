@@ -154,6 +154,8 @@ class Registry(Struct):
     """Whether the script has called `mwpy.main` or `mwpy.local_master`."""
     is_slave: bool = False
     """Whether this process is a slave."""
+    unguarded: bool = False
+    """Whether the script has opened a master outside a guard. A slave that loads the script would open another one."""
 
     def master(self) -> Callable[..., int]:
         """The one master algorithm.

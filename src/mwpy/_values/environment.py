@@ -24,6 +24,7 @@ __all__ = [
     "MEMORY_VARIABLE",
     "MODULE_PATH",
     "OWN_MODULE_PATH",
+    "SCRIPT_VARIABLE",
     "SLAVE_VARIABLE",
     "UNREADABLE",
     "MasterStream",
@@ -69,6 +70,9 @@ MODULE_PATH = "PYTHONPATH"
 OWN_MODULE_PATH = "MWPY_PYTHONPATH"
 """What `MODULE_PATH` was for that master; empty if it was not set. Slaves set it again, because another Python that a
 task starts must not get the path of this one."""
+
+SCRIPT_VARIABLE = "MWPY_SCRIPT"
+"""Gives slaves the script that they load. Its value is `LoadedScript.to_json()`."""
 
 SLAVE_VARIABLE = "MWPY_SLAVE"
 """Makes a process a slave. Its value is `SlaveSettings.to_json()`, `TemplateSettings.to_json()`, or `EXAMINED`."""

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mwpy._values.environment import AGENT, SLAVE_VARIABLE
+from mwpy._values.environment import SCRIPT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import help_text, parse
 from mwpy.app import run_agent
@@ -40,14 +40,18 @@ def main(arguments: Sequence[str]) -> int:
     if SLAVE_VARIABLE in os.environ:
         from mwpy import slave
 
-        return slave.run(os.environ[SLAVE_VARIABLE], None, [])
+        return slave.run(os.environ[SLAVE_VARIABLE], None, [*arguments])
+    from mwpy._system.process import agent_command  # slaves do not need it
+
+    if SCRIPT_VARIABLE in os.environ:  # the arguments are those of the script that its slaves load
+        return run_agent(parse([], os.environ)[0], [*agent_command(), *arguments])
     if list(arguments) == ["--help"]:
         arguments = ["--mw-help"]
     options, script = parse(["--mw-slave", *arguments], os.environ)
     if options.help:
         print(help_text("mwpy slave [SCRIPT]") + "\n" + EXAMPLES_AND_EXIT_CODES)
         return ExitCode.OK
-    code = run_agent(options, [sys.executable, *(script or AGENT)])
+    code = run_agent(options, [sys.executable, *script] if script else agent_command())
     if code == ExitCode.OK and script and not script[0].startswith("-") and not os.path.exists(script[0]):
         raise UsageError(f"there is no script {script[0]}; no slave was started")
     return code
