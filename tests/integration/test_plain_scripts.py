@@ -260,19 +260,31 @@ def inner(x):
 def outer(x):
     return inner(x)
 
+class Holder:
+    def __init__(self, x):
+        self.x = x
+
+    def method(self):
+        return inner(self.x)
+
 if {}:
     with mwpy.local_master(slaves=1) as mw:
-        try:
-            list(mw.map(outer, [0]))
-        except mwpy.MwpyError as error:
-            print(error)
+        for function, item in [(outer, 0), (Holder.method, Holder(0)), (abs, Holder(0))]:
+            try:
+                list(mw.map(function, [item]))
+            except mwpy.MwpyError as error:
+                print(error)
 """
 
 
 def test_without_a_guard_the_error_names_the_variable_and_the_function_and_says_to_add_it(stage: Stage) -> None:
-    [line] = printed(stage, written(stage, LOCKED.format("True")))
-    assert line.startswith("outer must travel by value, but inner uses LOCK, a lock that cannot be pickled (")
-    assert 'or open the master inside `if __name__ == "__main__":`' in line
+    lines = printed(stage, written(stage, LOCKED.format("True")))
+    for line, start in zip(
+        lines, ("outer must", "Holder.method must", "argument 1 of abs, a Holder, cannot"), strict=True
+    ):
+        assert line.startswith(start)
+        assert "inner uses LOCK, a lock that cannot be pickled" in line
+        assert 'or open the master inside `if __name__ == "__main__":`' in line
 
 
 TWICE = """

@@ -21,7 +21,16 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import IO, Any, TypeAlias, TypeVar
 
 import cloudpickle
@@ -203,13 +212,13 @@ def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cach
 # ---- what cannot travel ---------------------------------------------------------------------------------------------
 
 
-def culprit_in(function: Any, found: Mapping[str, object] | None) -> str:
-    """Find a variable of a function by value that cannot be pickled.
+def culprit_in(thing: Any, found: Mapping[str, object] | None) -> str:
+    """Find a variable that cannot be pickled in what travels with a function, or with an object of a class by value.
 
     Returns:
         Which function uses it, its name and its type, as a part of a sentence; empty if none is found.
     """
-    waiting, seen = [function], set[int]()
+    waiting, seen = [thing], set[int]()
     while waiting:
         owner = waiting.pop()
         for name, value in _variables_of(owner, found):
@@ -228,14 +237,15 @@ def culprit_in(function: Any, found: Mapping[str, object] | None) -> str:
 
 
 def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tuple[str, object]]:
-    """Yield the names and values of what a function, a method, a class or a partial takes with it."""
+    """Yield the names and values of what a function, a method, a partial, a class or its object takes with it."""
     if isinstance(owner, functools.partial):
         yield "its function", owner.func
         yield from ((f"argument {position}", value) for position, value in enumerate(owner.args, 1))
         yield from owner.keywords.items()
     elif isinstance(owner, type):
-        yield from vars(owner).items()
-    elif hasattr(owner, "__func__"):
+        made_by_python = GetSetDescriptorType | MemberDescriptorType
+        yield from ((name, value) for name, value in vars(owner).items() if not isinstance(value, made_by_python))
+    elif isinstance(owner, MethodType | classmethod | staticmethod):
         yield "its function", owner.__func__
         yield "self", getattr(owner, "__self__", None)
     elif isinstance(owner, FunctionType):
@@ -247,3 +257,6 @@ def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tu
             value = owner.__globals__.get(name, owner)
             if value is not owner and not is_same(name, value, known):
                 yield name, value
+    elif type(owner).__module__ == MAIN:
+        yield "its class", type(owner)
+        yield from getattr(owner, "__dict__", {}).items()

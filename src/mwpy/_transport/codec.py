@@ -246,11 +246,19 @@ class Codec(Struct, frozen=True):
             try:
                 self.dumps_value(value)
             except Exception as culprit:
+                from mwpy._transport import by_value
+
+                variable = by_value.culprit_in(value, self.found) if type(value).__module__ == MAIN else ""
+                why = f"{variable} that cannot be pickled: {text_of(culprit)}" if variable else text_of(culprit)
                 return (
-                    f"{label} of {name}, a {type(value).__qualname__}, cannot be pickled ({text_of(culprit)}): "
-                    f"pass what it is made from, and make it in the task"
+                    f"{label} of {name}, a {type(value).__qualname__}, cannot be pickled ({why}): "
+                    f"pass what it is made from, and make it in the task{self._hint() if variable else ''}"
                 )
         return f"the arguments of {name} cannot be pickled together ({text_of(error)}): pass simpler ones"
+
+    def _hint(self) -> str:
+        """What else helps if the script has no guard."""
+        return ADD_GUARD if self.main_by_value and can_run_elsewhere() and loaded_script() is None else ""
 
     def dumps_failure(self, error: BaseException, remark: str = "") -> bytes:
         """Encode any exception so that it can be read anywhere.
@@ -384,11 +392,10 @@ class Codec(Struct, frozen=True):
         try:
             return by_value.dumps(function, found=self.found, generators=generators)
         except Exception as error:
-            refers = by_value.culprit_in(function, self.found) or "it refers to an object"
-            unguarded = self.main_by_value and can_run_elsewhere() and loaded_script() is None
+            culprit = by_value.culprit_in(function, self.found) or "it refers to an object"
             raise ArgumentNotPicklable(
-                f"{name} must travel by value, but {refers} that cannot be pickled ({text_of(error)}): pass that "
-                f"object as an argument, or make it in the task{ADD_GUARD if unguarded else ''}"
+                f"{name} must travel by value, but {culprit} that cannot be pickled ({text_of(error)}): pass that "
+                f"object as an argument, or make it in the task{self._hint()}"
             ) from error
         finally:
             NOTED.found = None
