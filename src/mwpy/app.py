@@ -108,8 +108,13 @@ def report_errors(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and script.is_unread():
+            return ExitCode.OK
         shadows.explain(error)
         raise
+    finally:
+        with suppress(OSError):  # such as a full disk, which Python reports at the end
+            script.is_unread()
 
 
 def _run(arguments: list[str]) -> int:
@@ -185,7 +190,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     from mwpy._transport.codec import Codec
     from mwpy.master import Master
 
-    finished, io = True, computation.access.io
+    finished, has_returned, io = True, False, computation.access.io
     returned: object
     try:
         master = Master(computation.access, Codec(found), for_all=options.policies)
@@ -193,7 +198,8 @@ def _run_master(options: Options, rest: list[str]) -> int:
             master.progress()
         returned = algorithm(master, rest)
         computation.end_executors(give_up=False)
-        sys.stdout.flush()
+        has_returned = True
+        script.is_unread()
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
         print("mwpy: interrupted; the slaves are shut down", file=sys.stderr)
@@ -201,14 +207,15 @@ def _run_master(options: Options, rest: list[str]) -> int:
         finished, returned = False, int(error.exit_code)
         print(f"mwpy: {error}", file=sys.stderr)
     except SystemExit as leaving:
-        returned = _code_of(leaving)
+        has_returned, returned = True, _code_of(leaving)
     except BaseException as error:
-        shadows.explain(error)
-        traceback.print_exc()
+        if not (isinstance(error, BrokenPipeError) and script.is_unread()):
+            shadows.explain(error)
+            traceback.print_exc()
         returned = int(ExitCode.FAILED)
     for number in handlers:
         signal.signal(number, signal.SIG_IGN)
-    computation.end(finished)
+    computation.end(finished, has_returned)
     if io.store_failure is not None and finished:  # only the end was not stored
         returned = int(io.store_failure.exit_code)
         print(f"mwpy: {io.store_failure}", file=sys.stderr)

@@ -254,6 +254,8 @@ class AuditFile:
         self._screen.write(_on_screen(text))
 
     def _report(self, error: Exception) -> None:
+        if isinstance(error, BrokenPipeError):  # the reader of standard output wants no more, as `head`
+            return
         self._say(f"lines are missing in the audit file, because it cannot be written: {error}")
 
     def close(self) -> None:

@@ -209,3 +209,40 @@ def test_a_map_that_nobody_reads_is_named_when_a_plain_script_ends(stage: Stage)
     ended = stage.start("", program=[sys.executable, "script.py"])
     assert ended.end() == 0
     assert ended.err.startswith(UNREAD.format("1 map"))
+
+
+# ---- nobody reads the output --------------------------------------------------------------------------------
+
+LINES = "[print(value, 'x' * 100) for value in mw.map(abs, range(5000))] and 0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("script.py --mw-local 1", 255),
+        ("script.py --mw-local 0", 255),
+        ("script.py --mw-local 1 --mw-audit-file -", 255),
+        ("script.py --mw-help", 0),
+        ("-m mwpy --help", 0),
+        ("-m mwpy runs --help", 0),
+        ("-m mwpy version", 0),
+    ],
+)
+def test_a_reader_that_ends_early_leads_to_no_message(stage: Stage, arguments: str, code: int) -> None:
+    """A master algorithm that cannot print its values has failed; a command has done what was asked."""
+    script(stage, GUARD + "sys.exit(mwpy.main())", LINES)
+    pipe = f'{{ "{sys.executable}" {arguments}; echo "code $?" >&2; }} | head -n 1 >head.txt'
+    ended = stage.start("", program=["bash", "-c", pipe])
+    assert ended.end() == 0
+    assert ended.err == f"code {code}\n"
+
+
+@pytest.mark.parametrize("slaves", ["0", "1"])
+def test_a_computation_ends_with_its_code_if_standard_output_is_closed(stage: Stage, slaves: str) -> None:
+    script(
+        stage,
+        GUARD + f"sys.exit(mwpy.main(['--mw-local', '{slaves}']))",
+        "print(len(task_values(mw, abs, [1, 2]))) or 7",
+    )
+    ended = stage.start("", program=["bash", "-c", f'"{sys.executable}" script.py >&-'])
+    assert (ended.end(), ended.err) == (7, "")

@@ -73,11 +73,12 @@ class Computation:
                 owner.give_up()
             raise
 
-    def end(self, finished: bool) -> None:
+    def end(self, finished: bool, has_returned: bool = True) -> None:
         """Shut all agents down, and wait for them. A second call does nothing.
 
         Args:
             finished: whether the computation is complete. If not, agents exit with a code that keeps their jobs queued.
+            has_returned: whether the master algorithm came to its end, and did not raise an exception.
 
         Raises:
             UsageError: another thread started it.
@@ -87,7 +88,7 @@ class Computation:
             end, finished = self.access.io.end, finished and not self.access.io.interrupted
             self._unused.detach()
             self.access.close()
-            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S, returned=finished)
+            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S, returned=finished and has_returned)
 
     def leave_to_parent(self) -> None:
         """Let only the parent of this process, which was forked just now, use the computation and end it."""

@@ -1,10 +1,16 @@
-"""The script of this process: whether other processes can run it, how it calls `mwpy.main`, and what it returned."""
+"""The script of this process: whether other processes can run it, how it calls `mwpy.main`, and what it returned.
+
+Also whether somebody reads what it prints.
+"""
 
 from __future__ import annotations
 
 import ast
 import dis
+import os
+import select
 import sys
+from contextlib import suppress
 from types import FrameType
 
 from mwpy._values.errors import ExitCode
@@ -15,6 +21,7 @@ __all__ = [
     "exit_code",
     "is_child_of_multiprocessing",
     "is_imported_by_multiprocessing",
+    "is_unread",
     "mentions_main",
 ]
 
@@ -71,3 +78,24 @@ def mentions_main(path: str) -> bool:
     used = any(isinstance(node, ast.Attribute) and node.attr == "main" for node in nodes)
     imported = (name.name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names)
     return used or "main" in imported
+
+
+def is_unread() -> bool:
+    """Whether nobody reads standard output any more, as in `app.py | head -1`. Then the rest of it is dropped, so that
+    nothing fails later because of it."""
+    stream = sys.__stdout__
+    if stream is None or sys.stdout is None:
+        return True
+    try:
+        sys.stdout.flush()
+        look = select.poll()
+        look.register(stream.fileno(), 0)
+        if not any(event & (select.POLLERR | select.POLLHUP) for _, event in look.poll(0)):
+            return False
+    except (BrokenPipeError, ValueError, AttributeError):  # the reader has ended, or the script has closed it
+        pass
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    return True
