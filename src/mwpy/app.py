@@ -390,11 +390,10 @@ def _report_forgotten_main() -> None:
 
 def _command_line() -> list[str]:
     """The command line of this process, its local agent and its slaves. The environment determines the role of each."""
-    words = sys.orig_argv[1:]
-    place = len(words) - len(sys.argv)
-    if 0 <= place < len(words) and words[place] == sys.argv[0]:
-        words[place] = _script_path(words[place])
-    return [sys.executable, *words]
+    words, arguments = script.command_line()
+    if words[-1:] == sys.argv[:1]:
+        words[-1] = _script_path(words[-1])
+    return [sys.executable, *words, *arguments]
 
 
 def _script_path(word: str) -> str:
@@ -412,8 +411,7 @@ def _program() -> list[str]:
     """
     if "PEX" in os.environ:
         return [getattr(sys, "_base_executable", sys.executable), os.environ["PEX"]]
-    own = len(sys.argv) - 1
-    words = sys.orig_argv[1 : len(sys.orig_argv) - own]
+    words, _ = script.command_line()
     if words[-1:] == sys.argv[:1] and os.path.isfile(path := _script_path(words[-1])):
         words[-1] = os.path.abspath(path)
     return [sys.executable, *AGENT, *words]

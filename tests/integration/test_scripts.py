@@ -139,3 +139,32 @@ def test_shared_arrays_are_read_only_whatever_their_size_and_layout(stage: Stage
                     print(*mw.starmap(write, [(number, shared) for number in range(2)]))
     """
     assert run(stage, text) == "read-only read-only\n" * 6
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "cProfile", "-o", "profile"],
+        ["-m", "pdb", "-c", "continue", "-c", "quit"],
+        ["-m", "trace", "--count", "--summary", "--file", "counts"],
+        ["-X", "utf8", "-m", "coverage", "run"],
+        ["-W", "default"],
+    ],
+    ids=["profiler", "debugger", "trace", "coverage", "none"],
+)
+def test_a_debugger_or_profiler_around_a_script_belongs_to_the_master(stage: Stage, words: list[str]) -> None:
+    text = """
+        import sys, mwpy
+        TOOLS = {"cProfile", "pdb", "trace", "coverage"}
+        def tools(_):
+            return sorted(TOOLS.intersection(sys.modules)), sys.argv[-1]
+        @mwpy.master_algorithm
+        def master(mw, argv):
+            print(list(mw.map(tools, [0])), file=open("seen", "w"))
+            return 0
+        if __name__ == "__main__": mwpy.main()
+    """
+    (stage.folder / "script.py").write_text(dedent(text))
+    line = [sys.executable, *words, "script.py", "--mw-local", "1", "script.py"]
+    assert stage.start("", program=line).end() == 0
+    assert (stage.folder / "seen").read_text() == "[([], 'script.py')]\n"

@@ -17,6 +17,7 @@ from mwpy._values.errors import ExitCode
 
 __all__ = [
     "can_run_elsewhere",
+    "command_line",
     "discards_result",
     "exit_code",
     "is_child_of_multiprocessing",
@@ -37,6 +38,22 @@ def can_run_elsewhere() -> bool:
     typed = hasattr(sys, "ps1")
     file = getattr(sys.modules["__main__"], "__file__", STANDARD_INPUT)
     return not typed and (file != STANDARD_INPUT or sys.argv[:1] == ["-c"])
+
+
+def command_line() -> tuple[list[str], list[str]]:
+    """The words with which Python was started: up to the script, and its arguments. The interpreter is left out.
+
+    A debugger or profiler that runs the script in this process (`python -m cProfile app.py`, `coverage run app.py`)
+    belongs to the master. Its own words are left out, so that other processes run the script plainly.
+    """
+    words, program = sys.orig_argv[1:], 0
+    while program < len(words) and words[program].startswith("-") and words[program] not in ("-m", "-c"):
+        program += 2 if words[program] in ("-W", "-X", "--check-hash-based-pycs") else 1
+    end = program + (2 if words[program : program + 1] in (["-m"], ["-c"]) else 1)
+    is_plain = words[program : program + 1] == sys.argv[:1] or "PEX" in os.environ
+    if not is_plain and (place := words[end:].index(sys.argv[0]) if sys.argv[0] in words[end:] else -1) >= 0:
+        return [*words[:program], sys.argv[0]], words[end + place + 1 :]
+    return words[:end], words[end:]
 
 
 def is_imported_by_multiprocessing() -> bool:
