@@ -298,3 +298,17 @@ def test_a_command_that_fails_is_found(stage: Stage, text: str, words: str) -> N
 def test_code_that_would_not_be_run_is_found(text: str) -> None:
     """For example, an indented block, a fence without an end, another language, or a script without a name."""
     assert list(faults(text))
+
+
+def test_the_table_of_the_scan_has_all_rows_until_the_master_is_killed(stage: Stage) -> None:
+    guide = (ROOT / "docs" / "guides" / "parameter-scan.md").read_text()
+    code = guide.partition("```python\n")[2].partition("```")[0]
+    last = "    return charge * math.exp(-mass)\n"
+    endless = f"    import time\n    time.sleep(1000 * (charge == 0 and 1.05 < mass < 1.15))\n{last}"
+    (stage.folder / "scan.py").write_text(code.replace(last, endless))
+    master = stage.start("", program=[sys.executable, "scan.py", "--mw-local", "2"])
+    table = stage.folder / "table.csv"
+    until(lambda: table.exists() and len(table.read_text().splitlines()) == 100, "all rows but the endless one")
+    master.process.kill()
+    master.process.wait()
+    assert len(table.read_text().splitlines()) == 100
