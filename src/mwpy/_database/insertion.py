@@ -108,7 +108,7 @@ _CHECKED_PLACES = {
     for table, columns in COLUMNS.items()
     if table in CHECKED
 }
-"""Where the columns that a checksum covers stand in a row."""
+"""The places of the columns that a checksum covers, by table."""
 
 
 _INSERTS = _insertions()

@@ -117,7 +117,7 @@ def loaded_script() -> LoadedScript | None:
     inside a guard. Return None if it does not, if an earlier master was opened outside a guard, or if the script
     defines no function and no class."""
     main = sys.modules[MAIN]
-    file, spec = str(getattr(main, "__file__", None) or ""), getattr(main, "__spec__", None)  # pdb has a type of its own
+    file, spec = str(getattr(main, "__file__", None) or ""), getattr(main, "__spec__", None)  # pdb has its own type
     name = "" if spec is None or spec.name == MAIN else spec.name  # a folder that is run has no other name
     own = (each for each in [*vars(main).values()] if isinstance(each, FunctionType | type))
     if not os.path.isfile(file) or not any(each.__module__ == MAIN for each in own):
