@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -148,3 +150,26 @@ def test_a_failed_task_can_run_again_here_while_there_is_a_handle() -> None:
         [result] = mw.map_results(fail, [table])
     with pytest.raises(ValueError, match="5"):
         mwpy.replay(result.task_id)
+
+
+def test_an_algorithm_shares_far_more_objects_than_a_process_may_open_files(tmp_path: Path) -> None:
+    """Each object is given up when its handle is gone. Some handles stay, so the agent drops objects by number, too."""
+    script = tmp_path / "iterative.py"
+    script.write_text(
+        """
+import collections, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import mwpy
+
+if __name__ == "__main__":
+    kept = collections.deque(maxlen=70)
+    with mwpy.local_master(slaves=1) as mw:
+        for number in range(400):
+            kept.append(mw.share([number]))
+            assert [*mw.map(sum, [kept[-1]])] == [number]
+            if number > 300:
+                kept.popleft()
+"""
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

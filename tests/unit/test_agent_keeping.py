@@ -135,10 +135,9 @@ def test_values_that_stay_are_not_dropped_for_other_objects() -> None:
 @pytest.mark.parametrize("limit", ["memory", "number", "bytes"])
 def test_a_value_without_room_goes_to_the_master(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most half of the memory of the job is used."""
-    core = new_core(replace(SETTINGS, memory_bytes=300) if limit == "memory" else SETTINGS)
-    if limit == "number":
-        monkeypatch.setattr(shares, "KEPT_MAX", 1)
-    elif limit == "bytes":
+    limits = {"memory": {"memory_bytes": 300}, "number": {"max_share_files": 1}, "bytes": {}}
+    core = new_core(replace(SETTINGS, **limits[limit]))
+    if limit == "bytes":
         monkeypatch.setattr(shares, "KEPT_BYTES", 150)
     keep(core)
     pass_on(core, 2, 1, [0])

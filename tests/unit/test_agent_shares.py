@@ -216,13 +216,28 @@ def test_an_object_that_is_larger_than_the_memory_of_the_job_is_refused() -> Non
 
 
 def test_an_object_whose_tasks_have_ended_is_given_up(core: AgentCore) -> None:
-    """A later task lets the agent ask again. What is complete stays."""
+    """A later task lets the agent ask again. What is complete stays while a task needs it."""
     do(core, tasks(1, LARGE), opened(LARGE))
     assert do(core, heard(messages.ShareGone("large"))) == [("drop", "large")]
     assert do(core, part(LARGE, 0), opened(LARGE), heard(messages.ShareGone("large"))) == []
     assert do(core, tasks(2, LARGE)) == [("open", "large"), ("pass on", 1, [2])]
     do(core, opened(LARGE, complete=True))
     assert do(core, heard(messages.ShareGone("large"))) == []
+    do(core, result(1), result(2))
+    assert do(core, heard(messages.ShareGone("large"))) == [("drop", "large"), ("forget", 1, "large")]
+
+
+def test_objects_that_no_task_needs_are_dropped_when_they_are_too_many() -> None:
+    """Each of them is an open file."""
+    core = new_core(replace(SETTINGS, max_share_files=2))
+    first, second, third = (Share(digest, 1000, "at the master") for digest in ("first", "second", "third"))
+    for number, share in enumerate((first, second), 1):
+        do(core, tasks(number, share), opened(share, complete=True))
+    do(core, result(1))
+    done = do(core, tasks(3, third))
+    assert done == [("drop", "first"), ("open", "third"), ("pass on", 1, [3]), ("forget", 1, "first")]
+    do(core, opened(third, complete=True), tasks(4, first), opened(first, complete=True))
+    assert do(core, tasks(5, second), tasks(6, third)) == [("pass on", 1, [5]), ("pass on", 1, [6])], "all are needed"
 
 
 def test_tasks_that_were_taken_back_need_nothing(core: AgentCore) -> None:

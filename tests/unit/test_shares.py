@@ -137,6 +137,24 @@ def test_an_agent_that_asks_for_a_part_that_does_not_exist_is_dropped(core: Mast
     assert message == messages.Refused(f"protocol error: ShareWanted names byte {SIZE} of {SIZE}")
 
 
+def test_an_object_that_was_shared_again_is_not_given_up(core: MasterCore) -> None:
+    argument = handle()
+    submit(core, 1, argument)
+    sent(core)
+    finish(core, 1)
+    sent(core)
+    del argument
+    gc.collect()
+    again = handle()
+    submit(core, 2, again)
+    assert [type(message) for message, _ in sent(core)] == [messages.Tasks]
+    finish(core, 2)
+    sent(core)
+    del again
+    gc.collect()
+    assert sent(core) == [(messages.ShareGone("digest"), [])]
+
+
 @pytest.mark.parametrize("frames", [[], [b"a", b"b"]])
 def test_a_part_has_one_payload_frame(frames: list[bytes]) -> None:
     with pytest.raises(ProtocolError, match=f"SharePart: {len(frames)} payload frames, but one is expected"):
@@ -144,9 +162,11 @@ def test_a_part_has_one_payload_frame(frames: list[bytes]) -> None:
 
 
 def test_an_object_lives_as_long_as_a_handle_or_a_task_needs_it(core: MasterCore) -> None:
-    """An agent that asks for it later learns that it is gone."""
+    """Then the agents to which it was named give it up. An agent that asks for it later learns that it is gone."""
     argument = handle()
     alive = weakref.ref(argument.shared)
+    core.handle(Received(b"b", "there", messages.Hello("m", "g", "other host", 1, "3.11", 1)), 0.0)
+    sent(core)
     submit(core, 1, argument)
     del argument
     sent(core)
@@ -155,9 +175,10 @@ def test_an_object_lives_as_long_as_a_handle_or_a_task_needs_it(core: MasterCore
     receive(core, messages.ShareWanted("digest", 0))
     assert [type(message) for message, _ in sent(core)] == [messages.SharePart]
     finish(core, 1)
-    sent(core)
+    messages_sent = sent(core)
     gc.collect()
     assert alive() is None
+    assert messages_sent + sent(core) == [(messages.ShareGone("digest"), [])]
     for digest in ("digest", "never named"):
         receive(core, messages.ShareWanted(digest, 0))
         assert sent(core) == [(messages.ShareGone(digest), [])]

@@ -33,10 +33,9 @@ from mwpy._roles.stop_detector import StopDetector
 from mwpy._system import clock, forks, memory, packages
 from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
-from mwpy._transport import wire
+from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.happened import Broken, Connected
-from mwpy._transport.shared_objects import Store
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.environment import MasterStream
@@ -130,6 +129,7 @@ def _serve(
         idle_exit_s=options.idle_exit,
         slave_max_tasks=options.slave_max_tasks,
         memory_bytes=options.job_memory and max(1, options.job_memory - memory.resident_bytes()),
+        max_share_files=shared_objects.most_files(),
         start_timeout_s=options.slave_start_timeout,
         forks=options.forks,
     )
@@ -142,7 +142,7 @@ def _serve(
         Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)),
         audit,
         clock,
-        Store(),
+        shared_objects.Store(),
         search,
     )
     core = AgentCore(settings)

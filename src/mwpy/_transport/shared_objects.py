@@ -15,6 +15,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from mwpy._values.references import load_kept_with
 from mwpy._values.share_messages import Share
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
 
-__all__ = ["Store", "give", "is_known", "keep", "load", "load_result", "share"]
+__all__ = ["Store", "give", "is_known", "keep", "load", "load_result", "most_files", "share"]
 
 DIGEST_DIGITS = 32
 """Hexadecimal digits of a digest. Two different contents never have the same digest."""
@@ -42,6 +43,13 @@ DIGEST_DIGITS = 32
 UNPICKLED_BYTES = 256 << 20
 """Bytes of pickles, without their large buffers, whose objects a process keeps. Those that were used least recently are
 unpickled again when a task needs them. The manual names this number."""
+
+MAX_FILES = 500
+"""How many shared objects an agent keeps at most that no task needs, if the limit of descriptors allows it. The manual
+names this number."""
+
+FILES_SHARE = 4
+"""One in so many descriptors of a process may belong to them."""
 
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -228,24 +236,28 @@ def _location(file: int) -> str:
     return f"{_boot()}:{os.getpid()}:{file}:{os.fstat(file).st_ino}"
 
 
-def _open(share: Share) -> int | None:
-    """Open the sealed file at the location of a shared object; None if it is not on this host, or not visible here."""
+def _open(share: Share) -> int:
+    """Open the sealed file at the location of a shared object.
+
+    Raises:
+        OSError: it is not on this host, or cannot be opened here.
+    """
     try:
         boot, process, file, number = share.location.split(":")
         path = f"/proc/{int(process)}/fd/{int(file)}"
-        found = os.stat(path)
-        if boot != _boot() or not S_ISREG(found.st_mode) or (found.st_ino, found.st_size) != (int(number), share.size):
-            return None
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
+    except ValueError:
+        raise FileNotFoundError(errno.ENOENT, "it has no location here") from None
+    found = os.stat(path)
+    if boot != _boot() or not S_ISREG(found.st_mode) or [str(found.st_ino), found.st_size] != [number, share.size]:
+        raise FileNotFoundError(errno.ENOENT, "it is another file", path)
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if fcntl.fcntl(opened, fcntl.F_GET_SEALS) == SEALS and os.fstat(opened).st_ino == found.st_ino:
             return opened
+        raise FileNotFoundError(errno.ENOENT, "it is another file", path)
     except OSError:
-        pass
-    os.close(opened)
-    return None
+        os.close(opened)
+        raise
 
 
 def give(share: Share, reason: str) -> SharedObject:
@@ -255,19 +267,27 @@ def give(share: Share, reason: str) -> SharedObject:
         share: its location is that of its agent.
         reason: why it is missing; empty if it is not.
     """
-    file = None if reason else _open(share)
-    if file is not None:
-        try:
-            return _kept(share, file)
-        finally:
-            os.close(file)
-    reason = reason or "a shared object is at the agent, but this slave cannot open it through /proc"
+    try:
+        if not reason:
+            file = _open(share)
+            try:
+                return _kept(share, file)
+            finally:
+                os.close(file)
+    except OSError as error:
+        reason = f"a shared object is at the agent, but this slave cannot open it through /proc: {error}"
     return _known(SharedObject(share, b"", reason=reason))
 
 
 def is_known(digest: str) -> bool:
     """Whether a shared object is in this process, or will never be."""
     return digest in KNOWN
+
+
+def most_files() -> int:
+    """Return how many shared objects an agent may keep: each takes a descriptor here, and one in each of its slaves."""
+    descriptors: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return min(MAX_FILES, descriptors // FILES_SHARE)
 
 
 class Store(Struct, eq=False):
@@ -286,11 +306,13 @@ class Store(Struct, eq=False):
         Raises:
             OSError: out of file descriptors or memory.
         """
-        found = _open(share)
-        file = self._files[share.digest] = _new_file(share.size) if found is None else found
-        if found is None:
+        try:
+            file = _open(share)
+        except OSError:
+            file = _new_file(share.size)
             self._missing[share.digest] = share.size
-        return _location(file), found is not None
+        self._files[share.digest] = file
+        return _location(file), share.digest not in self._missing
 
     def write(self, digest: str, start: int, part: Buffer) -> None:
         """Write a part into a file. The last part completes it.

@@ -77,6 +77,9 @@ class AgentSettings(Struct, frozen=True):
     max_share_bytes: int = 1 << 30
     """When all shared objects take more than this, the agent drops those that no task needs. The manual names this
     number."""
+    max_share_files: int = 500
+    """When there are more shared objects than this, the agent drops those that no task needs: each is an open file. So
+    many results stay at the agent at most. The manual names this number."""
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     """A slave that is not ready after this time is killed, and counts as a failed start."""
     forks: bool = False

@@ -7,8 +7,9 @@ and only a few parts are on their way at a time. So other messages pass between 
 A result of a slave may stay at the agent (the policy `keep`). It is a shared object, too, which the agent keeps until
 the master releases it. Other agents get its parts through the master.
 
-The agent decides by itself what else it keeps: objects that tasks of its slaves need, and others up to a limit, those
-that were used last. It fetches an object again that it has dropped. The master only answers.
+The agent decides by itself what else it keeps: objects that tasks of its slaves need, and others up to a limit of bytes
+and of open files, those that were used last. It fetches an object again that it has dropped. The master answers, and
+says which objects are gone.
 """
 
 from __future__ import annotations
@@ -36,14 +37,11 @@ from mwpy._values.ids import Buffer
 from mwpy._values.phrases import amount
 from mwpy._values.share_messages import PART_BYTES, Share
 
-__all__ = ["KEPT_BYTES", "KEPT_MAX", "PARTS_COMING", "Shares"]
+__all__ = ["KEPT_BYTES", "PARTS_COMING", "Shares"]
 
 KEPT_BYTES = 4 << 30
 """How many bytes of results stay at an agent at most; of an agent whose job has a limit of memory, at most half of this
 limit. The manual names this number."""
-
-KEPT_MAX = 500
-"""How many results stay at an agent at most, because each of them is an open file. The manual names this number."""
 
 PARTS_COMING = 4
 """How many parts are on their way at a time. Together, they are the longest wait for other messages."""
@@ -95,11 +93,13 @@ class Shares(Struct, eq=False):
     def _begin(self, share: Share) -> _Kept:
         """Ask for room for a new one, and drop others that are not needed."""
         settings = self._state.settings
-        here = sum(each.share.size for each in self._kept.values() if not (each.reason or each.stays))
-        excess = here + share.size - settings.max_share_bytes
+        here = [each.share.size for each in self._kept.values() if not (each.reason or each.stays)]
+        excess = sum(here) + share.size - settings.max_share_bytes
+        too_many = len(here) + 1 - settings.max_share_files
         for kept in [*self._kept.values()]:
-            if excess > 0 and not (kept.stays or self._is_needed(kept)):
+            if (excess > 0 or too_many > 0) and not (kept.stays or self._is_needed(kept)):
                 excess -= kept.share.size
+                too_many -= 1
                 self._drop(kept)
         limit = settings.memory_bytes
         if limit is not None and share.size > limit:
@@ -137,7 +137,7 @@ class Shares(Struct, eq=False):
         results = [kept.share.size for kept in self._kept.values() if kept.stays]
         limit = self._state.settings.memory_bytes
         most = KEPT_BYTES if limit is None else min(KEPT_BYTES, limit // 2)
-        if self._has_failed or len(results) == KEPT_MAX or sum(results) + share.size > most:
+        if self._has_failed or len(results) >= self._state.settings.max_share_files or sum(results) + share.size > most:
             return False
         self._kept[share.digest] = _Kept(share, stays=True)
         self._state.actions.share_files.append(KeepShare(share, parts))
@@ -219,15 +219,15 @@ class Shares(Struct, eq=False):
         self._ask()
 
     def _gone(self, digest: str) -> None:
-        """The master sends no part of one, because its tasks have ended. If it stays here, it is released."""
+        """The master sends no part of one, because its tasks have ended. If it is here, it is given up."""
         kept = self._kept.get(digest)
         if kept is None:
             return
-        if kept.stays:
+        if kept.is_here or kept.stays:
             kept.stays = False
             if not self._is_needed(kept):
                 self._drop(kept)
-        elif not kept.is_here:
+        else:
             if kept.share.task and self._is_needed(kept):  # the master takes back those that use it; others came along
                 kept.reason = "its value was lost"
                 kept.coming.clear()

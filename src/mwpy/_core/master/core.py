@@ -396,6 +396,7 @@ class MasterCore:
             if now >= self.totals.state_at:
                 self.totals.decide(now)
             self.inquiries.decide(self.counts, now)
+        self.shares.decide()
         self.reports.decide()
 
     def next_deadline(self) -> float | None:

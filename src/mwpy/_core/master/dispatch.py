@@ -225,7 +225,7 @@ class Dispatch(Struct, eq=False):
             elif span.algorithm.size:
                 agent.by_value.move_to_end(number)
             if span.buffers or span.algorithm.shares or span.refers:
-                shares |= self.shares.needed_by(span)
+                shares |= self.shares.needed_by(span, agent)
             calls, own = span.payloads, span.buffers
             portions.append(calls.kind if type(calls) is PackedCalls and span.left is None else 0)
             if span.left is not None:

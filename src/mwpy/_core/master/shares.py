@@ -3,14 +3,18 @@
 Values that stay at agents are among them. The master has no content of these, see `relay.py`.
 
 Each group of tasks names the shared objects that its tasks need. An agent that lacks one asks for its parts. The master
-remembers nothing about that: it answers each request. An object exists as long as something refers to it: a handle, a
-task that has not ended, or a function by value that the master keeps.
+answers each request. An object exists as long as something refers to it: a handle, a task that has not ended, or a
+function by value that the master keeps. Then the agents to which it was named learn that it is gone, because each
+object takes a file descriptor there.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from weakref import WeakValueDictionary
+from weakref import KeyedRef
+
+from msgspec import Struct, field
 
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.relay import Relay
@@ -25,6 +29,14 @@ from mwpy._values.shares import SharedObject, shares_in
 __all__ = ["Shares"]
 
 
+class _Named(Struct, eq=False):
+    """An object that was named to agents."""
+
+    shared: KeyedRef[str, SharedObject]
+    agents: dict[str, None] = field(default_factory=dict)
+    """The names of these agents."""
+
+
 class Shares:
     """Names shared objects to agents, and sends them the parts."""
 
@@ -32,19 +44,39 @@ class Shares:
         self.state = state
         self.relay = Relay(state)
         """Passes on values that stay at agents."""
-        self._named: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
-        """Those that were named to an agent and still exist, by digest."""
+        self._named: dict[str, _Named] = {}
+        """Those that were named to an agent, by digest."""
+        self.gone: deque[KeyedRef[str, SharedObject]] = deque()
+        """Those of them that do not exist any more. The thread that drops the last handle adds to it."""
 
-    def needed_by(self, span: Span) -> dict[str, Share]:
-        """Return the shared objects that tasks need, by digest."""
-        needed = {each.share.digest: each for each in (*span.algorithm.shares, *shares_in(span.buffers))}
-        self._named.update(needed)
-        shares = {digest: each.share for digest, each in needed.items()}
+    def needed_by(self, span: Span, agent: ConnectedAgent) -> dict[str, Share]:
+        """Return the shared objects that tasks need, by digest. They are named to this agent."""
+        shares: dict[str, Share] = {}
+        for each in (*span.algorithm.shares, *shares_in(span.buffers)):
+            digest = each.share.digest
+            named = self._named.get(digest)
+            if named is None or named.shared() is not each:
+                named = self._named[digest] = _Named(
+                    KeyedRef(each, self.gone.append, digest), named.agents if named else {}
+                )
+            named.agents[agent.name] = None
+            shares[digest] = each.share
         for number in span.refers:
             share = self.state.jar.blocked.results[number].share
             assert share is not None, f"{span} is sent to a slave without the value of task {number}"
             shares[share.digest] = share
         return shares
+
+    def decide(self) -> None:
+        """Let agents give up the objects that do not exist any more, unless there is an equal one."""
+        while self.gone:
+            shared = self.gone.popleft()
+            named = self._named.get(shared.key)
+            if named is not None and named.shared is shared:
+                del self._named[shared.key]
+                for agent in self.state.members.agents.values():
+                    if agent.name in named.agents:
+                        self.state.send(agent, messages.ShareGone(shared.key))
 
     def heard(
         self, agent: ConnectedAgent, message: messages.ShareWanted | messages.SharePart, frames: Sequence[Buffer]
@@ -64,7 +96,8 @@ class Shares:
         if task_of(wanted.digest):
             self.relay.wanted(agent, wanted)
             return
-        shared = self._named.get(wanted.digest)
+        named = self._named.get(wanted.digest)
+        shared = None if named is None else named.shared()
         if shared is None:  # its tasks have ended, and nothing else refers to it
             self.state.send(agent, messages.ShareGone(wanted.digest))
             return
