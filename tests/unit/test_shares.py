@@ -165,7 +165,7 @@ def test_an_object_lives_as_long_as_a_handle_or_a_task_needs_it(core: MasterCore
     """Then the agents to which it was named give it up. An agent that asks for it later learns that it is gone."""
     argument = handle()
     alive = weakref.ref(argument.shared)
-    core.handle(Received(b"b", "there", messages.Hello("m", "g", "other host", 1, "3.11", 1)), 0.0)
+    core.handle(Received(b"b", "there", messages.Hello("m", "g", "other host", 1, "3.11", 1), ()), 0.0)
     sent(core)
     submit(core, 1, argument)
     del argument
