@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -124,6 +125,33 @@ def hold(size: int, folder: str) -> int:
     kept = b"x" * size
     time.sleep(2.0)
     return len(kept) + len(folder)
+
+
+def fill(mebibytes: int) -> int:
+    return len(bytearray(mebibytes << 20)) >> 20
+
+
+def run_program(mebibytes: int) -> int:
+    program = f"bytearray({mebibytes} << 20)"
+    return subprocess.run([sys.executable, "-c", program], check=True).returncode
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_the_summary_says_how_much_memory_each_algorithm_used_at_most(way: str) -> None:
+    """Also if a task used it for an instant, without `memory_max`, and if a program used it that a task started."""
+    with mwpy.local_master(slaves=1, slave_start=way) as mw:
+        for _ in range(2):
+            assert sum(mw.map(abs, range(100))) == 4950
+            assert [*mw.map(fill, [55, 1])] == [55, 1]
+        assert [*mw.map(run_program, [300])] == [0]
+        assert sum(mw.map(abs, range(100))) == 4950
+        rows = [line.split() for line in mw.summary().splitlines()]
+    peaks = {words[0]: float(words[-2]) for words in rows if words[-1] == "MiB"}
+    assert 50 < peaks["fill"] - peaks["abs"] < 60
+    assert peaks["run_program"] > 300
+    assert " ".join(next(words for words in rows if words[0] == "a")).endswith(
+        "for each slave, and 50 MiB for its agent"
+    )
 
 
 def test_tasks_within_their_memory_are_not_disturbed() -> None:

@@ -71,6 +71,7 @@ hostile = st.one_of(
     st.builds(messages.ReportRead, numbers),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveGrown, numbers, numbers),
+    st.builds(messages.PeakMemory, numbers, numbers, numbers),
     st.builds(messages.SlaveRetiring, numbers),
     st.builds(messages.Logged, numbers, st.lists(log_rows, max_size=3), numbers),
     st.builds(messages.SlaveDied, numbers, numbers, causes, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),

@@ -342,6 +342,9 @@ def test_a_slave_that_may_run_no_more_tasks_is_replaced_after_its_old_ones(grows
     recall(core)
     join(core)
     if grows:
+        assert to_master(act(core, slave_heard(1, messages.PeakMemory(1, 7, 1 << 30)))) == [], (
+            "the number means another"
+        )
         act(core, slave_heard(1, messages.SlaveGrown(1, 1 << 30)))
     assert messages.NextGeneration(1) not in to_slave(act(core, results(5)))
     actions = act(core, SlaveExited(1, "exit code 0", NO_WORDS, 1))

@@ -694,7 +694,7 @@ def test_a_slave_reports_once_that_it_has_too_much_memory_after_a_task(
         end.sent.clear()
         _give(end, first)
         runner.turn(0.0, 100)
-        return [message for message, _ in end.sent if not isinstance(message, messages.Results)]
+        return [message for message, _ in end.sent if isinstance(message, messages.SlaveGrown)]
 
     assert reports_after_a_task(1) == []
     assert reports_after_a_task(2) == []
@@ -940,7 +940,13 @@ def test_a_record_of_a_task_is_sent_before_its_result(end: _End, monkeypatch: py
     assert end.journal.count == 1
     runner.turn(0.0, 1)
     runner.turn(0.0, 1)
-    assert [type(message).__name__ for message, _ in end.sent] == ["SlaveReady", "Logged", "Logged", "Results"]
+    assert [type(message).__name__ for message, _ in end.sent] == [
+        "SlaveReady",
+        "Logged",
+        "Logged",
+        "PeakMemory",
+        "Results",
+    ]
 
 
 # ---- results with large buffers ----

@@ -10,8 +10,11 @@ from tests.spans import MAX, MIN, span
 
 from mwpy import cli
 from mwpy._core.master import totals
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Received
 from mwpy._core.master.totals import OTHERS, STATED_EVERY_S, Totals
-from mwpy._values import records
+from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.max_failures import OTHER_KINDS
 from mwpy._values.policy import TaskPolicy
@@ -42,6 +45,25 @@ def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) ->
         records.Total("max", "node1", 3, 1, 2.75, 2.0, {"crash": 3}, 3.5),
         records.Total("min", "node2", 0, 0, 0.0, 0.0, {"time limit": 1}, 1.0),
     ]
+
+
+def test_a_slave_says_how_much_memory_an_algorithm_has_used() -> None:
+    """An algorithm may have been forgotten meanwhile."""
+    core = MasterCore(MasterSettings("m", "g"))
+    core.definitions.add(Defined(MAX))
+    number = core.state.jar.algorithms.highest
+    messages_of_agent = (
+        messages.Hello("m", "g", "node1", 1, "3.11", 1),
+        messages.SlaveReady(1),
+        messages.PeakMemory(1, number, 500),
+        messages.PeakMemory(1, number, 300),
+        messages.PeakMemory(1, number + 1, 700),
+        messages.PeakMemory(2, number, 900),
+    )
+    for message in messages_of_agent:
+        core.handle(Received(b"a", "here", message, ()), 0.0)
+    [(total, _)] = core.totals.copies()
+    assert (total.algorithm, total.host, total.memory_used) == ("max", "node1", 500)
 
 
 def test_failures_are_counted_by_kind(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +157,7 @@ def test_mwpy_logs_shows_the_totals(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_mwpy_logs_compares_what_was_asked_for_with_what_was_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is a line for each algorithm that had limits."""
+    """There is a line for each algorithm that had limits, or whose memory was measured, and a request for memory."""
     path = tmp_path / "x.audit"
     audit = AuditFile(path)
     rows = [
@@ -151,6 +173,7 @@ def test_mwpy_logs_compares_what_was_asked_for_with_what_was_used(
         ["asked", "for", "and", "used", "seconds_max", "seconds_expected", "longest", "memory_max", "peak"],
         ["f", "10", "s", "-", "3.000", "s", "4.0", "GiB", "1.5", "GiB"],
         ["g", "60", "s", "5", "s", "2.000", "s", "-", "-"],
+        "a job needs about 1850 MiB of memory for each slave, and 50 MiB for its agent".split(),  # noqa: SIM905
     ]
 
 

@@ -55,6 +55,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.ShareForgotten("digest"), []),
     (messages.SlaveReady(1), []),
     (messages.SlaveGrown(1, 1 << 32), []),
+    (messages.PeakMemory(1, 7, 1 << 32), []),
     (messages.Logged(1, [LogRow(7, "f", 5.5, 20, "app", "text", "/app.py", 12, "work", "trace")], 3), []),
     (messages.SlaveRetiring(1), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
@@ -181,9 +182,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 21),
+        (wire.FROM_AGENT, "a master", 22),
         (wire.FROM_MASTER, "an agent", 18),
-        (wire.FROM_SLAVE, "an agent", 8),
+        (wire.FROM_SLAVE, "an agent", 9),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],
 )

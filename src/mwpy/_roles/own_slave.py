@@ -182,7 +182,9 @@ class OwnSlave:
         match message:
             case messages.Welcome():
                 limits = message.result_group, message.max_result_bytes
-                self._runner = TaskRunner(self._channel, NUMBER, *limits, self._codec, ENDS_THE_CALL)
+                self._runner = TaskRunner(
+                    self._channel, NUMBER, *limits, self._codec, ENDS_THE_CALL, is_own_process=False
+                )
                 self._runner.get_ready()
                 self._pass_on()
             case messages.Shutdown():

@@ -13,6 +13,12 @@ from mwpy._values.phrases import amount, counted
 
 __all__ = ["losses", "summary_of", "table"]
 
+SPARE = 1.2
+"""A request for memory is this many times the largest peak that was measured: other tasks may need more."""
+
+AGENT_MIB = 50
+"""How much memory an agent and the template of its slaves need, in MiB."""
+
 
 def summary_of(io: MasterIo) -> str:
     """Describe what a master has done until now. The thread of the algorithm may call this, also after the end."""
@@ -58,10 +64,10 @@ def losses(totals: Sequence[records.Total]) -> Iterator[str]:
 
 
 def _limits(totals: Sequence[records.Total]) -> Iterator[str]:
-    """Yield a table of what was asked for and what was used, for each algorithm that had a limit."""
+    """Yield a table of what was asked for and what was used, for each algorithm, and a request for a batch system."""
     by_algorithm: dict[str, list[records.Total]] = {}
     for total in sorted(totals, key=lambda each: each.algorithm):
-        if total.seconds_max or total.seconds_expected or total.memory_max:
+        if total.seconds_max or total.seconds_expected or total.memory_max or total.memory_used:
             by_algorithm.setdefault(total.algorithm, []).append(total)
     if by_algorithm:
         times = f"{'seconds_max':>13} {'seconds_expected':>17} {'longest':>11}"
@@ -73,6 +79,10 @@ def _limits(totals: Sequence[records.Total]) -> Iterator[str]:
         most, used = (amount(each) if each else "-" for each in memory)
         longest = f"{max(row.longest_s for row in rows):.3f} s"
         yield f"{algorithm:<24} {limit:>13} {expected:>17} {longest:>11} {most:>13} {used:>11}"
+    largest = max((total.memory_used for total in totals), default=0)
+    if largest:
+        mebibytes = -(-int(SPARE * largest) // (10 << 20)) * 10
+        yield f"a job needs about {mebibytes} MiB of memory for each slave, and {AGENT_MIB} MiB for its agent"
 
 
 def _hosts(totals: Sequence[records.Total], present: Mapping[str, Present]) -> Iterator[str]:

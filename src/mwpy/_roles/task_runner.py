@@ -22,6 +22,7 @@ from mwpy._core.holding import count_of, take_named
 from mwpy._roles.checkpoints import RunningTasks
 from mwpy._roles.given_shares import GivenShares
 from mwpy._roles.loaded import NEVER_DEFINED, LoadedAlgorithms
+from mwpy._roles.peak_memory import PeakMemory
 from mwpy._roles.stretches import Stretches
 from mwpy._roles.task_logs import TaskLogs
 from mwpy._roles.unsendable import check_size, not_sendable
@@ -82,6 +83,7 @@ class TaskRunner:
         codec: encodes results.
         ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
         max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
+        is_own_process: whether this process only runs tasks, so that its memory is theirs.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class TaskRunner:
         codec: Codec = CODEC,
         ends_the_turn: tuple[type[BaseException], ...] = (),
         max_memory_bytes: int = 0,
+        is_own_process: bool = True,
     ) -> None:
         self._end = end
         self._number = number
@@ -116,6 +119,7 @@ class TaskRunner:
         self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
         self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
         self._logs = TaskLogs(end, number, self._tasks, self._send)
+        self._peaks = PeakMemory(self._send_peak) if is_own_process else None
         self._ready = False
         self.completed = 0
         """How many tasks were run."""
@@ -198,6 +202,8 @@ class TaskRunner:
         This loop determines what a task costs in a slave. Therefore all names are looked up before the loop, and the
         loop makes few calls.
         """
+        if self._peaks is not None:
+            self._peaks.switch(span.number)
         end = self._end
         start = end.start if span.seconds_max is None else end.start_timed
         function = self._algorithms.functions.get(span.number)
@@ -291,6 +297,8 @@ class TaskRunner:
             self.flush()
             if not large and note(task_id, attempt, seconds, result, kind):
                 return
+            if self._peaks is not None:
+                self._peaks.look()
             failed, again = [0] if kind else [], [0] if kind == AGAIN else []
             group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
             self._send(group, [groups.payload(1, [result]), *large])
@@ -309,7 +317,7 @@ class TaskRunner:
         If it is time and no task runs, also measure the memory of this process.
         """
         journal = self._end.journal
-        if self._measure_at < inf and journal.count and not in_task:
+        if journal.count and not in_task:
             self._measure()
         if journal.count and (noted := journal.read(self._number)) is not None:
             self._send(*noted)
@@ -319,7 +327,11 @@ class TaskRunner:
             self._due = monotonic() + GATHER_S
 
     def _measure(self) -> None:
-        """If this process has too much memory after a task, report this to the agent once."""
+        """Report how much memory this process used at most. If it has too much after a task, report this once."""
+        if self._peaks is not None:
+            self._peaks.look()
+        if self._measure_at == inf:
+            return
         now = monotonic()
         if now >= self._measure_at:
             self._measure_at = now + MEASURE_S
@@ -328,6 +340,9 @@ class TaskRunner:
                 self._measure_at = inf
                 self.stretches.flush()  # a message ends the silence after which the agent searches for late results
                 self._send(messages.SlaveGrown(self._number, resident_bytes))
+
+    def _send_peak(self, algorithm: int, peak_bytes: int) -> None:
+        self._send(messages.PeakMemory(self._number, algorithm, peak_bytes))
 
     # ---- messages -------------------------------------------------------------------------------------------
 
@@ -376,6 +391,8 @@ class TaskRunner:
         self._logs.send(everything=True)
         edited = self._algorithms.forget_all()
         self._shares.forget_all()
+        if self._peaks is not None:
+            self._peaks.forget_all()
         self.sid = None
         self._send(messages.NextGeneration(self._number, shortened(edited)))
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import resource
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -27,12 +29,18 @@ __all__ = [
     "count_job_kills",
     "count_machine_kills",
     "family",
+    "forget_peak",
+    "peak_bytes",
+    "program_bytes",
     "read",
     "resident_bytes",
     "used_by",
 ]
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+RUSAGE_UNIT = 1 if sys.platform == "darwin" else 1024
+"""In how many bytes `getrusage` counts memory."""
 
 PATIENCE_S = 1.0
 """Seconds at the exit of this process in which killed processes may leave their groups."""
@@ -68,9 +76,30 @@ def resident_bytes() -> int:
             resident, shared = file.read().split()[1:3]
             return (int(resident) - int(shared)) * PAGE_BYTES
     except OSError:  # pragma: no cover (macOS)
-        import resource
-
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def forget_peak() -> None:
+    """Let the peak of this process begin again with what it uses now, if the kernel allows it."""
+    with suppress(OSError):
+        _write("/proc/self/clear_refs", "5")
+
+
+def peak_bytes(above: int) -> int:
+    """Return the most resident memory of this process since `forget_peak`, in bytes, if it is over a bound; else 0.
+
+    The cheap number of `getrusage` may be that of the process which started this one, so it only shows when to look.
+    """
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RUSAGE_UNIT <= above:
+        return 0
+    rows = (line.split() for line in read("/proc/self/status").splitlines())
+    peak = next((int(row[1]) * 1024 for row in rows if row[0] == "VmHWM:"), 0)
+    return peak if peak > above else 0
+
+
+def program_bytes() -> int:
+    """Return the most resident memory of any program that this process has ever waited for."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * RUSAGE_UNIT
 
 
 def available_bytes() -> int | None:

@@ -59,6 +59,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     32: messages.ShareGone,
     33: messages.ShareGiven,
     34: messages.ShareForgotten,
+    35: messages.PeakMemory,
     40: messages.AskStatus,
     41: messages.Status,
     42: messages.AskTask,
@@ -106,6 +107,7 @@ FROM_AGENT = Route(
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted, _M.SharePart, _M.ShareGone),
             *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover, _M.StillRunning, _M.Handled),
+            _M.PeakMemory,
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -126,7 +128,7 @@ FROM_SLAVE = Route(
     frozenset(
         {
             *(_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint, _M.Logged, _M.Reported),
-            _M.NextGeneration,
+            *(_M.NextGeneration, _M.PeakMemory),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,

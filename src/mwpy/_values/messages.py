@@ -50,6 +50,7 @@ __all__ = [
     "ModuleCode",
     "NextGeneration",
     "NotWanted",
+    "PeakMemory",
     "Probe",
     "Refused",
     "Renew",
@@ -75,7 +76,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -353,6 +354,15 @@ class SlaveGrown(Struct, frozen=True):
     resident_bytes: Number
 
 
+class PeakMemory(Struct, frozen=True):
+    """Slave to agent to master: the most memory that this slave process, or a program that it has waited for, has used
+    while tasks of an algorithm ran. A slave says this again only when the peak has grown."""
+
+    slave: Number
+    algorithm: Number
+    peak_bytes: Number
+
+
 class SlaveRetiring(Struct, frozen=True):
     """Agent to master: send this slave no more tasks. It ends after the tasks that it holds, and is replaced."""
 
@@ -481,6 +491,7 @@ Message = (
     | SlaveReady
     | SlaveNamed
     | SlaveGrown
+    | PeakMemory
     | SlaveRetiring
     | SlaveDied
     | AlgorithmFailed

@@ -132,7 +132,7 @@ class FormerTasks(Struct, eq=False):
     def hear(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
         """Handle a message of a slave of the former generation. Return False if it is not expected.
 
-        States, reports and records of `logging` are dropped: the new master cannot know their tasks.
+        States, reports, peaks and records of `logging` are dropped: the new master cannot know their tasks.
         """
         match message:
             case messages.Results(child.number) if not message.kept:
@@ -141,6 +141,8 @@ class FormerTasks(Struct, eq=False):
                 child.end(message)
                 self._replace(child)
             case messages.Checkpoint(child.number) | messages.Reported(child.number) | messages.Logged(child.number):
+                pass
+            case messages.PeakMemory(child.number):
                 pass
             case messages.SlaveGrown(child.number):
                 self._replace(child)

@@ -140,12 +140,14 @@ class Traffic(Struct, eq=False):
         actions.to_master.append(Outgoing(passed, (), received) if is_whole else Outgoing(passed, frames))
 
     def passes_logged(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
-        """Pass on what tasks have logged, if the message is that. It does not end the silence of the slave."""
+        """Pass on what tasks have logged, or their memory, if the message is that. It does not end the silence of the
+        slave."""
         has_begun = child.state in (ChildState.READY, ChildState.STOPPING)
-        is_logged = isinstance(message, messages.Logged) and has_begun and message.slave == child.number
-        if is_logged:
-            self._state.actions.to_master.append(Outgoing(message, (), received))
-        return is_logged
+        is_passing = isinstance(message, messages.Logged | messages.PeakMemory) and message.slave == child.number
+        if not (is_passing and has_begun):
+            return False
+        self._state.actions.to_master.append(Outgoing(message, (), received))
+        return True
 
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
         """A slave cannot run an algorithm: it no longer holds the tasks that the message names.

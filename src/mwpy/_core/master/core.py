@@ -129,6 +129,7 @@ OF_SLAVES = (
     messages.Revoked,
     messages.AlgorithmFailed,
     messages.SlaveRetiring,
+    messages.PeakMemory,
 )
 """What a slave sends that may have ended meanwhile."""
 
@@ -327,6 +328,10 @@ class MasterCore:
                 self.hosts.started(agent.host)
             case messages.SlaveRetiring(number) if number in agent.slaves:
                 self.admission.retire_slave(agent.slaves[number])
+            case messages.PeakMemory(number, algorithm, peak_bytes) if number in agent.slaves:
+                if algorithm in self.state.jar.algorithms.defined:  # it may be forgotten
+                    name = self.state.jar.algorithms.defined[algorithm].name
+                    self.totals.measured(name, agent.host, peak_bytes)
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
             case messages.Handover():

@@ -46,7 +46,7 @@ class _Total(Struct, eq=False):
     seconds_expected: float = 0.0
     """The longest time that a policy stated; 0 if none did."""
     memory_used: int = 0
-    """The most memory that was measured while a task with such a limit ran."""
+    """The most memory that was measured while a task ran."""
 
     def asked(self, policy: TaskPolicy) -> None:
         """Note what a policy asks for."""
@@ -117,7 +117,7 @@ class Totals(Struct, eq=False):
         row.lost[cause] = row.lost.get(cause, 0) + attempts
 
     def measured(self, algorithm: str, host: str, used: int) -> None:
-        """Note how much memory a task with a limit of memory used at most, in bytes."""
+        """Note how much memory a task used at most, in bytes."""
         row = self._row(algorithm, host)
         row.memory_used = max(row.memory_used, used)
 
