@@ -86,7 +86,7 @@ def forget_peak() -> None:
 
 
 def peak_bytes(above: int) -> int:
-    """Return the most resident memory of this process since `forget_peak`, in bytes, if it is over a bound; else 0.
+    """Return the most resident memory of this process since `forget_peak`, in bytes, if it exceeds a bound; else 0.
 
     The cheap number of `getrusage` may be that of the process which started this one, so it only shows when to look.
     """
