@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
-from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
+from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, Tell
 from mwpy._core.master.first_calls import CALLS_OUTLINED
 from mwpy._roles.access import USED_BY_A_TASK, Access
 from mwpy._roles.corrections import Corrections
@@ -26,6 +26,7 @@ from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.keys import PLAIN_CALLS
+from mwpy._values.messagepack import PLAIN
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.seeds import Seeds
 from mwpy._values.task import Result, UnrunnableTask
@@ -130,8 +131,9 @@ class Master(Maps):
     def share(self, obj: T) -> T:
         """Keep a large object for many tasks, and return a handle that stands for it in their arguments.
 
-        The task gets the object itself. It is sent once to each agent, and all slaves there use the same memory. So
-        NumPy arrays are read-only. Other objects are unpickled once in each slave: a task must not change them.
+        Each task gets an object of its own. The object is sent once to each agent, and all slaves there use the same
+        memory for its NumPy arrays, which are read-only. If what is not an array takes 1 MiB or more, all tasks of a
+        slave get the same object, and must not change it. A notice says so.
 
         Args:
             obj: it is pickled now: later changes do not reach the tasks.
@@ -147,7 +149,16 @@ class Master(Maps):
             >>> values = mw.map(look_up, items, itertools.repeat(table))  # doctest: +SKIP
         """
         self._access.check()
-        return cast(T, shared_objects.share(obj, self._codec))
+        handle = shared_objects.share(obj, self._codec)
+        if type(obj) not in PLAIN and shared_objects.is_for_each_slave(handle):
+            kind = type(obj).__qualname__
+            self._access.io.command(
+                Tell(
+                    f"mw.share: this {kind} has 1 MiB or more beside its arrays, so all tasks of a slave use the same "
+                    f"object: they must not change it, but may change a copy of it"
+                )
+            )
+        return cast(T, handle)
 
     def release(self, task_ids: Iterable[TaskId]) -> None:
         """Release the values of tasks with the policy `keep`: no later task refers to them.

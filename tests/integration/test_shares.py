@@ -129,6 +129,50 @@ def test_a_task_cannot_change_a_shared_array(mw: mwpy.Master) -> None:
         [*mw.map(lambda array: array.fill(2.0), [table])]
 
 
+def scale(table: dict[str, Any], factor: float) -> float:
+    """Change a shared object, as `frame["x"] *= factor` does."""
+    table["x"] = table["x"] * factor
+    table["factors"].append(factor)
+    return float(table["x"].sum()) + 0.5 * len(table["factors"])
+
+
+def scaled(mw: mwpy.Master) -> dict[str, list[float]]:
+    """What tasks return that change a shared object, in all ways in which they get it."""
+    table = mw.share({"x": np.ones(1_000_000), "factors": []})
+    factors = [2.0, 3.0, 4.0]
+    return {
+        "argument": [*mw.map(scale, itertools.repeat(table), factors)],
+        "partial": [*mw.map(partial(scale, table), factors)],
+        "closure": [*mw.map(lambda factor: scale(table, factor), factors)],
+        "task": [result.value for result in mw.as_completed([mwpy.task(scale, table, k) for k in factors])],
+    }
+
+
+SCALED = [2e6 + 0.5, 3e6 + 0.5, 4e6 + 0.5]
+
+
+def test_a_task_that_changes_a_shared_object_does_not_change_it_for_other_tasks(mw: mwpy.Master) -> None:
+    for way, values in scaled(mw).items():
+        assert sorted(values) == SCALED, way
+
+
+def test_a_task_in_the_process_of_the_master_changes_only_its_own_object() -> None:
+    with mwpy.local_master(slaves=0) as mw:
+        for way, values in scaled(mw).items():
+            assert sorted(values) == SCALED, way
+
+
+def test_a_notice_says_that_tasks_must_not_change_a_shared_object_that_is_large_without_arrays(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with mwpy.local_master(slaves=1) as mw:
+        mw.share({"x": np.ones(1_000_000)})
+        mw.share("x" * 2_000_000)
+        assert sum(mw.map(len, [mw.share(["x" * 2_000_000])])) == 1
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "mw.share" in line]
+    assert "this list has 1 MiB or more beside its arrays, so all tasks of a slave use the same object" in line
+
+
 def test_a_master_without_slaves_gives_tasks_the_same_objects() -> None:
     with mwpy.local_master(slaves=0) as mw:
         mine = np.ones(20_000)

@@ -8,7 +8,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -97,8 +97,22 @@ def test_an_array_outlives_its_shared_object() -> None:
     assert array[-1] == 50_001.0
 
 
+def test_each_task_gets_an_object_of_its_own_over_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is large without its arrays, and what cannot be changed, is one object for all tasks."""
+    monkeypatch.setattr(shared_objects, "OWN_BYTES", 2000)
+    small, large, array = share({"a": np.arange(50_000.0), "b": [1]}), share([1, "x" * 2000]), share(np.arange(9.0))
+    assert [shared_objects.is_for_each_slave(each) for each in (small, large, array)] == [False, True, False]
+    first, second = (cast(dict[str, Any], shared_objects.load(small.shared.share.digest)) for _ in range(2))
+    first["b"] *= 2
+    assert second["b"] == [1]
+    assert np.shares_memory(first["a"], second["a"])
+    for each in (large, array):
+        assert shared_objects.load(each.shared.share.digest) is shared_objects.load(each.shared.share.digest)
+
+
 def test_objects_that_were_not_used_for_long_are_unpickled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts are the pickles: the large buffers are in the file anyway."""
+    monkeypatch.setattr(shared_objects, "OWN_BYTES", 0)
     monkeypatch.setattr(shared_objects, "UNPICKLED_BYTES", 5000)
     shared = [share([number, "x" * 2000]) for number in range(3)]
     arrays = [share(np.arange(60_000.0 + number)) for number in range(3)]
@@ -114,6 +128,7 @@ def test_objects_that_were_not_used_for_long_are_unpickled_again(monkeypatch: py
 
 
 def test_an_object_that_is_dropped_before_others_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_objects, "OWN_BYTES", 0)
     monkeypatch.setattr(shared_objects, "UNPICKLED_BYTES", 5000)
     first = share(["a", "x" * 4000])
     shared_objects.load(first.shared.share.digest)

@@ -6,6 +6,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -13,6 +14,7 @@ from msgspec import Struct, field
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import undisturbed
 from mwpy._transport.codec import loads_function
+from mwpy._transport.shared_objects import LOADED
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, find, missing_module
 from mwpy._values.errors import AlgorithmUnavailable
@@ -62,8 +64,11 @@ def load_algorithm(
                 f"{PYTHON} (slave). Use the same minor version, or give the slave the script",
                 LoadFailure.SURE,
             )
+        own_before = LOADED.own
         with undisturbed():
-            return _compared(definition, loads_function(pickled))
+            loaded = _compared(definition, loads_function(pickled))
+        has_own = LOADED.own > own_before and not isinstance(loaded, Unavailable)
+        return partial(_call_with_own, bytes(pickled)) if has_own else loaded
     except AlgorithmUnavailable as error:
         return Unavailable(str(error), LoadFailure.SURE)
     except KeyboardInterrupt:  # only with `slaves=0`
@@ -74,6 +79,13 @@ def load_algorithm(
             failure = LoadFailure.SURE
             reason += missing_module(error.name) if error.name else ""
         return Unavailable(reason, failure)
+
+
+def _call_with_own(pickled: bytes, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that has captured shared objects: each task gets objects of its own."""
+    with undisturbed():
+        function = loads_function(pickled)
+    return function(*args, **kwargs)
 
 
 def _compared(

@@ -5,8 +5,9 @@ they all use the same memory. A location names a file: the boot of the host, the
 of the file, which proves that the file is the right one.
 
 The file contains the pickle of the object and its large buffers, each behind the other. So NumPy arrays use the memory
-of the file. They are read-only. A result that stays at its agent has such a file, too, with its entry in place of the
-pickle.
+of the file. They are read-only. A task could change all other parts, so each task gets an object of its own, which is
+cheap if the pickle is small. The tasks of a process use a larger object one after the other. A result that stays at its
+agent has such a file, too, with its entry in place of the pickle.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import mmap
 import os
 import resource
 import struct
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from stat import S_ISREG
@@ -35,10 +37,25 @@ from mwpy._values.references import load_kept_with
 from mwpy._values.share_messages import Share
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
 
-__all__ = ["Store", "give", "is_known", "keep", "load", "load_result", "most_files", "share"]
+__all__ = [
+    "LOADED",
+    "Store",
+    "give",
+    "is_for_each_slave",
+    "is_known",
+    "keep",
+    "load",
+    "load_result",
+    "most_files",
+    "share",
+]
 
 DIGEST_DIGITS = 32
 """Hexadecimal digits of a digest. Two different contents never have the same digest."""
+
+OWN_BYTES = 1 << 20
+"""If the pickle of an object, without its large buffers, is smaller than this, each task gets an object of its own. To
+unpickle so much takes up to about 10 ms. The manual names this number."""
 
 UNPICKLED_BYTES = 256 << 20
 """Bytes of pickles, without their large buffers, whose objects a process keeps. Those that were used least recently are
@@ -62,6 +79,17 @@ its object, and because all masters of a process share what is equal."""
 RESULTS: WeakValueDictionary[int, SharedObject] = WeakValueDictionary()
 """Those of them that are results of tasks, by the id of the task: the newest one of each task. It is global for the
 same reason."""
+
+
+class _Loaded(threading.local):
+    """What this thread has loaded."""
+
+    own: int = 0
+    """How many objects that belong to one task."""
+
+
+LOADED = _Loaded()
+"""It shows whether a function that was unpickled has captured such an object."""
 
 _recent: OrderedDict[str, int] = OrderedDict()
 """The objects that are unpickled, and the sizes of their pickles. The first one was used least recently."""
@@ -151,8 +179,13 @@ def _known(shared: SharedObject) -> SharedObject:
     return shared
 
 
+def is_for_each_slave(shared: Shared) -> bool:
+    """Whether the tasks of a slave use one object, because it is large without its arrays."""
+    return len(_parts(memoryview(shared.shared.content))[0]) >= OWN_BYTES
+
+
 def load(digest: str) -> object:
-    """Return the object itself. It is unpickled when it is used for the first time.
+    """Return the object itself: a new one, unless it is large or cannot be changed.
 
     Raises:
         SharedObjectMissing: its content is not in this process.
@@ -166,10 +199,15 @@ def load(digest: str) -> object:
     if not shared.loaded:
         try:
             pickled, *buffers = _parts(memoryview(shared.content))
-            shared.loaded.append(loads_shared(pickled, buffers))
+            loaded = loads_shared(pickled, buffers)
         except Exception as error:
             error.add_note("(mwpy.share: a shared object cannot be unpickled here)")
             raise
+        is_read_only = not getattr(getattr(loaded, "flags", None), "writeable", True)  # an array of NumPy
+        if len(pickled) < OWN_BYTES and not is_read_only:
+            LOADED.own += 1
+            return loaded
+        shared.loaded.append(loaded)
         _recent[digest] = len(pickled)
         while sum(_recent.values()) > UNPICKLED_BYTES and len(_recent) > 1:
             unused = KNOWN.get(_recent.popitem(last=False)[0])
