@@ -33,7 +33,7 @@ HELLO: list[Buffer] = [b"the first message of a member once more"]
 GARBAGE = [
     ([[b"nonsense"]], f"protocol version 110 there, {messages.PROTOCOL_VERSION} here"),
     ([[b"", b"", b""]], "3 frames that do not begin like a message"),
-    ([[b"\x09\x01"]], f"protocol version 9 there, {messages.PROTOCOL_VERSION} here"),
+    ([[b"\x63\x01"]], f"protocol version 99 there, {messages.PROTOCOL_VERSION} here"),
     ([[bytes(READY[0][:1]) + b"\xff"]], "unknown message kind 255"),
     ([[bytes(RESULTS[0][:2]) + random.Random(1).randbytes(1000)]], "a malformed Results"),
     ([[bytes(READY[0][:2]) + bytes(GOODBYE[0][2:])]], "a malformed SlaveReady"),

@@ -93,9 +93,28 @@ def _published(stage: Stage, *options: str) -> Running:
     """Start a master for agents that are not its children."""
     stage.resource.unlink(missing_ok=True)
     where = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
-    started = _script(stage, *where, "--mw-slave-task-group", "1", "--mw-run-database", "run.db", *options)
+    once = "--mw-slave-task-group", "1", "--mw-run-database", "run.db"
+    started = _script(stage, *where, *once, *options)
     until(lambda: stage.resource.exists() or started.process.poll() is not None, "a resource file")
     return started
+
+
+def test_a_task_that_a_slave_has_not_started_runs_after_a_restart_although_it_must_not_run_twice(stage: Stage) -> None:
+    """Its agent is the only one, so no other task waits when it is back."""
+    group = "--mw-slave-task-group", "6"
+    first = _published(stage, *group)
+    agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", "1")
+    until(lambda: "1" in _lines(stage, "ran"), "a task that waits")
+    assert _lines(stage, "ran") == ["0", "1"]
+    until(lambda: _asked(stage, "SELECT sum(count) FROM once") == [(6,)], "all tasks at the slave")
+    first.send(signal.SIGKILL)
+    first.end()
+    second = _published(stage, *group)
+    until(lambda: "back at the master" in agent.err, "the agent at the second master")
+    (stage.folder / "go").touch()
+    assert (second.end(), agent.end()) == (0, 0), second.err + agent.err
+    assert second.report == {str(number): number for number in range(6)}
+    assert sorted(_lines(stage, "ran")) == [str(number) for number in range(6)]
 
 
 def test_a_master_whose_agents_died_with_it_says_soon_which_tasks_wait_and_how_they_run(stage: Stage) -> None:

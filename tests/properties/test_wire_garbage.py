@@ -61,6 +61,7 @@ hostile = st.one_of(
     st.builds(messages.ShareGiven, shares, texts),
     st.builds(messages.ShareForgotten, digests),
     st.builds(messages.StillRunning, numbers, st.sampled_from(["first", "x"]), columns, counts),
+    st.builds(messages.NotStarted, st.sampled_from(["first", "x"]), columns, counts),
     st.builds(messages.NotWanted, numbers),
     st.builds(messages.NextGeneration, numbers, texts),
     st.builds(messages.Revoked, numbers, columns, counts, columns),

@@ -82,10 +82,10 @@ def succeed(core: AgentCore, generation: str = "g2") -> AgentActions:
 
 
 def join(core: AgentCore, welcome: messages.Welcome = SECOND) -> list[messages.Message]:
-    """The next generation accepts the agent. Return what the agent sends to it."""
+    """The next generation accepts the agent. Return what the agent sends to it about its slaves."""
     core.handle(heard(welcome), 9.0)
     core.check()
-    return to_master(core.take_actions())
+    return [each for each in to_master(core.take_actions()) if not isinstance(each, messages.NotStarted)]
 
 
 def recall(core: AgentCore, started: int = 1) -> list[messages.Message]:
@@ -123,6 +123,27 @@ def test_tasks_that_have_not_started_are_taken_back_and_the_running_one_goes_on(
     assert said(actions) == "the master was started again: this agent joins its next generation"
     assert recall(core) == [messages.Revoked(1, [6], [1], [1])]
     assert join(core) == [messages.StillRunning(1, "g1", [5], [1])]
+
+
+def test_the_next_generation_learns_which_tasks_were_not_started_and_when_this_is_all(core: AgentCore) -> None:
+    succeed(core)
+    core.handle(heard(SECOND), 9.0)
+    assert to_master(core.take_actions()) == [messages.StillRunning(1, "g1", [5], [2])]
+    core.handle(Recalled(1, 1, UNBOUNDED), 9.0)
+    all_said = messages.NotStarted("g1", [], [])
+    assert to_master(core.take_actions()) == [messages.NotStarted("g1", [6], [1]), all_said]
+    succeed(core, "g3")
+    core.handle(heard(replace(SECOND, generation="g3")), 9.0)
+    said_to_third = to_master(core.take_actions())
+    assert said_to_third == [messages.StillRunning(1, "g1", [5], [1]), messages.NotStarted("g2", [], [])]
+
+
+def test_nothing_more_is_said_of_a_slave_that_ends_while_its_tasks_are_taken_back(core: AgentCore) -> None:
+    succeed(core)
+    core.handle(heard(SECOND), 9.0)
+    core.take_actions()
+    actions = act(core, SlaveExited(1, "killed by SIGKILL", NO_WORDS, 0))
+    assert to_master(actions) == [messages.NotStarted("g1", [], []), messages.StillRunning(1, "g1", [], [])]
 
 
 def test_each_attempt_to_join_has_a_session_of_its_own(core: AgentCore) -> None:
@@ -227,7 +248,8 @@ def test_a_slave_that_finishes_before_the_agent_has_joined_forgets_then(core: Ag
     assert [type(message) for message in to_master(actions)] == [messages.Handover]
     assert to_slave(actions) == []
     actions = joined(core)
-    assert (to_master(actions), to_slave(actions)) == ([], [messages.NextGeneration(1)])
+    assert [type(message) for message in to_master(actions)] == [messages.NotStarted] * 2
+    assert to_slave(actions) == [messages.NextGeneration(1)]
     assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]
 
 

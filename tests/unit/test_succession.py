@@ -587,6 +587,54 @@ def test_a_task_that_may_have_run_does_not_wait_when_all_agents_have_given_up(do
     assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
 
 
+def not_started(master: Successor, *tasks: int, peer: bytes = b"a", generation: str = "first") -> None:
+    """An agent says which tasks of a former generation its slaves have not started; without tasks, that this is all."""
+    master.receive(messages.NotStarted(generation, [*tasks], [1] * len(tasks)), peer)
+
+
+def test_a_task_that_may_have_run_waits_only_for_agents_that_are_missing(doubtful: Successor) -> None:
+    doubtful.connect(b"b")
+    doubtful.submit([1, 2, 3], policy=ONCE)
+    runs(doubtful, 1)
+    not_started(doubtful)
+    assert _later(doubtful, 1.0).unrunnable == []
+    not_started(doubtful, peer=b"b")
+    assert [each.task_id for each in _later(doubtful, 2.0).unrunnable] == [2, 3]
+    assert waiting(doubtful) == [1]
+    doubtful.submit([4], policy=ONCE)
+    doubtful.submit([2], policy=ONCE)
+    assert waiting(doubtful) == [1]
+
+
+def test_a_task_runs_that_an_agent_has_not_started_although_it_must_not_run_twice(doubtful: Successor) -> None:
+    """Also if it had said before that its slave still has the task, and if the task is submitted later."""
+    doubtful.submit([1, 2], policy=ONCE)
+    runs(doubtful, 1, 2)
+    not_started(doubtful, 2, 3)
+    assert waiting(doubtful) == [1]
+    doubtful.submit([3], policy=ONCE)
+    assert waiting(doubtful) == [1]
+    doubtful.receive(messages.StillRunning(1, "first", [], []))
+    assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
+    doubtful.connect(b"b", slaves=1)
+    doubtful.act()
+    assert held_by(doubtful.core, "SLAVE-0") == [2, 3]
+
+
+@pytest.mark.parametrize("peer", [b"a", b"stranger"])
+def test_only_the_last_generation_and_its_agents_say_that_a_task_has_not_started(peer: bytes) -> None:
+    """A generation in between may have sent the task to another slave."""
+    doubtful = Successor(returns_s=100.0, once=3)
+    doubtful.connect(b"a")
+    doubtful.connect(b"stranger")
+    if peer == b"a":
+        doubtful.reuse.begin()
+    doubtful.submit([1], policy=ONCE)
+    not_started(doubtful, 1, peer=peer)
+    not_started(doubtful, 1, generation="lost")
+    assert waiting(doubtful) == [1]
+
+
 def test_a_task_that_may_have_run_does_not_wait_if_it_cannot(doubtful: Successor) -> None:
     doubtful.submit([1], policy=TaskPolicy(retry=False, sid=SlaveId("SLAVE-0")))
     assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
@@ -601,13 +649,27 @@ def test_the_master_says_what_it_waits_for(doubtful: Successor) -> None:
     for now in range(1, 12):
         notices += [each.text for each in _later(doubtful, float(now)).records if isinstance(each, records.Notice)]
     assert (
-        "nothing has progressed for 5 s: 1 task still run at slaves that have outlived the former master, and 1 task "
+        "nothing has progressed for 5 s: 1 task still runs at slaves that have outlived the former master, and 1 task "
         "with retry=False wait 95 s longer for agents that may have run them before the master was started again; with "
         "--mw-rerun failed they run at once"
     ) in notices
     runs(doubtful)
     _later(doubtful, 100.0)
     assert doubtful.reuse.awaited.text(100.0) == ""
+
+
+def test_the_master_says_that_the_only_slaves_still_run_tasks_of_the_former_master(master: Successor) -> None:
+    master.core.waiting = Waiting.FOREVER
+    master.submit([9])
+    runs(master, 1)
+    notices: list[str] = []
+    for now in range(12):
+        master.core.decide(float(now))
+        notices += notices_of(master.core.take_actions())
+    assert [text for text in notices if "nothing has progressed" in text] == [
+        "nothing has progressed for 5 s: no slave is connected (1 tasks wait). 1 agent connected: 1 task still runs at "
+        "slaves that have outlived the former master"
+    ]
 
 
 def notices_of(actions: Actions) -> list[str]:

@@ -40,6 +40,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Handover("g1", "SLAVE-0", messages.Results(1, [1], [1], [1], [0.5], [0])), [b"x"]),
     (messages.StillRunning(1, "g1", [1, 7], [2, 1]), []),
     (messages.NotWanted(1), []),
+    (messages.NotStarted("g1", [1, 7], [2, 1]), []),
     (messages.NextGeneration(1, "app.py"), []),
     (messages.Revoke(1, 2), []),
     (messages.Revoked(1, [1], [1], [1]), []),
@@ -101,6 +102,7 @@ def test_every_kind_of_message_can_travel() -> None:
         ([VERSION + b"\x0d\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
         ([VERSION + b"\x0d\x80", b"x"], "payload frames, but none are expected"),
         (wire.encode(messages.StillRunning(1, "g", [5, 2], [1, 1])), "not in ascending order"),
+        (wire.encode(messages.NotStarted("g", [5, 2], [1, 1])), "not in ascending order"),
         (wire.encode(messages.StillRunning(1, "g", [1], [1 << 60])), "more tasks than a slave can have started"),
     ],
 )
@@ -134,6 +136,7 @@ TOO_LARGE: list[messages.Message] = [
     messages.Handover("g1", "SLAVE-0", messages.Results(1, MANY, MANY, MANY, [0.0] * len(MANY), [])),
     messages.StillRunning(-1, "g1", [1], [1]),
     messages.StillRunning(1, LONG, [1], [1]),
+    messages.NotStarted(LONG, [1], [1]),
     messages.StillRunning(1, "g1", MANY, MANY),
     messages.Reported(-1, 1, 1, 0.0),
     messages.Reported(1, -1, 1, 0.0),

@@ -34,7 +34,6 @@ _LEFT_OUT = (
     records.SlaveNamed,
     records.TasksReceived,
     records.ResultsSent,
-    records.TasksDue,
     records.TasksAwaited,
     records.TasksUnblocked,
     records.TasksCancelling,
@@ -106,6 +105,7 @@ class TaskRows:
             records.AnswersKept: self._answers_kept,
             records.AnswersGiven: self._answers_given,
             records.TasksReturned: self._returned,
+            records.TasksDue: self._due,
             records.AttemptsEnded: self._lost,
             records.TasksGivenUp: self._given_up,
             records.TasksCancelled: self._cancelled,
@@ -227,6 +227,10 @@ class TaskRows:
     def _returned(self, record: records.TasksReturned, at: float, batch: Batch) -> None:
         self._lost(record, at, batch)
         self._once(record.tasks, batch, may_have_run=False)
+
+    def _due(self, record: records.TasksDue, _: float, batch: Batch) -> None:
+        if record.not_started:
+            self._once(record.tasks, batch, may_have_run=False)
 
     def _lost(self, record: records.TasksReturned | records.AttemptsEnded, at: float, batch: Batch) -> None:
         self._losses(record.sid, record.tasks, record.charges, at, batch)

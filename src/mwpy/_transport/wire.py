@@ -68,6 +68,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     45: messages.StillRunning,
     46: messages.NextGeneration,
     47: messages.NotWanted,
+    48: messages.NotStarted,
     50: messages.Handled,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
@@ -108,6 +109,7 @@ FROM_AGENT = Route(
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted, _M.SharePart, _M.ShareGone),
             *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover, _M.StillRunning, _M.Handled),
             _M.PeakMemory,
+            _M.NotStarted,
         }
     ),
     MAX_MEMBER_HEADER_BYTES,

@@ -15,6 +15,7 @@ from mwpy._values.messages import (
     Checkpoint,
     Handover,
     Message,
+    NotStarted,
     Reported,
     Results,
     Revoked,
@@ -55,7 +56,7 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
             _no_frames(message, len(frames))
-        case Cancel() | StillRunning():
+        case Cancel() | StillRunning() | NotStarted():
             _check_ranges(message)
             if isinstance(message, StillRunning) and sum(message.counts) > MAX_TASKS:
                 raise ProtocolError("StillRunning: more tasks than a slave can have started")
@@ -110,7 +111,7 @@ def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
     return sum(group.counts)
 
 
-def _check_ranges(message: Cancel | StillRunning) -> None:
+def _check_ranges(message: Cancel | StillRunning | NotStarted) -> None:
     ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
     fits = len(message.tasks) == len(message.counts) and min(message.counts, default=1) >= 1
     if not fits or any(first < end for first, end in zip(message.tasks, ends, strict=False)):

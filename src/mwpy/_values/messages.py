@@ -49,6 +49,7 @@ __all__ = [
     "Message",
     "ModuleCode",
     "NextGeneration",
+    "NotStarted",
     "NotWanted",
     "PeakMemory",
     "Probe",
@@ -250,6 +251,21 @@ class StillRunning(Struct, frozen=True):
     """
 
     slave: Number
+    generation: Name
+    """The name of that generation."""
+    tasks: Spans
+    """The first id of each range of tasks, with the ids that the tasks had there."""
+    counts: Spans
+
+
+class NotStarted(Struct, frozen=True):
+    """Agent to master: its slaves have not started these tasks of the generation that ended last, and it does not keep
+    them.
+
+    Without tasks: the agent has said everything about this generation. Tasks of which it has neither brought the result
+    nor said that they still run or were not started have no result here.
+    """
+
     generation: Name
     """The name of that generation."""
     tasks: Spans
@@ -473,6 +489,7 @@ Message = (
     | Results
     | Handover
     | StillRunning
+    | NotStarted
     | NotWanted
     | NextGeneration
     | Revoke

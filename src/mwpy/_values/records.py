@@ -343,6 +343,8 @@ class TasksDue(Struct, frozen=True, tag=True):
     """The pauses of tasks are over; the tasks are pending again."""
 
     tasks: Sequence[TaskRange]
+    not_started: bool = False
+    """Whether a former generation sent them to slaves, which have not started them."""
 
 
 class TasksGivenUp(Struct, frozen=True, tag=True):

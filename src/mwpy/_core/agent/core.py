@@ -133,8 +133,7 @@ class AgentCore:
             case Recalled(number, started, wanted):
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._trust.believes(child, started):
-                    self._traffic.recalled(child, started, wanted, now)
-                    self._former.settle(child)
+                    self._former.took_back(child, self._traffic.recalled(child, started, wanted, now))
                     if child.retiring:
                         self._wear.settle(child)
             case ErrorOutput(number, data):

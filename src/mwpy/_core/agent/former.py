@@ -4,9 +4,13 @@ An agent that wants to go on with its session learns from the next generation of
 (`Refused.generation`). So the agent needs no resource file if the master always has the same address. And a file that
 is out of date never leads it back to a former generation.
 
-Then the agent takes back the tasks that its slaves have not started. The others go on, however long they take. Their
-results go to the new master as those of the former generation (`Handover`). Until then the agent says that they still
-run (`StillRunning`).
+Then the agent takes back the tasks that its slaves have not started, and says so to the new master (`NotStarted`). The
+others go on, however long they take. Their results go to the new master as those of the former generation (`Handover`).
+Until then the agent says that they still run (`StillRunning`). When no more tasks are being taken back, it says that it
+has said everything: then the new master does not wait for it any longer.
+
+Tasks that were not started are named once, to the generation that follows. A later one cannot know whether that one has
+sent them to another slave.
 
 Both generations number tasks, algorithms and results that stay here in the same way, so nothing of them may be mixed.
 Such a slave belongs to the former generation (`Child.former`): the new master does not know it, and it gets nothing of
@@ -58,6 +62,12 @@ class FormerTasks(Struct, eq=False):
     """How many sessions were named since the first one."""
     _settings: tuple[int, int] = (0, 0)
     """The settings of the master with which slaves were started."""
+    _recalling: dict[int, None] = field(default_factory=dict)
+    """The slaves from which tasks of the generation that ended last are being taken back."""
+    _taken_back: list[messages.Revoked] = field(default_factory=list)
+    """What was taken back, until it is said to the next generation."""
+    _to_say_all: str = ""
+    """The generation that ended last, until everything about it is said; then empty."""
     _reported: dict[int, None] = field(default_factory=dict)
     """The slaves with running tasks of a former generation that the master knows."""
 
@@ -70,6 +80,9 @@ class FormerTasks(Struct, eq=False):
         state, hello = self._state, self._state.settings.hello
         state.actions.succeeds, self.is_joining = self._generation, True
         self._left[self._generation] = None
+        self._to_say_all = self._generation
+        self._taken_back.clear()
+        self._recalling.clear()
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
@@ -94,6 +107,7 @@ class FormerTasks(Struct, eq=False):
         child.keeps.clear()
         if child.is_ready and child.held:
             self._state.actions.recall.append((child.number, UNBOUNDED))
+            self._recalling[child.number] = None
         self.settle(child)
 
     def joined(self, welcome: messages.Welcome) -> None:
@@ -114,6 +128,29 @@ class FormerTasks(Struct, eq=False):
             if child.former is not None and child.held:
                 state.to_master(_still_running(child, child.former))
                 self._reported[child.number] = None
+        self._say_all()
+
+    def took_back(self, child: Child, revoked: messages.Revoked | None) -> None:
+        """Tasks that a slave has not started were taken back."""
+        if child.number in self._recalling:
+            if revoked is not None and revoked.tasks:
+                self._taken_back.append(revoked)
+            if child.number not in dict(self._state.actions.recall):
+                del self._recalling[child.number]
+            self._say_all()
+        self.settle(child)
+
+    def _say_all(self) -> None:
+        """Say which tasks were not started when this is known of all slaves, and that this is all."""
+        if self.is_joining or self._recalling or not self._to_say_all:
+            return
+        for revoked in self._taken_back:
+            spans = sorted(zip(revoked.tasks, revoked.counts, strict=True))
+            firsts, counts = [first for first, _ in spans], [count for _, count in spans]
+            self._state.to_master(messages.NotStarted(self._to_say_all, firsts, counts))
+        self._state.to_master(messages.NotStarted(self._to_say_all, [], []))
+        self._taken_back.clear()
+        self._to_say_all = ""
 
     def _replace(self, child: Child) -> None:
         """Let a slave end after its task. The master never hears of it."""
@@ -194,6 +231,8 @@ class FormerTasks(Struct, eq=False):
     def ended(self, child: Child) -> None:
         """The process of a slave has ended."""
         child.held.clear()
+        if self._recalling.pop(child.number, 0) is None:
+            self._say_all()
         self.settle(child)
 
     def check(self) -> None:

@@ -81,15 +81,18 @@ class Traffic(Struct, eq=False):
             if child.former is None and any(named for _, named in divided(child.held, ids)):
                 self._state.actions.recall.append((child.number, message))
 
-    def recalled(self, child: Child, started: int, wanted: int | messages.Cancel | None, now: float) -> None:
-        """Take back tasks that a slave has not started. Report them to the slave, and to the master if it waits.
+    def recalled(
+        self, child: Child, started: int, wanted: int | messages.Cancel | None, now: float
+    ) -> messages.Revoked | None:
+        """Take back tasks that a slave has not started. Report them to the slave, and to the master if it waits. Return
+        them; None if the slave is killed.
 
         One message names at most `MAX_TASKS` spans. If there may be more, recall them, too: a slave expects one message
         for each recall.
         """
         if wanted is None:
             if self._end_doomed(child, started):
-                return
+                return None
             revoked = child.take_back(started, 0)
         elif isinstance(wanted, messages.Cancel):
             revoked = child.cancel(_ids_in(wanted), started, now + SPARED_S if wanted.kill else None)
@@ -102,6 +105,7 @@ class Traffic(Struct, eq=False):
         more = wanted - sum(revoked.counts) if isinstance(wanted, int) else wanted
         if more and len(revoked.tasks) == MAX_TASKS and child.has_unstarted(started):
             self._state.actions.recall.append((child.number, more))
+        return revoked
 
     def _end_doomed(self, child: Child, started: int) -> bool:
         """Kill a slave if it still runs the task that must not finish, and return whether it does.

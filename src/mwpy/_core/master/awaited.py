@@ -5,8 +5,9 @@ this generation then waits, and is not sent to another slave, until its result i
 the agent is lost, or when its slave has ended without a result.
 
 A task that must not run twice also waits if a former generation sent it to a slave, as long as an agent may return that
-ran it: for the longest time for which agents of the last generations look for their master. Without a result it then is
-unrunnable.
+ran it: until all agents of the last generations are back and have said what they have, or for the longest time that the
+missing ones look for their master. Without a result it then is unrunnable. If an agent says that its slave has not
+started the task, it is pending.
 
 Tasks that wait are DELAYED, without an end of their pause. The user may not expect that, so the master says soon which
 tasks wait, how long, for which agents, and how they run at once.
@@ -58,8 +59,8 @@ class Awaited:
         self.new: dict[int, int] = {}
         """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
         self._handback = HandBack(state)
-        self._until: float | None = None
-        """When the last of them has given up, on the core's clock; None before the first iteration."""
+        self._since: float | None = None
+        """When the master began to wait for them, on the core's clock; None before the first iteration."""
         self._running: dict[int, tuple[str, int]] = {}
         """The occurrences that still run: the name of the agent, and the number of the slave."""
         self._storing: dict[int, None] = {}
@@ -74,7 +75,12 @@ class Awaited:
     @property
     def may_return(self) -> bool:
         """Whether agents of former generations may come that have not come yet."""
-        return self.former.returns_s > 0 and (self._until is None or self.state.now < self._until)
+        return self.former.returns_s > 0 and (self._since is None or self.state.now < self._until)
+
+    @property
+    def _until(self) -> float:
+        """When the last of those that are missing has given up, on the core's clock."""
+        return (self.state.now if self._since is None else self._since) + self.former.returns_s
 
     def comes(self, number: int) -> bool:
         """Whether an agent runs an occurrence, or has brought its result."""
@@ -107,6 +113,12 @@ class Awaited:
         if waiting:
             self.hold([*self.state.jar.pending.spans()], waiting)
 
+    def not_started(self, numbers: Iterable[int]) -> None:
+        """No slave has started these occurrences: their tasks may run."""
+        for number in numbers:
+            self._running.pop(number, None)
+            self._release(number, None)
+
     def stored(self, numbers: Iterable[int]) -> None:
         """Results of these occurrences are in the file, and have ended tasks."""
         for number in numbers:
@@ -138,8 +150,8 @@ class Awaited:
 
     def decide(self, now: float) -> None:
         """Release the tasks for which nobody will come any more."""
-        if self._until is None:
-            self._until = now + self.former.returns_s
+        if self._since is None:
+            self._since = now
         if self._running:
             agents = self.state.members.agents
             self._has_ended([number for number, (agent, _) in self._running.items() if agent not in agents])
@@ -173,7 +185,7 @@ class Awaited:
 
     def _left_s(self, now: float) -> float:
         """How long the master waits for agents that have not come, in seconds."""
-        return max(0.0, (self._until or now) - now)
+        return max(0.0, self._until - now)
 
     @property
     def deadline(self) -> float | None:
@@ -188,24 +200,28 @@ class Awaited:
             if number not in self._storing:
                 self._release(number, LOST)
 
-    def _release(self, number: int, reason: str) -> None:
-        """Nobody will bring a result of an occurrence: its task is pending again, or unrunnable."""
+    def _release(self, number: int, reason: str | None) -> None:
+        """Nobody will bring a result of an occurrence: its task is pending again, or unrunnable.
+
+        Args:
+            reason: why a task is unrunnable that must not run twice; None if it has not run.
+        """
         task = self._held.pop(number, None)
         span = None if task is None else self.state.jar.delayed.tasks.get(task)
         if span is None or span.pause_s < inf:
             return
-        if span.policy.retry or self.rerun_failed:
-            self.state.record(records.TasksDue([span.whole]))
+        if reason is None or span.policy.retry or self.rerun_failed:
+            self.state.record(records.TasksDue([span.whole], not_started=reason is None))
         else:
             self._handback.give_up_unsent(span, reason)
 
     def text(self, now: float) -> str:
         """What is waited for; empty if nothing is."""
-        waiting = sum(task in self.state.jar.delayed.tasks for task in self._held.values())
         others = len(self._doubtful())
         parts: list[str] = []
-        if running := waiting - others:
-            parts.append(f"{counted(running, 'task')} still run at slaves that have outlived the former master")
+        if running := len(self._running):
+            run = "still runs" if running == 1 else "still run"
+            parts.append(f"{counted(running, 'task')} {run} at slaves that have outlived the former master")
         if others:
             parts.append(
                 f"{counted(others, 'task')} with retry=False wait {self._left_s(now):.0f} s longer for agents that may "

@@ -338,6 +338,8 @@ class MasterCore:
                 self.succession.receive(agent, message, event.frames, self.reuse)
             case messages.StillRunning():
                 self.succession.still_running(agent, message, self.reuse)
+            case messages.NotStarted():
+                self.succession.not_started(agent, message, self.reuse)
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
             case messages.Leaving(reason, cause):
@@ -395,7 +397,8 @@ class MasterCore:
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
                 self.references.decide()
             self.keeping.decide()
-            awaited = "" if self.reuse is None or jar.pending.count else self.reuse.awaited.text(now)
+            is_served = jar.pending.count and self.state.members.slaves
+            awaited = "" if self.reuse is None or is_served else self.reuse.awaited.text(now)
             self.silence.decide(self.waiting, awaited, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:

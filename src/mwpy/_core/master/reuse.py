@@ -306,6 +306,11 @@ class Reuse:
 
     # ---- results that agents bring from former generations -----------------------------------------------------
 
+    @property
+    def last_generation(self) -> int:
+        """The number of the generation before this one."""
+        return self._generation - 1
+
     def former(self, name: str) -> tuple[int, FormerGeneration] | None:
         """The former generation with this name, and its number; None if it is not known, or was too long ago."""
         number = self.names.get(name)

@@ -20,6 +20,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
+from mwpy._values.phrases import counted
 from mwpy._values.task import SlaveState
 
 __all__ = ["Silence", "SilenceWatch"]
@@ -118,7 +119,7 @@ class Silence(Struct, eq=False):
 
         Args:
             waiting: whether the master algorithm waits in `mw.loop()`.
-            awaited: which tasks wait for agents of former generations, if no others are pending; empty if none do.
+            awaited: which tasks wait for agents of former generations, or still run there; empty if none do.
             now: the time on the core's clock, in seconds.
         """
         waited_for = self.state.jar.runnable > 0 or self._is_waited_for_without_tasks(waiting)
@@ -134,11 +135,11 @@ class Silence(Struct, eq=False):
             if self.watch.observe("pauses", now) is not None:
                 self.state.notice(self._about_pauses(next_attempt_at - now))
             return
-        if awaited:
+        if awaited and not self.state.jar.pending.count:
             if (stuck_s := self.watch.observe("awaited", now)) is not None:
                 self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {awaited}")
             return
-        reason, text = self._why_stuck(now)
+        reason, text = self._why_stuck(awaited, now)
         if (stuck_s := self.watch.observe(reason, now)) is not None:
             self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
 
@@ -156,7 +157,7 @@ class Silence(Struct, eq=False):
             f"policy says{others}. The next attempt starts in {seconds:.0f} s"
         )
 
-    def _why_stuck(self, now: float) -> tuple[str, str]:
+    def _why_stuck(self, awaited: str, now: float) -> tuple[str, str]:
         """Why nothing can progress: the name of the reason, and the text for the user."""
         jar = self.state.jar
         if self.feeding.holds_back:
@@ -167,7 +168,7 @@ class Silence(Struct, eq=False):
         serving = [slave for slave in slaves if slave.state not in (SlaveState.SHUTTING_DOWN, SlaveState.AWAY)]
         vacancies = [kind.value for kind in self.kinds.vacancies()]
         if not serving:
-            return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave(now)}"
+            return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave(awaited, now)}"
         waiting = jar.pending.num_queued
         if waiting and not any(slave.runs_unaddressed for slave in serving):
             return "no unordered slave", (
@@ -227,7 +228,7 @@ class Silence(Struct, eq=False):
             f"other slaves. {name}: {reason}"
         )
 
-    def _why_no_slave(self, now: float) -> str:
+    def _why_no_slave(self, awaited: str, now: float) -> str:
         only_here = self.state.settings.only_here
         if self.admission.refusals:
             return f"Refused connections: {self.admission.refusals}, the last from {self.admission.last_refusal}"
@@ -236,6 +237,8 @@ class Silence(Struct, eq=False):
         if self.state.members.slaves:
             return "All connected slaves are leaving: start others"
         if agents := len(self.state.members.agents):
+            if awaited:
+                return f"{counted(agents, 'agent')} connected: {awaited}"
             connected = "1 agent is connected, but its" if agents == 1 else f"{agents} agents are connected, but their"
             return f"{connected} slaves are not ready yet: see what they write on standard error"
         if departures := self.absences.losses.departures:

@@ -93,6 +93,21 @@ class Succession(Struct, eq=False):
         if message.tasks and not wanted:
             self.state.send(agent, messages.NotWanted(message.slave))
 
+    def not_started(self, agent: ConnectedAgent, message: messages.NotStarted, reuse: Reuse | None) -> None:
+        """Slaves have not started tasks of the generation before this one: they may run. Or the agent has no more to
+        say."""
+        found = None if reuse is None else reuse.former(message.generation)
+        if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
+            return
+        if not message.tasks:
+            reuse.awaited.former.came(agent)
+        elif found[0] == reuse.last_generation:  # a generation in between may have sent them to other slaves
+            for first, count in zip(message.tasks, message.counts, strict=True):
+                numbers = [number for number in found[1].all_numbers()[first : first + count] if number >= 0]
+                for number in numbers:
+                    reuse.answers.set_sent(number, may_have_run=False)
+                reuse.awaited.not_started(numbers)
+
     def stored(self, record: ResultsHandedOver, row: int, reuse: Reuse, now: float) -> None:
         """Results are in the file: end the tasks that have waited for them."""
         sid, host, wall = record.sid, record.host, self.state.wall
