@@ -85,7 +85,7 @@ def write(path: str | Path, content: ResourceFile) -> None:
     document |= {_key(name): value for name, value in asdict(content).items()}
     document["keys"] = {_key(name): value for name, value in asdict(content.keys).items()}
     try:
-        _replace(path, (json.dumps(document, indent=1) + "\n").encode())
+        replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
     except OSError as error:
         raise ResourceFileError(
             f"cannot write the resource file {path}: {error.strerror or error}; make its directory writable "
@@ -93,7 +93,12 @@ def write(path: str | Path, content: ResourceFile) -> None:
         ) from error
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically with one that only its owner can read.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     fd, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(fd, "wb") as file:

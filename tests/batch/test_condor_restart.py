@@ -46,6 +46,19 @@ def test_a_master_whose_job_is_stopped_continues_from_its_run_database(jobs: Job
     ends_well(jobs, stages, master, slaves)
 
 
+def test_slaves_find_a_master_that_was_killed_with_the_resource_files_of_their_jobs(jobs: Jobs) -> None:
+    """These are copies. So each job runs once, and its slave does the work of both lives of the master."""
+    stages = Stages(jobs.folder, 2)
+    master = jobs.submit("master.sub", APP="stages.py", ARGS=stages.arguments)
+    resource = jobs.until_resource_file("stages.rsc")
+    slaves = jobs.submit("slaves.sub", APP="stages.py", ARGS="", SLAVES=SLAVES)
+    stages.reach(0)
+    kill_master(resource)
+    stages.until_life(2)
+    ends_well(jobs, stages, master, slaves)
+    assert jobs.text(f"slaves.{slaves}.log").count("Job executing on host") == SLAVES
+
+
 @pytest.mark.parametrize("fast", [False, True], ids=["orderly", "as in a crash"])
 def test_a_restart_of_the_pool_computes_no_stored_result_again(jobs: Jobs, fast: bool) -> None:
     """The master starts again and writes a new resource file, the slaves join it, and the computation finishes.

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import stat
 import sys
 import time
 from contextlib import closing
@@ -288,6 +289,47 @@ def test_a_task_that_runs_when_its_master_dies_finishes_in_its_slave_which_then_
     assert _lines(stage, "ran") == [running, *(f"{number}:{pid}" for number in range(1000, 1003))]
     later = [[1000 + each, 2 + each, pid, "SLAVE-0"] for each in range(3)]
     assert sorted(second.report) == [[0, 1, pid, "SLAVE-0"], *later]
+
+
+def test_an_agent_whose_resource_file_is_a_copy_finds_the_next_master(stage: Stage) -> None:
+    """As in a job of HTCondor. The master has a run database, and no option for its port or its key. Nobody else can
+    read where it keeps them."""
+    first = _start(stage, PATIENT)
+    copy = shutil.copy(stage.resource, stage.folder / "copy.rsc")
+    agent = _run(stage, "--mw-slave", "--mw-resource-file", copy, "--mw-slave-processes", "1")
+    until(lambda: bool(_lines(stage, "ran")), "a running task")
+    before = resource_file.read(stage.resource)
+    first.send(signal.SIGKILL)
+    first.end()
+    (stage.folder / "life").touch()
+    second = _start(stage, PATIENT)
+    until(lambda: "back at the master" in agent.err, "the agent at the second master")
+    after = resource_file.read(stage.resource)
+    assert (before.keys, before.master_addresses) == (after.keys, after.master_addresses)
+    assert stat.S_IMODE((stage.folder / "run.db.keys").stat().st_mode) == 0o600
+    (stage.folder / "finish").touch()
+    assert second.end() == 0, second.err + agent.err
+    assert agent.end() == 0, agent.err
+    assert len(_lines(stage, "ran")) == len(second.report) == 4
+
+
+def test_a_master_whose_former_port_is_taken_or_whose_keys_others_can_read_takes_others(stage: Stage) -> None:
+    first = _start(stage, PATIENT)
+    before = resource_file.read(stage.resource)
+    first.send(signal.SIGKILL)
+    first.end()
+    (stage.folder / "run.db.keys").chmod(0o644)
+    second = _start(stage, PATIENT)
+    assert resource_file.read(stage.resource).keys != before.keys
+    second.send(signal.SIGKILL)
+    second.end()
+    left = resource_file.read(stage.resource)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(left.master_addresses[0].rpartition(":")[2])))
+        taken.listen()
+        _start(stage, PATIENT)
+        now = resource_file.read(stage.resource)
+        assert (now.keys, now.master_addresses != left.master_addresses) == (left.keys, True)
 
 
 def test_an_old_resource_file_does_not_lead_an_agent_back_to_a_former_generation(stage: Stage) -> None:

@@ -152,6 +152,8 @@ def start(
     environment = {**(environment or {}), **directions(options, local_slaves)}
     try:
         store = None if options.run_database is None else _open_store(options, options.run_database, generation)
+        if options.run_database is not None and connections.key:  # now that no other master has the run database
+            _keep_place(options.run_database, connections)
         if local_slaves and (store is None or not store.is_restart):
             first = start_agent(local_command, environment=environment, run=run_agent)
         from mwpy._roles import master_parts
@@ -205,6 +207,12 @@ def _publish(
 
     content = first_content(options, generation, connections.addresses, connections.key, slave_command)
     return ResourceKeeper(path, content)
+
+
+def _keep_place(run_database: str, connections: Connections) -> None:
+    from mwpy._roles.former_place import FormerPlace, keep
+
+    keep(run_database, FormerPlace(connections.key, connections.port))
 
 
 def _open_store(options: Options, path: str, generation: str) -> RunStore:

@@ -80,13 +80,15 @@ class Connections(Struct, frozen=True):
     """The key of the computation; empty if only agents of this master can join."""
     addresses: Sequence[str] = ()
     """Where other agents find the master."""
+    port: int = 0
+    """Their port; 0 if only agents of this master can join."""
 
 
 def open_connections(options: Options, key: str | None) -> Connections:
     """Make the connections of a master.
 
     Args:
-        key: the key of the computation; None for a new one.
+        key: the key of the computation; None for that of the last master of the run database, or a new one.
 
     Raises:
         UsageError: the host or the port cannot be used.
@@ -95,17 +97,19 @@ def open_connections(options: Options, key: str | None) -> Connections:
     if only_here(options) and options.master_port is None:
         return Connections(_with_streams(NoNetwork(), options), limit, limit)
     from mwpy._roles import network  # only here, because it loads ZeroMQ
+    from mwpy._roles.former_place import FormerPlace, recall
     from mwpy._system.own_code import OWN_CODE
 
     OWN_CODE.remember()  # before a slave can join that loads files which were edited meanwhile
-    key = key or network.new_key()
-    link = network.listen(options, key, only_here(options))
+    former = FormerPlace() if options.run_database is None else recall(options.run_database)
+    key = key or former.key or network.new_key()
+    link = network.listen(options, key, only_here(options), former.port)
     reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
     passages = limit // PASSAGES_SHARE
     room = max(1, limit - open_files.count() - reserve - passages)
     link.limit(room + reserve // 2, passages)
     addresses = network.addresses(options, link.port, only_here(options))
-    return Connections(_with_streams(link, options), limit, room, key, addresses)
+    return Connections(_with_streams(link, options), limit, room, key, addresses, link.port)
 
 
 def _with_streams(network: Network, options: Options) -> LocalMasterLink:

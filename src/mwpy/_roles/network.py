@@ -6,6 +6,7 @@ This loads ZeroMQ, so a master that only its own agents can join does not load i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from mwpy import resource_file
 from mwpy._system import clock
@@ -30,8 +31,11 @@ def addresses(options: Options, port: int, only_here: bool) -> tuple[str, ...]:
     return candidates(port, "127.0.0.1" if only_here else _published(options))
 
 
-def listen(options: Options, key: str, only_here: bool) -> MasterLink:
+def listen(options: Options, key: str, only_here: bool, former_port: int = 0) -> MasterLink:
     """Listen for agents on the published host; without one, on all addresses, or on loopback if nobody else can join.
+
+    Args:
+        former_port: the port to use if the options name none, and if it is free; 0 for any.
 
     Raises:
         UsageError: the host or the port cannot be used.
@@ -43,7 +47,11 @@ def listen(options: Options, key: str, only_here: bool) -> MasterLink:
             f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
         )
     largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
-    return MasterLink(host, options.master_port or 0, key, options.silence_s(), largest, wire.encode(messages.Probe()))
+    given = key, options.silence_s(), largest, wire.encode(messages.Probe())
+    if options.master_port is None and former_port:
+        with suppress(UsageError):  # another process may have it by now
+            return MasterLink(host, former_port, *given)
+    return MasterLink(host, options.master_port or 0, *given)
 
 
 def first_content(
