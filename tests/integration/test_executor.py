@@ -63,13 +63,22 @@ def blocked(one: mwpy.Executor, tmp_path: Path) -> Iterator[Blocked]:
 
 
 def test_futures_get_values_and_exceptions_with_their_tracebacks(executor: mwpy.Executor) -> None:
-    """An exception keeps its type; its cause shows where in the slave it was raised."""
+    """An exception keeps its type; its cause is a `TaskFailed`, which shows where in the slave it was raised."""
     assert executor.submit(divmod, 7, 2).result(PATIENCE_S) == (3, 1)
     assert executor.submit(lambda x: x + 1, 2).result(PATIENCE_S) == 3
     error = executor.submit(chores.fail_to_initialize).exception(PATIENCE_S)
     assert type(error) is LookupError
     assert error.args == ("no licence",)
+    assert isinstance(error.__cause__, mwpy.TaskFailed)
     assert 'raise LookupError("no licence")' in str(error.__cause__)
+
+
+def test_an_exception_of_an_own_class_with_an_own_constructor_keeps_its_type(executor: mwpy.Executor) -> None:
+    future = executor.submit(chores.overheat, 4)
+    with pytest.raises(chores.TooHot) as caught:
+        future.result(PATIENCE_S)
+    assert (str(caught.value), caught.value.degrees) == ("oven 4 is too hot", 300)
+    assert isinstance(caught.value.__cause__, mwpy.TaskFailed)
 
 
 def test_a_crash_breaks_only_its_own_future(executor: mwpy.Executor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import dataclasses
 import functools
 import pickle
 import random
@@ -10,6 +12,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import attrs
 import numpy as np
 import pytest
 
@@ -259,11 +262,14 @@ class HasLock(Exception):
         self.frame = sys._getframe()
 
 
-class TwoArguments(Exception):
-    """Can be pickled but not unpickled, which is a common mistake."""
+class Unlike(Exception):
+    """Says how it is pickled, and cannot be made again so."""
 
-    def __init__(self, first: str, second: str) -> None:
-        super().__init__(f"{first} and {second}")
+    def __reduce__(self) -> Any:
+        return Unlike, (1, 2)
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
 
 
 class Mute(Exception):
@@ -294,7 +300,7 @@ class Huge(Exception):
     ("error", "text"),
     [
         (HasLock(), "holds a frame"),
-        (TwoArguments("one", "two"), "one and two"),
+        (Unlike("one"), "one"),
         (Ends(), "(its text is not available: __str__ raised SystemExit)"),
         (EndsNotPickled("five"), "five"),
         (Huge("x" * (2 << 20)), "x" * MAX_TEXT),
@@ -305,6 +311,126 @@ def test_an_exception_that_cannot_be_sent_is_reported_as_text(error: Exception, 
     assert (message, cause) == (text, None)
     assert type_name == f"{__name__}.{type(error).__name__}"
     assert traceback
+
+
+class TwoArguments(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+        self.first = first
+
+
+class Prefixed(ValueError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"bad {name}")
+
+
+class Keyword(Exception):
+    def __init__(self, *, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class Slots(Exception):
+    __slots__ = ("code",)
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@attrs.define(kw_only=True)
+class OfAttrs(Exception):
+    code: int
+
+
+class Missing(FileNotFoundError):
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "no such grid", path)
+
+
+class Undecodable(UnicodeDecodeError):
+    def __init__(self, text: str) -> None:
+        super().__init__("ascii", b"\xff", 0, 1, text)
+
+
+class Unavailable(ImportError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no {name}", name=name, path="lib")
+
+
+class OwnState(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    def __getstate__(self) -> Any:
+        return str(self.code)
+
+    def __setstate__(self, state: Any) -> None:
+        self.code = int(state)
+
+
+class OwnWay(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    def __reduce__(self) -> Any:
+        return OwnWay, (self.code, *self.args)
+
+
+class Listed(OwnWay):
+    __reduce__ = Exception.__reduce__
+
+
+copyreg.pickle(Listed, lambda error: (Listed, (error.code, *error.args)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TwoArguments("one", "two"),
+        Prefixed("grid"),
+        Keyword(code=4),
+        Frozen(4),
+        Slots(4, "text"),
+        OfAttrs(code=4),
+        Missing("grid.nc"),
+        Undecodable("bad"),
+        Unavailable("solver"),
+        OwnState(4, "text"),
+        OwnWay(4, "text"),
+        Listed(4, "text"),
+        ExceptionGroup("several", [TwoArguments("one", "two"), KeyError("x")]),
+        *(StopIteration(4), SystemExit(4), KeyError("x"), ValueError(), TimeoutError("late")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("local", [False, True])
+def test_an_exception_comes_back_with_its_type_and_attributes_whatever_its_constructor_takes(
+    error: Any, local: bool
+) -> None:
+    """Also if it refers to something that only travels by value."""
+
+    class Local:
+        pass
+
+    kind = Local if local else int
+    object.__setattr__(error, "kind", kind)
+    object.__setattr__(error, "__notes__", ["a note"])
+    back = failure_of(error)[3]
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert repr(back) == repr(error)
+    for name in ("code", "first", "filename", "errno", "reason", "name", "path", "value"):
+        assert getattr(back, name, None) == getattr(error, name, None), name
+    if not isinstance(error, OwnWay | OwnState | OfAttrs):
+        assert (back.kind, back.__notes__) == (kind, ["a note"])
 
 
 class Interrupts(Exception):

@@ -11,24 +11,9 @@ from typing import Any, TypeVar
 from mwpy._values.errors import TaskFailed
 from mwpy._values.task import Result
 
-__all__ = ["Future", "RemoteTraceback"]
+__all__ = ["Future"]
 
 T = TypeVar("T")
-
-
-class RemoteTraceback(Exception):
-    """The cause of an exception that a task raised: it shows where in the slave this was.
-
-    Args:
-        tb: the traceback as text.
-    """
-
-    def __init__(self, tb: str) -> None:
-        super().__init__(tb)
-        self.tb = tb
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.tb}"""'
 
 
 class Future(concurrent.futures.Future[T]):
@@ -118,9 +103,9 @@ class Future(concurrent.futures.Future[T]):
 
 
 def exception_of(failure: TaskFailed) -> BaseException:
-    """Return the exception of the task itself, if it could be rebuilt here, with its traceback as the cause."""
+    """Return the exception of the task itself, if it could be rebuilt here. Its cause is the `TaskFailed`."""
     raised = failure.__cause__
     if raised is None or not failure.remote_traceback:
         return failure
-    raised.__cause__ = RemoteTraceback(failure.remote_traceback)
+    failure.__cause__, raised.__cause__ = None, failure
     return raised

@@ -38,6 +38,7 @@ from cloudpickle.cloudpickle import _should_pickle_by_reference
 
 from mwpy._system.loaded_script import MAIN, finds, is_same, names_assigned_in, names_of_globals
 from mwpy._system.randomness import generator_kinds, reduced
+from mwpy._transport.error_copies import reduced_error
 
 __all__ = ["culprit_in", "dumps"]
 
@@ -97,6 +98,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return value.__qualname__ if self._has_name(value) else _as_parts(value)
         elif _may_have_name(value) and finds(value, self._found):
             return getattr(value, "__qualname__", value.__name__)
+        elif (error := reduced_error(value)) is not None:
+            return error
         return super().reducer_override(value)
 
     def _has_name(self, cached: Cached) -> bool:

@@ -30,6 +30,7 @@ from mwpy._system.loaded_script import MAIN, LoadedScript, loaded_script
 from mwpy._system.randomness import PICKLE_MARKS, reduced
 from mwpy._system.script import can_run_elsewhere
 from mwpy._transport.call_parts import condition_and_call
+from mwpy._transport.error_copies import reduced_error
 from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.numbers import call_with_numbers, encoded_number, number_in
 from mwpy._transport.shared import LARGE_BYTES, lend
@@ -93,10 +94,11 @@ CONDITIONS_KEPT = 16
 
 
 class _NamingPickler(pickle.Pickler):
-    """Pickles the shared random number generators by their names; see `randomness.py`."""
+    """Pickles the shared random number generators by their names (see `randomness.py`), and exceptions without their
+    constructors (see `error_copies.py`)."""
 
     def reducer_override(self, value: Any) -> Any:
-        return reduced(value) or NotImplemented
+        return reduced(value) or reduced_error(value) or NotImplemented
 
 
 class _SharedPickler(_NamingPickler):
@@ -174,6 +176,7 @@ class Codec(Struct, frozen=True):
         return encode(as_digested(encode(digested))), buffers
 
     def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
+        is_error = isinstance(value, BaseException)
         buffers: list[Buffer] = []
 
         def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -184,8 +187,8 @@ class Codec(Struct, frozen=True):
             return False
 
         try:
-            payload = pickle.dumps(value, 5, buffer_callback=keep_in_band)
-            if any(mark in payload for mark in PICKLE_MARKS):  # it may be that of `random.gauss`
+            payload = b"" if is_error else pickle.dumps(value, 5, buffer_callback=keep_in_band)
+            if is_error or any(mark in payload for mark in PICKLE_MARKS):  # it may be that of `random.gauss`
                 buffers.clear()
                 file = io.BytesIO()
                 _NamingPickler(file, 5, buffer_callback=keep_in_band).dump(value)
@@ -272,7 +275,7 @@ class Codec(Struct, frozen=True):
         """
         try:
             cause, buffers = self._pickled(error)
-            pickle.loads(cause, buffers=buffers)  # an exception with its own constructor may fail here
+            pickle.loads(cause, buffers=buffers)  # an exception with its own `__reduce__` may fail here
         except self.interrupts:
             raise
         except BaseException:  # its methods can do anything, also sys.exit

@@ -25,6 +25,19 @@ def initialized() -> tuple[int, list[int]]:
     return os.getpid(), ran
 
 
+class TooHot(Exception):
+    """Its constructor takes something else than its text."""
+
+    def __init__(self, oven: int, *, degrees: float) -> None:
+        super().__init__(f"oven {oven} is too hot")
+        self.degrees = degrees
+
+
+def overheat(oven: int) -> NoReturn:
+    """Fail with an exception of an own class."""
+    raise TooHot(oven, degrees=300)
+
+
 def fail_to_initialize() -> NoReturn:
     raise LookupError("no licence")
 
