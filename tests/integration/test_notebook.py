@@ -73,10 +73,11 @@ def test_autoreload_is_enough_to_use_edited_modules(notebook: Notebook) -> None:
 
 
 def test_a_task_that_fails_raises_at_its_item(notebook: Notebook) -> None:
-    """The values before it were given out, and the next cell works."""
-    notebook.run("def invert(x): return 1 / x\ngiven = []")
+    """The values before it were given out, and the next cell works. The traceback shows the line of the cell."""
+    notebook.run("def invert(x):\n    return 1 / x\ngiven = []")
     name, text = notebook.fail("for value in mw.map(invert, [1, 2, 0, 4]): given.append(value)")
     assert (name, "item 0: ZeroDivisionError" in text) == ("TaskFailed", True)
+    assert "line 2, in invert\n    return 1 / x\n" in text
     assert notebook.run("given") == "[1.0, 0.5]"
     assert notebook.run("list(mw.map(invert, [4])), mw.results()") == "([0.25], [])"
 

@@ -13,6 +13,9 @@ import pytest
 
 import mwpy
 
+RAISED = 'raise ValueError(f"{array[0]} {mwpy.task_seed()} {len(array)}")'
+"""A source line of a function by value."""
+
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["here", "slave"])
 def mw(request: pytest.FixtureRequest) -> Iterator[mwpy.Master]:
@@ -57,6 +60,9 @@ def test_a_function_by_value_has_its_variables_its_seed_and_copies_of_the_argume
         with pytest.raises(ValueError, match=r"5\.0 \d+ 100000") as caught:
             mwpy.replay(error.task_id or 0)
         assert str(caught.value) == error.text
+        frame = traceback.extract_tb(caught.tb)[-1]
+        assert (frame.filename, frame.line) == (__file__, RAISED)
+    assert RAISED in error.remote_traceback
     assert mine[0] == 0.0
 
 

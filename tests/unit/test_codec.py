@@ -423,7 +423,7 @@ def test_an_exception_comes_back_with_its_type_and_attributes_whatever_its_const
     kind = Local if local else int
     object.__setattr__(error, "kind", kind)
     object.__setattr__(error, "__notes__", ["a note"])
-    back = failure_of(error)[3]
+    back: Any = failure_of(error)[3]
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert repr(back) == repr(error)

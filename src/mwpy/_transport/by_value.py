@@ -10,6 +10,9 @@ notebook do not have. So a *cached function* that slaves cannot find by its name
 cache and the parameters of the cache. The content of the cache does not travel: it may be large, and its keys and
 values may be impossible to pickle.
 
+cloudpickle leaves out the file of a function. Here the pickle has its name, so that tracebacks and debuggers show the
+source. A cell of a notebook, which is no file, takes its text along.
+
 After `from random import gauss`, a function has a method of the generator that all code of a process shares. This
 generator travels by its name, because each slave has one that was seeded differently.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import io
+import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
@@ -34,7 +38,7 @@ from types import (
 from typing import IO, Any, TypeAlias, TypeVar
 
 import cloudpickle
-from cloudpickle.cloudpickle import _should_pickle_by_reference
+from cloudpickle.cloudpickle import _code_reduce, _should_pickle_by_reference
 
 from mwpy._system.loaded_script import MAIN, finds, is_same, names_assigned_in, names_of_globals
 from mwpy._system.randomness import generator_kinds, reduced
@@ -44,6 +48,9 @@ __all__ = ["culprit_in", "dumps"]
 
 Cached: TypeAlias = "functools._lru_cache_wrapper[Any]"
 KIND = functools._lru_cache_wrapper
+
+FILE_LEFT_OUT = "<dynamic-code>"
+"""What cloudpickle writes instead of the name of a file."""
 
 
 def dumps(
@@ -87,6 +94,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._found = found
         self._globals = _Globals(), _GlobalsOfMain()
         """What functions by value of `__main__` get as globals: the first if values travel with them."""
+        self._files: dict[str, tuple[str, str]] = {}
+        """The files of functions: their names, and the texts of those that are in memory only. They are new objects, so
+        that equal functions have equal pickles."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -94,6 +104,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if (by_name := reduced(value)) is not None:
                 return by_name
             self.generators[kind] = None
+        elif kind is CodeType:
+            return self._with_file(value)
         elif kind is KIND:
             return value.__qualname__ if self._has_name(value) else _as_parts(value)
         elif _may_have_name(value) and finds(value, self._found):
@@ -101,6 +113,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         elif (error := reduced_error(value)) is not None:
             return error
         return super().reducer_override(value)
+
+    def _with_file(self, code: CodeType) -> Any:
+        name = code.co_filename
+        if name not in self._files:
+            entry: tuple[Any, ...] = linecache.cache.get(name, ())
+            in_memory = len(entry) == 4 and entry[1] is None
+            self._files[name] = "".join(name), "".join(entry[2]) if in_memory else ""
+        file, text = self._files[name]
+        return make_code, (file, text, *(file if each == FILE_LEFT_OUT else each for each in _code_reduce(code)[1]))
 
     def _has_name(self, cached: Cached) -> bool:
         """Whether slaves find a cached function under its name in its module."""
@@ -204,6 +225,13 @@ def set_state(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any
             continue
     for name, value in slots.items():
         setattr(function, name, value)
+
+
+def make_code(file: str, text: str, *args: Any) -> CodeType:
+    """Make the code of a function again, and let its source be found if it is no file here."""
+    if text:
+        linecache.cache[file] = len(text), None, io.StringIO(text).readlines(), file
+    return CodeType(*args)
 
 
 def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cached:

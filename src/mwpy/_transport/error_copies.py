@@ -21,8 +21,9 @@ def reduced_error(value: object) -> tuple[Any, ...] | None:
     kind = type(value)
     if kind in copyreg.dispatch_table or _is_own(kind, "__reduce__") or _is_own(kind, "__reduce_ex__"):
         return None
-    _, args, *given = value.__reduce__()  # type: ignore[misc]  # the built-in one
-    state: Any = value.__getstate__()  # type: ignore[attr-defined]  # typeshed does not have it
+    reduced: Any = value.__reduce__()
+    _, args, *given = reduced
+    state: Any = value.__getstate__()
     if not _is_own(kind, "__setstate__"):
         slots = state[1] if isinstance(state, tuple) else {}
         state = {**(given[0] if given else {}), **slots}  # ImportError also gives what its constructor took
