@@ -9,11 +9,13 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count, islice
 from pickle import PickleBuffer
 from queue import SimpleQueue
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.interrupts import moments
@@ -797,6 +799,29 @@ def test_a_notice_says_that_all_slaves_would_draw_the_same_numbers() -> None:
     definitions.define(algorithm_of(lambda: random.random()))
     [text] = notices
     assert "draw refers to a random number generator (Random): each slave gets a copy" in text
+
+
+def test_a_notice_names_the_large_object_that_a_function_takes_along_once() -> None:
+    """Also one that another function or a partial reaches."""
+    notices: list[str] = []
+    definitions = Definitions(Codec(), notice=notices.append)
+    table, size = np.zeros(20 << 17), 3
+
+    def mean() -> float:
+        return float(table.mean()) / size
+
+    def whole(_: int) -> float:
+        return mean()
+
+    for _ in range(2):
+        definitions.define(algorithm_of(whole))
+        definitions.define(algorithm_of(partial(max, bytes(30 << 20))))
+    definitions.define(algorithm_of(lambda _: size))
+    first, second = notices
+    assert "whole travels by value with 20 MB (" in first
+    assert "mean uses table, a ndarray of 20 MB)" in first
+    assert "mw.share(...)" in first
+    assert "(partial uses argument 1, a bytes of 30 MB)" in second
 
 
 def test_an_algorithm_by_value_that_nobody_keeps_gets_another_number() -> None:

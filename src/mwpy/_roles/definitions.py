@@ -43,6 +43,9 @@ DIGEST_DIGITS = 32
 SNAPSHOT_BYTES = 64 * 1024
 """If a pickle is larger, no snapshot of the function is kept, because it keeps what is in the pickle."""
 
+LARGE_BYTES = 16 << 20
+"""If a pickle is larger, the user is told which variable is so large: it is pickled and sent again and again."""
+
 
 class Prepared(Algorithm):
     """An algorithm as it was at one moment: the calls of one `map` are submitted with the same pickle."""
@@ -84,6 +87,8 @@ class Definitions(Struct, eq=False):
 
     _used: WeakKeyDictionary[FunctionType, _Used] = field(default_factory=WeakKeyDictionary)
     """The functions that travel by value."""
+    _large: set[str] = field(default_factory=set)
+    """The functions that were named because they are large."""
 
     def prepare(self, algorithm: Algorithm) -> Algorithm:
         """Return an algorithm that stays as it is now: it is not pickled again for each of its tasks.
@@ -165,6 +170,9 @@ class Definitions(Struct, eq=False):
         references: dict[Reference, None] = {}
         generators: dict[type, None] = {}
         packed = self.codec.dumps_function(algorithm.function, algorithm.name, references, generators)
+        if len(packed) > LARGE_BYTES and self.notice is not None and algorithm.name not in self._large:
+            self._large.add(algorithm.name)
+            self.notice(self._text_of_large(algorithm, len(packed)))
         digest = hashlib.sha256(packed).hexdigest()[:DIGEST_DIGITS]
         known = self._digests.get(digest)
         if known is None:
@@ -173,6 +181,17 @@ class Definitions(Struct, eq=False):
             shares = [_captured(each, algorithm.name) for each in references]
             known = self._digests[digest] = self._number(algorithm, "", digest, packed, shares)
         return known
+
+    def _text_of_large(self, algorithm: Algorithm, size: int) -> str:
+        """Say what makes a function large, and what to do instead."""
+        from mwpy._transport.by_value import largest_in
+
+        variable = largest_in(algorithm.function, self.codec.found, LARGE_BYTES // 2)
+        return (
+            f"{algorithm.name} travels by value with {size >> 20} MB{f' ({variable})' if variable else ''}, which are "
+            f"pickled at each submission and kept by each slave: give the tasks mw.share(...) of the large object as "
+            f"an argument"
+        )
 
     def _number(
         self, algorithm: Algorithm, reference: str, digest: str, packed: bytes, shares: Sequence[SharedObject] = ()

@@ -44,7 +44,7 @@ from mwpy._system.loaded_script import MAIN, finds, is_same, names_assigned_in, 
 from mwpy._system.randomness import generator_kinds, reduced
 from mwpy._transport.error_copies import reduced_error
 
-__all__ = ["culprit_in", "dumps"]
+__all__ = ["culprit_in", "dumps", "largest_in"]
 
 Cached: TypeAlias = "functools._lru_cache_wrapper[Any]"
 KIND = functools._lru_cache_wrapper
@@ -240,7 +240,7 @@ def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cach
     return cached
 
 
-# ---- what cannot travel ---------------------------------------------------------------------------------------------
+# ---- what cannot travel, or is large --------------------------------------------------------------------------------
 
 
 def culprit_in(thing: Any, found: Mapping[str, object] | None) -> str:
@@ -265,6 +265,56 @@ def culprit_in(thing: Any, found: Mapping[str, object] | None) -> str:
                 user = getattr(owner, "__qualname__", type(owner).__qualname__)
                 return f"{user} uses {name}, a {type(value).__qualname__}"
     return ""
+
+
+def largest_in(thing: Any, found: Mapping[str, object] | None, least: int) -> str:
+    """Find the variable that makes the pickle of a function large.
+
+    Args:
+        least: how many bytes it has at least.
+
+    Returns:
+        As `culprit_in`, with the size; empty if only many variables together are so large.
+    """
+    story, owner, seen = "", thing, set[int]()
+    while True:
+        largest, its_name, its_value = least, "", None
+        for name, value in _variables_of(owner, found):
+            size = 0 if id(value) in seen else _size_of(value, found)
+            if size >= largest:
+                largest, its_name, its_value = size, name, value
+        if not its_name:
+            return story
+        user = getattr(owner, "__qualname__", type(owner).__qualname__)
+        story = f"{user} uses {its_name}, a {type(its_value).__qualname__} of {largest >> 20} MB"
+        owner = its_value
+        seen.add(id(owner))
+
+
+class _Counter(io.RawIOBase):
+    """A file that keeps nothing of what is written."""
+
+    size = 0
+
+    def write(self, data: Any) -> int:
+        """Count the bytes."""
+        self.size += len(data)
+        return len(data)
+
+
+def _size_of(value: object, found: Mapping[str, object] | None) -> int:
+    """Return how many bytes the pickle of an object has; 0 if it is only pickled as a part of another one."""
+    counter: Any = _Counter()
+
+    def count(buffer: Any) -> bool:
+        counter.size += buffer.raw().nbytes
+        return False
+
+    try:
+        _Pickler(counter, count, found).dump(value)
+    except Exception:  # pickle raises different classes of errors
+        return 0
+    return counter.size
 
 
 def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tuple[str, object]]:
