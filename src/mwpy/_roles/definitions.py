@@ -44,7 +44,7 @@ SNAPSHOT_BYTES = 64 * 1024
 """If a pickle is larger, no snapshot of the function is kept, because it keeps what is in the pickle."""
 
 LARGE_BYTES = 16 << 20
-"""If a pickle is larger, the user is told which variable is so large: it is pickled and sent again and again."""
+"""If a pickle is larger, a notice names the variable that makes it large: it is pickled at each submission."""
 
 
 class Prepared(Algorithm):

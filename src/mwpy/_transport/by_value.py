@@ -304,14 +304,15 @@ class _Counter(io.RawIOBase):
 
 def _size_of(value: object, found: Mapping[str, object] | None) -> int:
     """Return how many bytes the pickle of an object has; 0 if it is only pickled as a part of another one."""
-    counter: Any = _Counter()
+    counter = _Counter()
+    file: Any = counter
 
     def count(buffer: Any) -> bool:
         counter.size += buffer.raw().nbytes
         return False
 
     try:
-        _Pickler(counter, count, found).dump(value)
+        _Pickler(file, count, found).dump(value)
     except Exception:  # pickle raises different classes of errors
         return 0
     return counter.size
