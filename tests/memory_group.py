@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["own_group"]
+__all__ = ["JOIN", "own_group"]
+
+JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+"""For `sh -c`: a control group, the first argument, counts the memory of a program, the other arguments."""
 
 
 def own_group() -> Path | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import Stage
+from tests.integration.apps.stage import Stage, until
 from tests.loopback import Loopback, loopback
+from tests.memory_group import own_group
 
 
 @pytest.fixture
@@ -20,3 +22,15 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def ends() -> Iterator[Loopback]:
     with loopback() as ends:
         yield ends
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group that counts the memory of its processes."""
+    if (above := own_group()) is None:
+        pytest.skip("this process may not make control groups")
+    group = above / f"test-{os.getpid()}"
+    group.mkdir()
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text(), "the end of all processes in the group")
+    group.rmdir()

@@ -24,13 +24,14 @@ import pytest
 import zmq
 from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, until
 from tests.loopback import Agent, Loopback, Master
+from tests.strangers import GREETING, command
 from zmq.utils.monitor import parse_monitor_message
 
-from mwpy._transport.happened import Connected, Frames, Unreachable
+from mwpy._transport.happened import Connected, Frames, Malformed, Unreachable
 from mwpy._transport.link import CurvePair, master_link, member_keys, server_keys
 from mwpy._transport.link.connections import SILENT
 from mwpy._transport.link.door import NO_MESSAGE, Door
-from mwpy._transport.link.sockets import LARGE_BYTES
+from mwpy._transport.link.pieces import FRAME_BYTES, PIECE_BYTES
 from mwpy._values.ids import Buffer
 
 TIMEOUT_S = 1.0
@@ -606,26 +607,52 @@ def no_passage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tight(no_passage: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a frame limit just above the largest payload, so that tests send little data."""
-    monkeypatch.setattr(master_link, "MAX_FRAME_SLACK", 1000)
+    """Set a limit just above the largest payload, so that tests send little data."""
+    monkeypatch.setattr(master_link, "MAX_SLACK", 1000)
 
 
-def test_a_frame_that_is_too_large_for_the_master_breaks_only_the_senders_connection(
-    tight: None, ends: Loopback
-) -> None:
-    """The sender notices the loss, and the master notices that it is gone. Other peers are not affected."""
-    master, agent, peer = ends.pair(max_payload=100_000)
+def test_a_frame_that_is_too_large_breaks_the_senders_connection_before_it_is_stored(ends: Loopback) -> None:
+    """The limit is one for members and strangers, during the handshake and after it, so it is as small as a piece."""
+    master, agent, peer = ends.pair()
+    other = ends.agent(master)
+    ends.hello(other, master)
+    agent.link._dealer.send(b"x" * PIECE_BYTES)
+    ends.until(lambda: len(master.received) == 3, "largest frame")
+    agent.link._dealer.send(b"x" * FRAME_BYTES)
+    ends.until(lambda: agent.broken and master.gone, "end")
+    assert agent.broken == ["lost"]
+    assert master.gone == [peer]
+    ends.hello(other, master, b"as before")
+    assert other.broken == []
+
+
+def test_a_stranger_can_store_no_more_than_a_piece(ends: Loopback) -> None:
+    """libzmq compares the announced length of a frame with the limit, also during the handshake, before it makes room
+    for the frame. With a length within the limit, it waits for the frame, and then refuses it."""
+    master, agent, peer = ends.pair()
+    for length, sent in (FRAME_BYTES + 1, 0), (1 << 30, 0), (1 << 62, 0), (FRAME_BYTES, FRAME_BYTES):
+        with socket.create_connection(("127.0.0.1", master.link.port)) as stranger:
+            stranger.settimeout(PATIENCE_S)
+            stranger.sendall(GREETING + command(length) + bytes(sent))
+            with suppress(ConnectionResetError):
+                while stranger.recv(65536):  # it ends although the stranger keeps the connection open
+                    pass
+    ends.until(lambda: len(master.strangers) == 4, "sign of them")
+    assert ends.hello(agent, master, b"as before") == peer
+
+
+def test_a_message_that_is_too_large_for_the_master_is_malformed(tight: None, ends: Loopback) -> None:
+    """It is not stored. Its sender is reported, and other peers are not affected."""
+    master, agent, _ = ends.pair(max_payload=100_000)
     other = ends.agent(master)
     ends.hello(other, master)
     agent.link.send([b"just right", bytes(100_000)])
     ends.until(lambda: len(master.received) == 3, "largest payload")
     agent.link.send([b"too large", bytes(102_000)])
-    ends.until(lambda: agent.broken and master.gone, "end")
-    assert agent.broken == ["lost"]
-    assert master.gone == [peer]
+    ends.until(lambda: any(isinstance(each, Malformed) for each in master.events), "sign of it")
+    malformed = next(each for each in master.events if isinstance(each, Malformed))
+    assert malformed.reason == "a message of 102009 bytes in pieces; at most 101000 are accepted"
     ends.hello(other, master, b"as before")
-    assert [frames.frames[0] for frames in master.received] == [b"hello", b"hello", b"just right", b"as before"]
-    assert other.broken == []
 
 
 def test_an_agent_accepts_frames_of_any_size_from_its_master(tight: None, ends: Loopback) -> None:
@@ -652,21 +679,20 @@ def received(ends: Loopback, to_master: bool, change: Callable[[], None], frames
 
 @pytest.mark.parametrize("to_master", [True, False], ids=["to the master", "to an agent"])
 def test_large_frames_arrive_in_writable_memory(no_passage: None, ends: Loopback, to_master: bool) -> None:
-    """The array of a result uses the memory where ZeroMQ received it, and the algorithm may change it."""
+    """The array of a result uses the memory where its pieces were joined, and the algorithm may change it."""
     sent = np.arange(500_000, dtype=np.float64)
     header, frame = received(ends, to_master, lambda: None, [b"header", sent.data.cast("B")])
     assert header == b"header"
     assert isinstance(frame, memoryview)
-    assert isinstance(frame.obj, zmq.Frame)
     array = np.frombuffer(frame, dtype=np.float64)
     assert np.array_equal(array, sent)
     array += 1.0
-    assert np.array_equal(np.frombuffer(frame.obj.bytes, dtype=np.float64), sent + 1.0)
+    assert np.array_equal(np.frombuffer(frame, dtype=np.float64), sent + 1.0)
 
 
 def test_large_frames_are_not_copied_when_they_are_sent_but_small_frames_are(ends: Loopback) -> None:
     """The sender must not change a large buffer after sending it. Small buffers are copied when they are sent."""
-    small, large = bytearray(LARGE_BYTES - 1), bytearray(LARGE_BYTES)
+    small, large = bytearray(PIECE_BYTES - 1), bytearray(PIECE_BYTES)
 
     def change() -> None:
         small[0] = large[0] = 1

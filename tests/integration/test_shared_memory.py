@@ -7,12 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import APPS, ORPHAN_S, Running, Stage, children_of, kill, until
-from tests.memory_group import own_group
+from tests.memory_group import JOIN
 
 TASKS = 1000
 
@@ -59,9 +58,6 @@ OBJECT_BYTES = 32_000_000
 HIDE = 'mount --bind "$0" /dev/shm && exec "$@"'
 """A folder is /dev/shm for a program."""
 
-JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-"""A control group counts the memory of a program."""
-
 
 def files_in_memory(pid: int) -> set[str]:
     """The names of the files in memory that a process has open or mapped."""
@@ -96,18 +92,6 @@ def test_a_killed_master_and_its_agent_leave_no_file(stage: Stage) -> None:
     files.mkdir()
     kill_both(stage, *hold_memory(stage, "unshare", "--mount", "sh", "-c", HIDE, str(files)))
     assert [*files.iterdir()] == []
-
-
-@pytest.fixture
-def memory_group() -> Iterator[Path]:
-    """A control group that counts the memory of its processes."""
-    if (above := own_group()) is None:
-        pytest.skip("this process may not make control groups")
-    group = above / f"test-{os.getpid()}"
-    group.mkdir()
-    yield group
-    until(lambda: not (group / "cgroup.procs").read_text(), "the end of all processes in the group")
-    group.rmdir()
 
 
 def shared_bytes(group: Path) -> int:

@@ -22,7 +22,7 @@ from mwpy._transport.link import AgentLink, CurvePair, door, kernel, master_link
 from mwpy._transport.link.connections import Connections
 from mwpy._transport.link.door import NO_MESSAGE
 from mwpy._transport.link.master_link import MESSAGES_UNREAD
-from mwpy._transport.link.sockets import LARGE_BYTES
+from mwpy._transport.link.pieces import PIECE_BYTES, Arriving, in_pieces
 from mwpy._transport.passage import FOLDED
 from mwpy._transport.shared import part_of
 from mwpy._transport.stream import FRAMES_SLACK
@@ -425,8 +425,14 @@ def test_a_message_to_an_unknown_peer_is_dropped(ends: Loopback) -> None:
 
 @pytest.mark.parametrize(
     "frames",
-    [[b""], [b"a", b"", b"c"], [bytes([n]) for n in range(1, 31)], [b"x" * 70_000, b"", b"y" * 70_000]],
-    ids=["empty", "empty among others", "many", "large"],
+    [
+        [b""],
+        [b"a", b"", b"c"],
+        [bytes([n]) for n in range(8, 38)],
+        [b"x" * 70_000, b"", b"y" * 200_000],
+        [b"x" * 9000] * 9,
+    ],
+    ids=["empty", "empty among others", "many", "large", "large in sum"],
 )
 def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: list[Buffer]) -> None:
     master, agent, peer = ends.pair()
@@ -439,7 +445,7 @@ def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: li
 def test_large_frames_of_one_host_pass_in_files(ends: Loopback) -> None:
     """What the agent receives can be passed on, and what the master receives can be written."""
     master, agent, peer = ends.pair()
-    frames: list[Buffer] = [b"a", b"x" * LARGE_BYTES, b"b"]
+    frames: list[Buffer] = [b"a", b"x" * PIECE_BYTES, b"b"]
     agent.link.send(frames)
     master.link.send(peer, frames)
     ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
@@ -469,17 +475,15 @@ def test_an_agent_leaves_a_master_that_announces_files_and_passes_none(ends: Loo
 
 
 @pytest.mark.parametrize("over", [-1, 0])
-def test_only_large_frames_stay_in_the_memory_of_zeromq(
-    ends: Loopback, over: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_large_frames_are_views(ends: Loopback, over: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """This is so between hosts. The master of this test cannot accept the passage that the agent offers."""
     monkeypatch.setattr(master_link, "connect", lambda name: None)
     master, agent, peer = ends.pair()
-    frame = b"x" * (LARGE_BYTES + over)
-    agent.link.send([frame])
-    master.link.send(peer, [frame])
+    frames = [b"header", b"x" * (PIECE_BYTES + over)]
+    agent.link.send(frames)
+    master.link.send(peer, frames)
     ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
-    kinds = {type(frames[0]) for frames in (master.messages[1], agent.messages[0])}
+    kinds = {type(frames[1]) for frames in (master.messages[1], agent.messages[0])}
     assert kinds == ({bytes} if over < 0 else {memoryview})
 
 
@@ -545,7 +549,7 @@ def test_a_send_after_the_end_of_the_connection_is_not_an_error(ends: Loopback) 
     ends.close(master)
     ends.until(lambda: agent.broken, "end")
     agent.link.send([b"word"])
-    agent.link.send([b"x" * LARGE_BYTES])
+    agent.link.send([b"x" * PIECE_BYTES])
     assert agent.link.poll(0.0) == ([], [], [])
 
 
@@ -577,7 +581,7 @@ def test_frames_that_no_message_can_have_are_dropped(ends: Loopback) -> None:
     agent.link.send([b"x"] * 1000)
     agent.link.send([b"next"])
     ends.until(lambda: len(master.received) == 3, "both messages")
-    assert [len(frames) for frames in master.messages] == [1, PAYLOAD_BYTES // LARGE_BYTES + FRAMES_SLACK - 1, 1]
+    assert [len(frames) for frames in master.messages] == [1, PAYLOAD_BYTES // PIECE_BYTES + FRAMES_SLACK - 1, 1]
 
 
 def test_messages_that_the_master_has_no_time_to_read_wait_at_their_sender(ends: Loopback) -> None:
@@ -614,9 +618,8 @@ def test_a_master_without_free_descriptors_turns_connections_away_and_is_quiet_t
     """libzmq tries to accept without a pause as long as a connection waits, so none may wait."""
     master, agent, _ = ends.pair()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    first_free = os.dup(0)
-    os.close(first_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 12, limits[1]))
+    free = [number for number in range(300) if str(number) not in descriptors()]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[12], limits[1]))
     clients = subprocess.Popen(
         [sys.executable, "-c", CLIENTS, str(master.link.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -651,3 +654,56 @@ def test_connections_beyond_the_limit_are_turned_away_and_members_stay(ends: Loo
 
 def turned_away(master: Master) -> list[NotAccepted]:
     return [event for event in master.events if isinstance(event, NotAccepted)]
+
+
+# ---- pieces of a large message ----
+
+
+def arriving(*frames: int) -> tuple[Arriving, list[Buffer]]:
+    """A message with frames of these sizes that was announced, and its pieces."""
+    announcement, *pieces = in_pieces([b"x" * size for size in frames])
+    return Arriving([announcement], 1 << 20, 10), pieces
+
+
+def test_a_message_is_complete_with_its_last_piece() -> None:
+    message, pieces = arriving(3, 0, 2 * PIECE_BYTES, 0)
+    *others, last = map(message.add, ([piece] for piece in pieces))
+    assert others == [None] * 3
+    assert last == [b"xxx", b"", b"x" * 2 * PIECE_BYTES, b""]
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ([[b"\1"]], "a malformed announcement of a large message"),
+        ([[b"\1" + (1).to_bytes(8, "little"), b""]], "a malformed announcement of a large message"),
+        ([[b"\1" + bytes(8)]], "a large message of 0 frames; at most 32 are accepted"),
+        ([[b"\1" + b"\xff" * 8]], "a large message of 18446744073709551615 frames"),
+        ([[b"\1" + (1).to_bytes(8, "little")], [b"x", b"y"]], "2 frames of 1 bytes are no piece"),
+        ([[b"\1" + (1).to_bytes(8, "little")], [b"x" * 9]], "1 frames of 9 bytes are no piece"),
+        ([[b"\1" + (1).to_bytes(8, "little")], [b"\xff" * 8]], "a message of 18446744073709551615 bytes in pieces"),
+    ],
+)
+def test_pieces_that_are_no_message_are_malformed(ends: Loopback, sent: list[list[bytes]], why: str) -> None:
+    """A member may send anything. The master makes no room for more than it accepts, and others are not affected."""
+    master, agent, peer = ends.pair()
+    for frames in sent:
+        agent.link._dealer.send_multipart(frames)
+    ends.until(lambda: len(master.events) == 2, "sign of it")
+    malformed = master.events[1]
+    assert isinstance(malformed, Malformed)
+    assert malformed.reason.startswith(why)
+    assert malformed.peer == peer
+    ends.hello(ends.agent(master), master, b"unharmed")
+
+
+def test_a_message_of_which_a_piece_is_missing_when_its_sender_is_gone_takes_no_memory(ends: Loopback) -> None:
+    master, agent, _ = ends.pair()
+    announcement, sizes, *_ = in_pieces([bytes(PAYLOAD_BYTES)])
+    agent.link._dealer.send(announcement)
+    agent.link._dealer.send(sizes)
+    ends.hello(ends.agent(master), master)
+    ends.until(lambda: master.link._arriving, "the announcement")
+    ends.close(agent, 1.0)
+    ends.until(lambda: master.gone, "its end")
+    assert not master.link._arriving

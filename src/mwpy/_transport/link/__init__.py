@@ -14,6 +14,9 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
 - Without a routing id, a ROUTER gives each connection a new name, so no peer is mistaken for another. With
   RECONNECT_IVL -1 a broken connection stays broken. So a reconnect is always a new connection, and nothing that was
   queued for the old connection is delivered on the new one.
+- libzmq compares the announced length of each frame with MAXMSGSIZE before it makes room for the frame, also during the
+  handshake, and stores the frame before CURVE looks at it. So this option limits what a stranger can make the master
+  store, and it is small. `pieces.py` says how large messages travel.
 - A client with a wrong key of its own sees HANDSHAKE_FAILED_AUTH. A client that expects another server's key sees
   HANDSHAKE_FAILED_NO_DETAIL. If nobody listens, it sees CLOSED.
 - The server's monitor reports ACCEPTED and DISCONNECTED with the file descriptor of the connection, and each message

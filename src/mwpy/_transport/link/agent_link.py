@@ -10,8 +10,10 @@ import zmq
 
 from mwpy._transport.happened import Broken, Connected
 from mwpy._transport.link.keys import CurvePair
-from mwpy._transport.link.sockets import LARGE_BYTES, configure, events, receive, send, send_heartbeats
+from mwpy._transport.link.pieces import Arriving, is_announcement
+from mwpy._transport.link.sockets import MOST_FRAMES, configure, events, has_more, receive, send, send_heartbeats
 from mwpy._transport.passage import Offer, Passage, is_folded, read_references, unfold, with_offer
+from mwpy._transport.shared import LARGE_BYTES
 from mwpy._transport.waits import heartbeat_interval, milliseconds
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
@@ -20,7 +22,10 @@ __all__ = ["AgentLink"]
 
 
 MAX_BYTES = 1 << 36
-"""The largest size of all large frames of a message that the master passes in shared files."""
+"""The largest size of a message of the master."""
+
+PIECES_A_POLL = 256
+"""How many pieces of a large message one `poll` reads at most, so that slaves do not wait long."""
 
 _FATES: dict[int, Broken] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),
@@ -76,6 +81,8 @@ class AgentLink:
         self._is_offered = False
         self._passage: Passage | None = None
         """The passage to a master on this host; None before the master has sent or been sent large frames."""
+        self._arriving: Arriving | None = None
+        """The large message that has not arrived as a whole."""
         self._poller = zmq.Poller()
         self._poller.register(self._dealer, zmq.POLLIN)
         self._poller.register(self._monitor_fd, zmq.POLLIN)
@@ -114,13 +121,12 @@ class AgentLink:
         )
         fates: list[Connected | Broken] = []
         received: list[list[Buffer]] = []
-        if ready.pop(self._dealer, 0):
-            frames, _ = receive(self._dealer)
+        if has_arrived := bool(ready.pop(self._dealer, 0)):
             try:
-                received.append(self._restored(frames) if is_folded(frames) else frames)
+                received += self._receive()
             except (ProtocolError, OSError) as error:
                 fates.append(Broken("lost", f"a message of the master cannot be read: {error}"))
-        if ready.pop(self._monitor_fd, 0) and not received:  # all messages are read before the end is reported
+        if ready.pop(self._monitor_fd, 0) and not has_arrived:  # all messages are read before the end is reported
             for event, _ in events(self._monitor):
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     fates.append(Connected())
@@ -128,7 +134,25 @@ class AgentLink:
                     fates.append(fate)
         return fates, received, list(ready)
 
+    def _receive(self) -> list[list[Buffer]]:
+        """Receive a message that has arrived; nothing if it is large, and not all of its pieces have arrived."""
+        for _ in range(PIECES_A_POLL):
+            frames, _ = receive(self._dealer)
+            whole: list[Buffer] | None = frames
+            if self._arriving is not None:
+                whole = self._arriving.add(frames)
+                self._arriving = self._arriving if whole is None else None
+            elif is_announcement(frames):
+                self._arriving, whole = Arriving(frames, MAX_BYTES, MOST_FRAMES), None
+            if whole is not None:
+                return [self._restored(whole)]
+            if not has_more(self._dealer):
+                break
+        return []
+
     def _restored(self, frames: list[Buffer]) -> list[Buffer]:
+        if not is_folded(frames):
+            return frames
         return unfold(frames, read_references(frames, MAX_BYTES), self._take_passage(), passes_on=True)
 
     def send(self, frames: Sequence[Buffer]) -> None:

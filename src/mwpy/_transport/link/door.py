@@ -5,10 +5,13 @@ ends the connection itself. Neither sends a message. So a stranger is a connecti
 from it.
 
 A process that has no file descriptor left cannot accept a connection, and libzmq then tries again without a pause: it
-uses a whole core. So the door keeps spare descriptors. When accepting fails, the door closes them, accepts and closes
-the connections that wait, and takes spare descriptors again. libzmq accepts at the same time, and may take some of
-them: then the door ends the newest connections, but never one from which a message was read. It does the same if there
-are more connections than there should be, so that the master's script can still open files.
+uses a whole core. So when accepting fails, the door ends the oldest connections from which no message was read. A
+member sends its first message within moments, so the oldest ones are strangers that say nothing. The door does the same
+if there are more connections than there should be, so that the master's script can still open files.
+
+If a message was read from all connections, the door closes some spare descriptors, accepts and closes the connections
+that wait, and takes spare descriptors again. libzmq accepts at the same time, and may take some of them: then the door
+ends these connections, too.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class Door:
         self._open: dict[int, OtherEnd | None] = {}
         """Where each connection comes from, by descriptor."""
         self._unread: dict[int, OtherEnd | None] = {}
-        """The same for the connections from which no message was read; the newest is the last."""
+        """The same for the connections from which no message was read; the oldest is the first."""
         self._ending: set[int] = set()
         """The connections that the door ends, for a descriptor each. No message was read from them either."""
         self.ended: dict[int, str] = {}
@@ -128,18 +131,19 @@ class Door:
                 self.ended[value], self._next_to_end = self._next_to_end, NO_MESSAGE
             else:
                 self._next_to_end = WRONG_KEY  # the next event is the end of this connection
-        if failure:
+        if failure and not self._unread:
             seen += self._turn_away(os.strerror(failure))
         self._take_spare()
-        seen += self._make_room(max(SPARE - len(self._spare), len(self._open) - self.limit))
+        missing = SPARE if failure else SPARE - len(self._spare)
+        seen += self._make_room(max(missing, len(self._open) - self.limit))
         return seen, ended
 
     def _make_room(self, missing: int) -> list[NotAccepted]:
-        """End the newest connections, so that as many descriptors as are missing become free."""
+        """End the oldest connections without a message, so that as many descriptors as are missing become free."""
         turned_away: list[NotAccepted] = []
         if len(self._ending) >= missing:
             return turned_away
-        for descriptor, peer in reversed(list(self._unread.items())):
+        for descriptor, peer in list(self._unread.items()):
             if len(self._ending) >= missing:
                 break
             if peer is not None and peer_of(descriptor) == peer:  # else it has ended

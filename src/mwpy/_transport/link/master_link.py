@@ -13,14 +13,8 @@ from mwpy._transport.link.connections import Connections
 from mwpy._transport.link.door import Door
 from mwpy._transport.link.kernel import KNOWS_SILENCE
 from mwpy._transport.link.keys import member_keys, raw, server_keys
-from mwpy._transport.link.sockets import (
-    LARGE_BYTES,
-    configure,
-    has_more,
-    receive,
-    send,
-    send_heartbeats,
-)
+from mwpy._transport.link.pieces import PIECE_BYTES, Arriving, is_announcement
+from mwpy._transport.link.sockets import configure, has_more, receive, send, send_heartbeats
 from mwpy._transport.passage import Passage, connect, is_folded, read_references, unfold
 from mwpy._transport.stream import FRAMES_SLACK
 from mwpy._transport.waits import heartbeat_interval, milliseconds
@@ -32,9 +26,16 @@ __all__ = ["MasterLink"]
 MESSAGES_A_POLL = 256
 """How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
 
-MESSAGES_UNREAD = 10_000
-"""How many messages of one peer wait to be read at most. The next ones wait at the peer. A correct agent sends fewer,
-because its slaves hold few tasks. So a peer that sends faster than the master reads does not fill the memory."""
+MESSAGES_UNREAD = 4096
+"""How many messages of one peer wait to be read at most: as pieces, 256 MiB. The next ones wait at the peer. So a peer
+that sends faster than the master reads does not fill the memory."""
+
+BACKLOG = 4096
+"""How many connections wait to be accepted at most. The kernel drops the next ones, and a peer tries again only after
+a second. libzmq would take 100."""
+
+HANDSHAKE_S = 10.0
+"""Seconds after which a connection is ended whose peer is not admitted. An agent waits half as long for an answer."""
 
 FAST_PROBE_S = 0.05
 """Seconds between two probes after a connection ended."""
@@ -51,8 +52,8 @@ LOOKS_A_TIMEOUT = 3
 MOST_LOOKS_A_TIMEOUT = 30
 """How many there are at most, when connections have been silent for so long that they end soon."""
 
-MAX_FRAME_SLACK = 32 << 20
-"""How many bytes a frame may have beyond the largest payload: the other tasks of its group, and its header."""
+MAX_SLACK = 32 << 20
+"""How many bytes a message may have beyond the largest payload: the other tasks of its group, and its header."""
 
 
 class MasterLink:
@@ -81,8 +82,10 @@ class MasterLink:
         if not KNOWS_SILENCE:
             send_heartbeats(self._router, heartbeat_interval(timeout_s), timeout_s)
         self._router.rcvhwm = MESSAGES_UNREAD
-        self._router.maxmsgsize = self._most_bytes = max_payload + MAX_FRAME_SLACK
-        self._most_frames = max_payload // LARGE_BYTES + FRAMES_SLACK
+        self._most_bytes = max_payload + MAX_SLACK
+        self._most_frames = max_payload // PIECE_BYTES + FRAMES_SLACK
+        self._router.backlog = BACKLOG
+        self._router.handshake_ivl = milliseconds(HANDSHAKE_S)
         self._router.router_mandatory = True
         self._router.zap_domain = b"mwpy"
         self._router.curve_server = True
@@ -101,6 +104,8 @@ class MasterLink:
         self._connections = Connections(timeout_s)
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
+        self._arriving: dict[bytes, Arriving] = {}
+        """The large message of each peer that has not arrived as a whole."""
         self._passages: dict[bytes, Passage] = {}
         """The passages to the peers on this host."""
         self._most_passages = sys.maxsize
@@ -200,14 +205,31 @@ class MasterLink:
                 descriptor = int(last.get(zmq.SRCFD))
                 if self._connections.begin(peer, descriptor, self._door.message_read(descriptor)):
                     self._probe_soon(now)
-            happened.append(
-                self._restored(peer, address, frames) if is_folded(frames) else Frames(peer, address, frames)
-            )
+            if peer in self._arriving or is_announcement(frames):
+                happened += self._piece(peer, address, frames)
+            else:
+                happened.append(self._restored(peer, address, frames))
             if not has_more(router):
                 return
 
+    def _piece(self, peer: bytes, address: str, frames: Sequence[Buffer]) -> list[Frames | Malformed]:
+        """A piece of a large message has arrived, or its announcement: return the message if it is complete."""
+        arriving = self._arriving.pop(peer, None)
+        try:
+            if arriving is None:
+                self._arriving[peer] = Arriving(frames, self._most_bytes, self._most_frames)
+            elif (message := arriving.add(frames)) is None:
+                self._arriving[peer] = arriving
+            else:
+                return [self._restored(peer, address, message)]
+        except ProtocolError as error:
+            return [Malformed(peer, address, str(error))]
+        return []
+
     def _restored(self, peer: bytes, address: str, frames: Sequence[Buffer]) -> Frames | Malformed:
-        """Restore a message whose large frames were passed in shared files."""
+        """Restore a message if its large frames were passed in shared files."""
+        if not is_folded(frames):
+            return Frames(peer, address, frames)
         try:
             references = read_references(frames, self._most_bytes)
             if references.offer:
@@ -257,7 +279,7 @@ class MasterLink:
         if (passage := self._passages.get(peer)) is not None:
             frames = passage.fold(frames)
         try:
-            send(self._router, [peer, *frames])
+            send(self._router, frames, [peer])
         except zmq.ZMQError:
             if peer in self._addresses:
                 self._gone[peer] = None
@@ -266,6 +288,7 @@ class MasterLink:
         """Stop probing a peer."""
         self._addresses.pop(peer, None)
         self._connections.forget(peer)
+        self._arriving.pop(peer, None)
         self._gone.pop(peer, None)
         if (passage := self._passages.pop(peer, None)) is not None:
             passage.close()

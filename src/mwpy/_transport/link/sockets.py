@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 
+from mwpy._transport.link.pieces import FRAME_BYTES, PIECE_BYTES, in_pieces
 from mwpy._transport.waits import SHORTEST_INTERVAL_S, milliseconds
 from mwpy._values.ids import Buffer
 
 __all__ = [
-    "LARGE_BYTES",
     "configure",
     "events",
     "has_more",
@@ -20,9 +20,6 @@ __all__ = [
     "send",
     "send_heartbeats",
 ]
-
-LARGE_BYTES = 64 * 1024
-"""Frames of this size and larger are not copied: they are views of ZeroMQ's memory."""
 
 MOST_FRAMES = 1 << 20
 """The largest number of frames in a message, if the receiver sets no other limit."""
@@ -42,6 +39,7 @@ _send_frame: Callable[[zmq.Socket[bytes], Buffer, int, bool], object] = zmq.back
 def configure(end: zmq.Socket[bytes]) -> None:
     """Set the options that both ends have."""
     end.linger = 0
+    end.maxmsgsize = FRAME_BYTES
     end.sndhwm = end.rcvhwm = 0  # the core limits what is sent; here nothing is dropped
     end.ipv6 = False
 
@@ -67,24 +65,35 @@ def has_more(end: zmq.Socket[bytes]) -> bool:
 def receive(end: zmq.Socket[bytes], most: int = MOST_FRAMES) -> tuple[list[Buffer], zmq.Frame]:
     """Receive a message that has arrived. Return its frames, and the last frame itself, which knows the sender.
 
-    This is `recv_multipart`, with three differences: each frame says whether another one follows, large frames are not
-    copied, and frames after the first `most` are dropped.
+    This is `recv_multipart`, with two differences: each frame says whether another one follows, and frames after the
+    first `most` are dropped.
     """
     buffers: list[Buffer] = []
     receive_frame = end.recv  # looking up an attribute of a socket or frame is slow
     while True:
         frame = receive_frame(_NOBLOCK, False)
         if len(buffers) < most:
-            buffers.append(frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes)
+            buffers.append(frame.bytes)
         if not frame.more:
             return buffers, frame
 
 
-def send(end: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
-    """Send a message without waiting. This is `send_multipart`, except that large frames are not copied."""
-    copy = max(map(len, frames)) < LARGE_BYTES
+def send(end: zmq.Socket[bytes], frames: Sequence[Buffer], peer: Sequence[bytes] = ()) -> None:
+    """Send a message without waiting, in pieces if it is large. The frames of a large message are not copied.
+
+    Args:
+        peer: the name of the receiver, if the socket has several.
+    """
+    if sum(map(len, frames)) <= PIECE_BYTES:
+        _send_message(end, [*peer, *frames], copy=True)
+    else:
+        for piece in in_pieces(frames):
+            _send_message(end, [*peer, piece], copy=len(piece) < PIECE_BYTES)
+
+
+def _send_message(end: zmq.Socket[bytes], frames: Sequence[Buffer], *, copy: bool) -> None:
     for frame in frames[:-1]:
-        _send_frame(end, frame, _NOBLOCK_MORE, copy)
+        _send_frame(end, frame, _NOBLOCK_MORE, True)
     _send_frame(end, frames[-1], _NOBLOCK, copy)
 
 
