@@ -180,3 +180,74 @@ def test_a_member_that_names_the_session_of_another_one_does_not_get_it(stage: S
     proper = stage.agent("count.py")
     assert [master.end(), proper.end()] == [0, 0], master.err
     assert master.report["came"] == 100
+
+
+LARGE = """
+import sys
+import mwpy
+
+BYTES, TASKS = 1 << 20, 400
+
+@mwpy.task_algorithm
+def size(shared: list[int], own: bytes) -> int:
+    return len(shared) + len(own)
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    shared = mw.share([*range(BYTES)])
+    sizes = [*mw.map(size, [shared] * TASKS, (bytes(BYTES) for _ in range(TASKS)))]
+    print(sizes == [2 * BYTES] * TASKS)
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+"""Each task has large arguments and a shared object."""
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["reads nothing", "confirms nothing"])
+def test_a_member_for_which_too_much_waits_is_dropped(stage: Stage, ends: Loopback, reads: bool) -> None:
+    """It asks for a shared object again and again, or it answers its tasks and never confirms that it got them. The
+    reason is audited and shown, and its tasks run elsewhere."""
+    (stage.folder / "large.py").write_text(LARGE)
+    master = stage.master(str(stage.folder / "large.py"))
+    bad = member(stage, ends, "a session")
+    bad.link.send(READY)
+    ends.until(lambda: received(bad, messages.Tasks), "a task")
+    [(first, _)] = received(bad, messages.Tasks)
+    value, _ = Codec().dumps_value(2 << 20)
+    for _ in range(0 if reads else 400):
+        bad.link.send(wire.encode(messages.ShareWanted(first.shares[0].digest, 0)))
+    while reads and not stage.audited("DROPPED") and master.process.poll() is None:
+        bad.turn()
+        for group, _ in received(bad, messages.Tasks):
+            count = sum(group.counts)
+            result = messages.Results(1, group.tasks, group.counts, group.attempts, [0.001] * count, [])
+            bad.link.send(wire.encode(result, [groups.payload(count, [value] * count)]))
+        bad.messages.clear()
+    [dropped] = stage.until_audited("DROPPED AGENT-0: ")
+    assert "wait for it, because it reads nothing or does not confirm what it reads" in dropped
+    until(lambda: "is dropped, and its tasks run elsewhere" in master.err, "the reason on the screen")
+    agent = stage.agent(str(stage.folder / "large.py"))
+    assert [master.end(), agent.end()] == [0, 0], (master.err, agent.err)
+    assert master.out == "True\n"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before the others", "beside the others"])
+def test_a_member_that_joins_and_vanishes_again_and_again_makes_no_task_unrunnable(
+    stage: Stage, ends: Loopback, first: bool
+) -> None:
+    """It takes tasks each time, and finishes none. Those that were at three such agents run alone at a proper one."""
+    master = stage.master("count.py", "--tasks", 60, "--milliseconds", 50)
+    agents = [] if first else [stage.agent("count.py")]
+    for _ in range(12):
+        bad = member(stage, ends, slaves=5)
+        for number in range(1, 6):
+            bad.link.send(wire.encode(messages.SlaveReady(number)))
+        ends.until(lambda bad=bad: received(bad, messages.Tasks) or master.process.poll() is not None, "tasks")  # type: ignore[misc]
+        lost = len(stage.audited("-> lost"))
+        ends.close(bad)
+        until(lambda lost=lost: len(stage.audited("-> lost")) > lost or master.process.poll() is not None, "its end")  # type: ignore[misc]
+    agents = agents or [stage.agent("count.py")]
+    assert [each.end() for each in (master, *agents)] == [0, 0], master.err
+    assert (master.report["unrunnable"], master.report["came"], master.report["twice"]) == ([], 60, [])

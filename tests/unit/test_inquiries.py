@@ -11,7 +11,7 @@ from mwpy._core.master import status as module
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import CancelTasks, Running, ShutDown
 from mwpy._core.master.events import Garbage, Vanished
-from mwpy._core.master.inquiries import INQUIRERS_MAX, PAUSE_OF_AN_OBJECT_S, PAUSE_S
+from mwpy._core.master.inquiries import ANSWERS_MAX, INQUIRERS_MAX, PAUSE_OF_AN_OBJECT_S, PAUSE_S
 from mwpy._core.master.notices import NOTICES_KEPT
 from mwpy._core.master.status import ALGORITHMS_SHOWN, HOSTS_SHOWN, OTHERS, Rate
 from mwpy._transport.codec import Codec
@@ -359,3 +359,16 @@ def test_a_protocol_error_is_that_of_the_inquirer(asked: Asked) -> None:
     asked.core.inquiries.receive(b"asks", "here", ASK)
     with pytest.raises(ProtocolError, match="before it had its answer"):
         asked.core.inquiries.receive(b"asks", "here", ASK)
+
+
+def test_an_inquirer_that_asks_again_and_again_needs_another_connection(asked: Asked) -> None:
+    """It may read none of the answers, which would fill the memory of the master."""
+    for _ in range(ANSWERS_MAX):
+        assert isinstance(asked.ask(), messages.Status)
+    asked.core.take_actions()
+    asked.receive(ASK)
+    asked.core.decide(1e6)
+    actions = asked.core.take_actions()
+    assert (actions.disconnect, actions.sends) == ([b"asks"], [])
+    asked.core.handle(Vanished(b"asks", 0.0), 1e6)
+    assert isinstance(asked.ask(), messages.Status)

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, span
 
-from mwpy._core.master import allocation
+from mwpy._core.master import allocation, members, state
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received, Stranger
+from mwpy._core.master.events import Confirmed, Received, Stranger
 from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.spans import Span
 from mwpy._values import groups, messages
@@ -21,7 +21,7 @@ from mwpy._values.last_words import NO_WORDS
 from mwpy._values.log_messages import LogRow
 from mwpy._values.message_checks import check
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.records import Notice, SlaveChanged
+from mwpy._values.records import Notice, PeerDropped, SlaveChanged
 from mwpy._values.task import SlaveKind, SlaveState
 
 
@@ -63,6 +63,74 @@ def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
     assert send.message.buffers == [2]
     assert list(send.frames) == [groups.payload(1, [b"small"]), b"large", b"larger"]
     check(send.message, send.frames)
+
+
+def _busy(core: MasterCore) -> list[bool]:
+    """Let the core decide, and return which slaves have tasks."""
+    core.decide(0.0)
+    core.check()
+    return [bool(slave.held.spans) for slave in core.state.members.slaves.values()]
+
+
+def test_an_agent_that_is_slow_to_read_large_tasks_gets_the_next_one_when_it_has_confirmed_the_last(
+    core: MasterCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nothing piles up for a slow agent, it is not dropped, and others get the tasks meanwhile."""
+    monkeypatch.setattr(members, "FEEDING_BYTES", 100)
+    _connect(core, 3)
+    core.submit([span(number, MAX, 1, b"x", buffers=(bytes(200),)) for number in range(1, 6)])
+    assert _busy(core) == [True, False, False]
+    [size] = {
+        sum(map(len, each.frames)) for each in core.take_actions().sends if isinstance(each.message, messages.Tasks)
+    }
+    core.handle(Confirmed(b"a", size - 101), 0.0)
+    assert _busy(core) == [True, False, False]
+    core.handle(Confirmed(b"a", 1), 0.0)
+    assert _busy(core) == [True, False, False]
+    core.handle(Confirmed(b"a", 1), 0.0)
+    assert _busy(core) == [True, True, False]
+    _connect(core, 1, b"b")
+    assert _busy(core) == [True, True, False, True]
+    core.handle(Confirmed(b"nobody", 1), 0.0)
+
+
+def test_tasks_for_agents_of_this_machine_do_not_wait_for_a_confirmation(
+    core: MasterCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These have a stream, and confirm nothing."""
+    monkeypatch.setattr(members, "FEEDING_BYTES", 100)
+    core.handle(Received(b"a", "localhost", messages.Hello("m", "g", "host", 1, "3.11", 2), ()), 0.0)
+    for number in (1, 2):
+        _receive(core, messages.SlaveReady(number))
+    core.submit([span(number, MAX, 1, b"x", buffers=(bytes(200),)) for number in (1, 2)])
+    assert _busy(core) == [True, True]
+
+
+def test_an_agent_that_answers_its_tasks_and_confirms_nothing_is_dropped(
+    core: MasterCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets tasks again when it has answered all, until too much waits for it. Its task then runs elsewhere."""
+    monkeypatch.setattr(members, "FEEDING_BYTES", 250)
+    monkeypatch.setattr(state, "MAX_WAITING_BYTES", 1000)
+    _connect(core, 1)
+    core.submit([span(number, MAX, 1, b"x", buffers=(bytes(200),)) for number in range(1, 21)])
+    answered, sent = 0, list[int]()
+    while _busy(core) == [True]:
+        answered += 1
+        sent += [sum(map(len, each.frames)) for each in core.take_actions().sends]
+        result = messages.Results(1, [answered], [1], [1], [0.1], [])
+        core.handle(Received(b"a", "here", result, [groups.payload(1, [b"\x05"])]), 0.0)
+        assert answered < 10
+    core.decide(0.0)
+    actions = core.take_actions()
+    assert 1000 + 2 * max(sent) < sum(sent) <= 1000 + 3 * max(sent)
+    [dropped] = [record for record in actions.records if isinstance(record, PeerDropped)]
+    assert dropped.reason.endswith("wait for it, because it reads nothing or does not confirm what it reads")
+    [notice] = [each.text for each in actions.records if isinstance(each, Notice) and "dropped" in each.text]
+    assert notice.startswith("AGENT-0 (here) is dropped, and its tasks run elsewhere: ")
+    assert actions.disconnect == [b"a"]
+    _connect(core, 1, b"b")
+    assert _busy(core) == [True]
 
 
 def test_a_group_is_no_larger_than_the_largest_message(core: MasterCore) -> None:

@@ -67,8 +67,11 @@ class Session(Struct, eq=False):
         self.kept_bytes += size
         self._kept.append((frames, size))
 
-    def drop(self, handled: int) -> None:
+    def drop(self, handled: int) -> int:
         """The other side has handled this many messages: keep them no longer.
+
+        Returns:
+            The size of the payloads of those that were kept.
 
         Raises:
             ProtocolError: this cannot be; the fault of the other side.
@@ -78,9 +81,13 @@ class Session(Struct, eq=False):
             raise ProtocolError(
                 f"it says that it has handled {handled} messages, not {self._dropped} to {self._dropped + len(kept)}"
             )
+        payload_bytes = 0
         while self._dropped < handled:
-            self.kept_bytes -= kept.popleft()[1]
+            frames, size = kept.popleft()
+            self.kept_bytes -= size
             self._dropped += 1
+            payload_bytes += size - len(frames[0])
+        return payload_bytes
 
     @property
     def sent(self) -> int:

@@ -48,7 +48,7 @@ def contact_of(options: Options, resumed: str = "") -> Contact | None:
     if found is None:
         return None
     link, found = connect(found)
-    session = os.urandom(16).hex() if options.reconnect_seconds else ""
+    session = os.urandom(16).hex()  # also if it does not come back: in a session, it confirms what it has handled
     hello = replace(found.hello(options.slave_processes), resumed=resumed)
     hello = replace(hello, session=session, returns_s=options.reconnect_seconds)
     return Contact(link, hello, Search(options, found, link.address))

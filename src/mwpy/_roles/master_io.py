@@ -260,6 +260,8 @@ class MasterIo:
                         self.core.handle(Returned(earlier, address), now)
                     elif not is_taken:
                         self.core.handle(Received(peer, address, message, payload), now)
+                    while self._sessions.confirmed:
+                        self.core.handle(self._sessions.confirmed.popleft(), now)
             case Malformed(connection, address, reason):
                 peer = self._sessions.peer_of(connection)
                 if peer and not self.core.admission.ignores(peer):

@@ -11,12 +11,14 @@ then, an agent that comes back sends again what was handled, and `Sessions` pass
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Sequence
 from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mwpy._core.master.events import Confirmed
 from mwpy._core.session import Session
 from mwpy._roles.edges import MasterConnections
 from mwpy._transport import wire
@@ -74,6 +76,8 @@ class Sessions:
         """What names the sessions of the peers that are not answered yet."""
         self._owing: dict[bytes, _Known] = {}
         """The sessions in which messages were handled, and nothing was said about it."""
+        self.confirmed: deque[Confirmed] = deque()
+        """What peers have said about handled messages, for the core, which takes it."""
         self.say_at = inf
         """When to call `due`."""
 
@@ -95,7 +99,7 @@ class Sessions:
                 self._joining[peer] = message.session
             return False
         if isinstance(message, messages.Handled):
-            known.session.drop(message.count)
+            self.confirmed.append(Confirmed(peer, known.session.drop(message.count)))
             return True
         if is_repeated := known.repeated > 0:
             known.repeated -= 1
@@ -195,6 +199,7 @@ class Sessions:
         if peer not in members or connection in members:  # a member says nothing like this
             return b""
         known = self._known[peer]
+        self.confirmed.append(Confirmed(peer, known.session.drop(message.handled)))
         kept = known.session.go_on(message.handled)
         if not known.is_away:
             self._peers[known.connection] = b""

@@ -32,13 +32,11 @@ from mwpy._transport.happened import Broken, Connected, Frames, Happened, Malfor
 from mwpy._transport.passage import Passage, make_passage
 from mwpy._transport.stream import MAX_BYTES, StreamEnd
 from mwpy._transport.waits import heartbeat_interval, milliseconds
-from mwpy._values.environment import MasterStream
+from mwpy._values.environment import OWN_ADDRESS, MasterStream
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 
 __all__ = ["LocalAgentLink", "LocalMasterLink", "Network", "NoNetwork", "wait_until_loaded"]
-
-ADDRESS = "localhost"
 
 MESSAGE_SLACK = 32 << 20
 """How many bytes a message of an agent may have beyond the largest payload: the other tasks of its group, and its
@@ -209,9 +207,9 @@ class LocalMasterLink:
             for frames in end.receive():
                 self._silent[peer] = 0
                 if frames:  # else it is a heartbeat
-                    happened.append(Frames(peer, ADDRESS, frames))
+                    happened.append(Frames(peer, OWN_ADDRESS, frames))
         except ProtocolError as error:
-            happened.append(Malformed(peer, ADDRESS, str(error)))
+            happened.append(Malformed(peer, OWN_ADDRESS, str(error)))
             end.eof = True
         if end.eof:
             self._close(peer)
@@ -284,7 +282,7 @@ class LocalAgentLink:
         UsageError: the descriptors are not those of a stream; probably a person set the variable.
     """
 
-    address = ADDRESS
+    address = OWN_ADDRESS
 
     def __init__(self, given: MasterStream, timeout_s: float) -> None:
         self.timeout_s = timeout_s

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_SECONDS",
     "MAX_SLAVES",
     "MAX_TASKS",
+    "MAX_WAITING_BYTES",
     "LostSpans",
     "Name",
     "Number",
@@ -57,6 +58,10 @@ MAX_SLAVES = 10_000
 
 MAX_SECONDS = 10**9
 """The longest compute time, in seconds: 30 years."""
+
+MAX_WAITING_BYTES = 256 << 20
+"""What waits for a peer, in bytes, beside its two largest messages: what it was sent and has not confirmed. A peer for
+which more waits is dropped. An agent is sent no tasks while a quarter of this waits for it."""
 
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
 Reason = Annotated[str, Meta(max_length=MAX_REASON)]

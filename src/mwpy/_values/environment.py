@@ -23,6 +23,7 @@ __all__ = [
     "MASTER_VARIABLE",
     "MEMORY_VARIABLE",
     "MODULE_PATH",
+    "OWN_ADDRESS",
     "OWN_MODULE_PATH",
     "SCRIPT_VARIABLE",
     "SLAVE_VARIABLE",
@@ -43,6 +44,9 @@ on the command line, which are the master's."""
 
 MASTER_VARIABLE = "MWPY_MASTER"
 """Gives such an agent the stream to its master. Its value is `MasterStream.to_json()`."""
+
+OWN_ADDRESS = "localhost"
+"""The address of such an agent, which has a stream and no connection."""
 
 JOB_VARIABLE = "MWPY_JOB"
 """Gives an agent the id of its job in a batch system. The submitter of the job sets it."""

@@ -216,7 +216,7 @@ class AgentCore:
 
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.welcome = welcome
-        self.outage.has_session = bool(self.settings.hello.session)
+        self.outage.has_session = self.settings.hello.returns_s > 0.0
         self._watch.reads_journals = not welcome.result_group
         self._former.joined(welcome)
         if not self.outage.is_over:

@@ -95,6 +95,8 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
         fixed: the size of a task group that the user chose, or None.
         portion: how many tasks the portion has that is sent next; 0 if it is none.
     """
+    if slave.agent.is_full:
+        return 0
     held = slave.held.count if slave.held.spans else 0
     if fixed is not None:
         return fixed if held < fixed else 0

@@ -69,7 +69,17 @@ from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.doubts import Doubts
-from mwpy._core.master.events import Event, Garbage, Received, Returned, Stored, Stranger, TurnedAway, Vanished
+from mwpy._core.master.events import (
+    Confirmed,
+    Event,
+    Garbage,
+    Received,
+    Returned,
+    Stored,
+    Stranger,
+    TurnedAway,
+    Vanished,
+)
 from mwpy._core.master.explanation import ExplanationReport
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
@@ -103,7 +113,7 @@ from mwpy._core.moments import known
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.phrases import counted
+from mwpy._values.phrases import amount, counted
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
@@ -285,6 +295,9 @@ class MasterCore:
                 self.admission.note_refusal(address, reason)
             case TurnedAway(address, reason):
                 self.admission.turned_away(address, reason)
+            case Confirmed(peer, payload_bytes):
+                if (agent := self.state.members.peers.get(peer)) is not None:
+                    agent.waiting_bytes -= payload_bytes
             case Stored(record, row):
                 assert self.reuse is not None, "something is stored without a run database"
                 self.succession.stored(record, row, self.reuse, now)
@@ -361,6 +374,16 @@ class MasterCore:
         if agent is not None:
             self.losses.agent_gone(agent, reason, Cause.NETWORK)
 
+    def _drop_slow(self) -> None:
+        """Drop the agents for which too much waits."""
+        for agent in [*self.state.members.slow.values()]:
+            reason = (
+                f"{amount(agent.waiting_bytes)} wait for it, because it reads nothing or does not confirm what it reads"
+            )
+            self.state.notice(f"{agent.name} ({agent.address}) is dropped, and its tasks run elsewhere: {reason}")
+            self._drop(agent.peer, agent.address, reason)
+            self.state.actions.disconnect.append(agent.peer)
+
     # ---- deciding ------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> None:
@@ -368,6 +391,8 @@ class MasterCore:
         jar, settings = self.state.jar, self.state.settings
         if self.state.members.away:
             self.absences.decide(now)
+        if self.state.members.slow:
+            self._drop_slow()
         if jar.algorithms.size > settings.max_definition_bytes:
             self.definitions.decide()
         if self.state.closing is None:

@@ -119,7 +119,7 @@ class Dispatch(Struct, eq=False):
                     slave
                     for slave in self.state.members.idle.values()
                     if sizes[slave.agent.name]
-                    and slave.runs_unaddressed
+                    and slave.has_room
                     and head.algorithm.number not in slave.refused
                     and slave.agent.has_time(head, now)
                 ]
@@ -135,12 +135,12 @@ class Dispatch(Struct, eq=False):
         tasks: if they are few, they go to the idle slaves only, or to the busy ones whose turn it is.
         """
         members = self.state.members
-        idle = [slave for slave in members.idle.values() if slave.runs_unaddressed]
-        hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
+        idle = [slave for slave in members.idle.values() if slave.has_room]
+        hungry = [slave for slave in members.hungry.values() if slave.has_room]
         even = -(-self.state.jar.pending.num_unaddressed // max(1, len(idle)))
         self._share_out(idle, len(idle) + len(hungry), even, now)
         if self.state.jar.pending.queues:
-            hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
+            hungry = [slave for slave in members.hungry.values() if slave.has_room]
             self._share_out(hungry, len(hungry), self.state.jar.pending.num_unaddressed, now)
 
     def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, largest: int, now: float) -> None:
@@ -259,7 +259,7 @@ class Dispatch(Struct, eq=False):
     def _take_back(self, now: float) -> None:
         """If slaves are idle, ask the slave with the most work to give tasks back."""
         state = self.state
-        idle = [slave for slave in state.members.idle.values() if slave.runs_unaddressed and not slave.refused]
+        idle = [slave for slave in state.members.idle.values() if slave.has_room and not slave.refused]
         while idle:
             slave, self.look_again = allocation.fullest(state.members, now)
             if slave is None:

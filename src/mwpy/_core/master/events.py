@@ -10,7 +10,18 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messages import Message
 from mwpy._values.records import ResultsHandedOver
 
-__all__ = ["Event", "Garbage", "Received", "Returned", "Send", "Stored", "Stranger", "TurnedAway", "Vanished"]
+__all__ = [
+    "Confirmed",
+    "Event",
+    "Garbage",
+    "Received",
+    "Returned",
+    "Send",
+    "Stored",
+    "Stranger",
+    "TurnedAway",
+    "Vanished",
+]
 
 
 class Received(Struct, frozen=True):
@@ -67,7 +78,15 @@ class Stored(Struct, frozen=True):
     """The name of their row."""
 
 
-Event = Received | Garbage | Vanished | Returned | Stranger | TurnedAway | Stored
+class Confirmed(Struct, frozen=True):
+    """An agent has said that it has handled messages of the master."""
+
+    peer: bytes
+    payload_bytes: int
+    """The size of their payloads."""
+
+
+Event = Received | Garbage | Vanished | Returned | Stranger | TurnedAway | Stored | Confirmed
 
 
 class Send(Struct, frozen=True):

@@ -21,10 +21,13 @@ from mwpy._core.master.status import StatusReport
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError
 
-__all__ = ["INQUIRERS_MAX", "PAUSE_S", "Inquiries"]
+__all__ = ["ANSWERS_MAX", "INQUIRERS_MAX", "PAUSE_S", "Inquiries"]
 
 INQUIRERS_MAX = 100
 """How many inquirers are connected at a time. Each needs an open file."""
+
+ANSWERS_MAX = 100
+"""How many answers one connection gets: nobody says whether they are read. Then the inquirer connects again."""
 
 PAUSE_S = 0.01
 """Seconds between two answers at least: 50 times what a short answer takes."""
@@ -45,8 +48,8 @@ class Inquiries(Struct, eq=False):
     explanations: ExplanationReport
     _open: dict[bytes, Question] = field(default_factory=dict)
     """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
-    _inquirers: dict[bytes, None] = field(default_factory=dict)
-    """The connections of all inquirers."""
+    _inquirers: dict[bytes, int] = field(default_factory=dict)
+    """The connections of all inquirers: how many questions each has asked."""
     _next_at: float = 0.0
     """When the next answer may be given, on the core's clock."""
 
@@ -66,8 +69,10 @@ class Inquiries(Struct, eq=False):
         elif self.state.closing is not None:
             self.forget(peer)
             self.admission.send_away(peer, self.state.closing)
+        elif self._inquirers.get(peer) == ANSWERS_MAX:
+            self.state.actions.disconnect.append(peer)
         else:
-            self._inquirers[peer] = None
+            self._inquirers[peer] = self._inquirers.get(peer, 0) + 1
             self._open[peer] = question
 
     def knows(self, peer: bytes) -> bool:

@@ -17,13 +17,16 @@ from mwpy._core.master.allocated import HeldTasks
 from mwpy._core.master.peaks import Peaks
 from mwpy._core.master.spans import Span
 from mwpy._values import records
+from mwpy._values.bounds import MAX_WAITING_BYTES
 from mwpy._values.causes import Cause
+from mwpy._values.environment import OWN_ADDRESS
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = [
+    "FEEDING_BYTES",
     "TRANSITIONS",
     "ConnectedAgent",
     "ConnectedSlave",
@@ -71,6 +74,10 @@ _STEPS = {(before, after) for steps in TRANSITIONS.values() for before, after in
 """The changes of state that some event causes."""
 
 
+FEEDING_BYTES = MAX_WAITING_BYTES // 4
+"""An agent for which more waits is sent no tasks. So a correct agent is not dropped, however slowly it reads."""
+
+
 class ConnectedAgent(Struct, eq=False):
     """An agent that the master accepted: one connection, and the slaves behind it."""
 
@@ -112,6 +119,12 @@ class ConnectedAgent(Struct, eq=False):
     """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
     is_away: bool = False
     """Whether nothing is heard from it, and it may come back; see `absences.py`."""
+    waiting_bytes: int = 0
+    """The size of the payloads that it was sent and has not confirmed; always 0 on the master's own machine."""
+    has_finished: bool = False
+    """Whether one of its slaves has finished a task."""
+    largest_bytes: int = 0
+    """The largest payload that it was sent."""
 
     def ends_in_s(self, now: float) -> float:
         """How long a task may run there at most from now on, in seconds; infinity if its end is not known."""
@@ -120,6 +133,21 @@ class ConnectedAgent(Struct, eq=False):
     def has_time(self, span: Span, now: float) -> bool:
         """Whether a task can finish there, as far as this is known."""
         return self.ends_at is None or (span.needed_s or 0.0) <= self.ends_at - now
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether its end says something about the task that it ran: tasks have ended there, or the master started it.
+        A member that joins and vanishes again and again proves nothing."""
+        return self.has_finished or self.address == OWN_ADDRESS
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for it that it is sent no tasks.
+
+        It is not full if it holds no tasks: then it has answered what it was sent, but does not confirm it. So more and
+        more waits for it, and it is dropped.
+        """
+        return self.waiting_bytes >= FEEDING_BYTES and self.num_busy > 0
 
     @property
     def num_busy(self) -> int:
@@ -173,6 +201,11 @@ class ConnectedSlave(Struct, eq=False):
         """Whether it may be sent tasks that are addressed to no slave."""
         return self.kind is not _ORDERED and not self.freed and not self.agent.reserved
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be sent such tasks now."""
+        return self.runs_unaddressed and not self.agent.is_full
+
 
 def absent(members: Members) -> list[ConnectedSlave]:
     """The slaves of agents that are away."""
@@ -197,6 +230,8 @@ class Members:
         """The agents, by name."""
         self.peers: dict[bytes, ConnectedAgent] = {}
         """The agents, by the name of their connection."""
+        self.slow: dict[str, ConnectedAgent] = {}
+        """Those for which too much waits, until they are dropped."""
         self.away: dict[str, ConnectedAgent] = {}
         """The agents that are away, by name."""
         self.slaves: dict[SlaveId, ConnectedSlave] = {}
@@ -318,6 +353,7 @@ class Members:
         agent = self.agents.pop(name)
         self.peers.pop(agent.peer, None)
         self.away.pop(name, None)
+        self.slow.pop(name, None)
 
     def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
         agent = self.agents[record.agent]

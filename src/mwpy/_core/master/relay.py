@@ -4,32 +4,26 @@ An agent asks the master for a part, as it asks for a part of any shared object.
 value, and passes the part on to all agents that have asked for it meanwhile. Few parts are on their way to the master
 at a time, so that they take little memory.
 
-An agent that reads slowly must not fill the memory either. A part that was sent stays in memory until it has left this
-process and, in a session, until the agent has said that it was handled. So each agent gets a view of its own. While too
-many of these exist, the requests of this agent wait. An agent can lie in messages, but not about this.
+An agent that reads slowly must not fill the memory either. While much waits for it, its requests wait, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import ref
 
 from msgspec import Struct, field
 
-from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.members import FEEDING_BYTES, ConnectedAgent
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.share_messages import PART_BYTES, task_of
 
-__all__ = ["PARTS_COMING", "PARTS_LEAVING", "Relay"]
+__all__ = ["PARTS_COMING", "Relay"]
 
 PARTS_COMING = 16
 """How many parts are on their way to the master at a time."""
-
-PARTS_LEAVING = 16
-"""How many parts that were sent to one agent are in memory at a time. A correct agent asks for fewer."""
 
 Part = tuple[str, int]
 """The digest of a value, and the first byte of a part of it."""
@@ -43,8 +37,6 @@ class Relay(Struct, eq=False):
     """The parts that agents wait for, and the names of these agents."""
     _coming: dict[Part, str] = field(default_factory=dict)
     """Those of them that are on their way, and the name of the agent that has them."""
-    _leaving: dict[str, list[ref[memoryview]]] = field(default_factory=dict)
-    """The parts that were sent to each agent, as long as they exist."""
 
     def wanted(self, agent: ConnectedAgent, wanted: messages.ShareWanted) -> None:
         """An agent asks for a part.
@@ -85,19 +77,14 @@ class Relay(Struct, eq=False):
         for name in [name for name in waiting if self._has_room(name)]:
             del waiting[name]
             if name in self.state.members.agents:
-                view = memoryview(frames[0])
-                self._leaving.setdefault(name, []).append(ref(view))
-                self.state.send(self.state.members.agents[name], message, [view])
+                self.state.send(self.state.members.agents[name], message, frames)
         if waiting:
             self.asked[part] = waiting
 
     def _has_room(self, name: str) -> bool:
-        """Whether an agent can get another part, or is gone. Forget the parts that do not exist any more."""
-        leaving = [view for view in self._leaving.pop(name, ()) if view() is not None]
-        if not leaving or name not in self.state.members.agents:
-            return True
-        self._leaving[name] = leaving
-        return len(leaving) < PARTS_LEAVING
+        """Whether an agent can get another part, or is gone."""
+        agent = self.state.members.agents.get(name)
+        return agent is None or agent.waiting_bytes < FEEDING_BYTES
 
     def decide(self) -> None:
         """Ask for the next parts. Say so to agents that wait for a value that is lost or released."""
@@ -106,12 +93,11 @@ class Relay(Struct, eq=False):
             for name in self.asked.pop(part):
                 if name in self.state.members.agents:
                     self.state.send(self.state.members.agents[name], messages.ShareGone(part[0]))
-        full = {name for name in [*self._leaving] if not self._has_room(name)}
         for part, names in self.asked.items():
             if len(self._coming) == PARTS_COMING:
                 break
             place = self._place(part[0])
-            if part not in self._coming and place is not None and not names.keys() <= full:
+            if part not in self._coming and place is not None and any(map(self._has_room, names)):
                 self._coming[part] = place[0]
                 self.state.send(self.state.members.agents[place[0]], messages.ShareWanted(*part))
 
@@ -119,4 +105,3 @@ class Relay(Struct, eq=False):
         """Assert that each part that comes is waited for, and that few come."""
         assert self._coming.keys() <= self.asked.keys(), "a part comes for nobody"
         assert len(self._coming) <= PARTS_COMING, "too many parts come"
-        assert all(len(each) <= PARTS_LEAVING for each in self._leaving.values()), "an agent got too many parts"

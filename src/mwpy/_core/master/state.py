@@ -27,6 +27,8 @@ from mwpy._core.master.notices import Notices
 from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import messages, records
+from mwpy._values.bounds import MAX_WAITING_BYTES
+from mwpy._values.environment import OWN_ADDRESS
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.log_messages import LogRow
@@ -205,6 +207,12 @@ class MasterState:
         Args:
             after_commit: as in `Send`.
         """
+        if frames and agent.address != OWN_ADDRESS:
+            size = sum(map(len, frames))
+            agent.waiting_bytes += size
+            agent.largest_bytes = max(agent.largest_bytes, size)
+            if agent.waiting_bytes > MAX_WAITING_BYTES + 2 * agent.largest_bytes:
+                self.members.slow[agent.name] = agent
         self.actions.sends.append(Send(agent.peer, message, frames, after_commit))
 
     def notice(self, text: str, key: str = "") -> None:

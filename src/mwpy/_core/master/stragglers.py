@@ -51,7 +51,7 @@ class Stragglers(Struct, eq=False):
         that are away."""
         self.deadline = None
         jar, idle = self.state.jar, self.state.members.idle
-        if not idle or jar.pending.num_unaddressed or not any(slave.runs_unaddressed for slave in idle.values()):
+        if not idle or jar.pending.num_unaddressed or not any(slave.has_room for slave in idle.values()):
             return
         if jar.speculates:
             for slave in sorted(self._with_stragglers(now), key=lambda slave: slave.last_heard):
@@ -117,7 +117,7 @@ class Stragglers(Struct, eq=False):
         able = [
             slave
             for slave in self.state.members.idle.values()
-            if slave.runs_unaddressed
+            if slave.has_room
             and slave.agent is not besides
             and slave.agent.has_time(span, now)
             and span.algorithm.number not in slave.refused

@@ -113,7 +113,7 @@ class Verification:
         waiting, members = self.state.jar.answered.waiting, self.state.members
         for slave in [*members.idle.values(), *members.hungry.values()]:
             for place in list(waiting):
-                if slave.runs_unaddressed and place in waiting:
+                if slave.has_room and place in waiting:
                     first = next(iter(waiting[place].values()))
                     if self._is_able(slave, first, place[-1]):
                         yield slave, waiting[place]
