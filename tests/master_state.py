@@ -36,13 +36,16 @@ class Books:
         for algorithm in (MAX, MIN):
             self.state.record(algorithm)
 
-    def slave(self, kind: SlaveKind = SlaveKind.UNORDERED, agent: str = "", host: str = "host") -> ConnectedSlave:
-        """Add an idle slave to a new agent on a host, or to an agent that is already connected."""
+    def slave(
+        self, kind: SlaveKind = SlaveKind.UNORDERED, agent: str = "", host: str = "host", *, is_fresh: bool = False
+    ) -> ConnectedSlave:
+        """Add an idle slave to a new agent on a host, or to an agent that is already connected. A new agent has
+        finished tasks before, unless it is fresh."""
         members = self.state.members
         if not agent:
             agent = members.next_agent
             self.state.record(records.AgentConnected(agent, "here", host, 1, f"job on {host}", 9, "3.11"))
-            members.connect(agent, agent.encode())
+            members.connect(agent, agent.encode()).has_finished = not is_fresh
         sid, number = members.next_sid, len(members.agents[agent].slaves) + 1
         self.state.record(records.SlaveConnected(sid, agent, "here", kind, number))
         self.state.record(records.SlaveChanged(sid, SlaveState.IDLE, kind))

@@ -89,6 +89,31 @@ def test_a_suspect_runs_alone_on_an_idle_agent(books: Books, dispatch: Dispatch,
     assert not first.agent.reserved
 
 
+def test_a_fresh_agent_runs_another_task_before_a_suspect(
+    books: Books, dispatch: Dispatch, isolation: Isolation
+) -> None:
+    """If it vanishes, this says little about the suspect. If no other task waits for it, it gets the suspect."""
+    number = suspect(books)
+    fresh = books.slave(is_fresh=True)
+    [other] = books.submit(1)
+    decide(books, dispatch, isolation)
+    assert held(fresh) == [[other]]
+    another = books.slave(is_fresh=True)
+    decide(books, dispatch, isolation)
+    assert held(fresh, another) == [[other], [number]]
+
+
+def test_a_suspect_waits_for_a_busy_agent_that_has_finished_tasks_rather_than_use_a_fresh_one(
+    books: Books, dispatch: Dispatch, isolation: Isolation
+) -> None:
+    busy, fresh = books.slave(), books.slave(is_fresh=True)
+    books.give(busy, 1)
+    suspect(books)
+    decide(books, dispatch, isolation)
+    assert held(fresh) == [[]]
+    assert busy.agent.reserved
+
+
 def test_idle_agents_are_used_at_once_and_one_busy_agent_is_emptied(
     books: Books, dispatch: Dispatch, isolation: Isolation
 ) -> None:

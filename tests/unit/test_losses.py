@@ -12,7 +12,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import REASONS_KEPT, Losses
 from mwpy._core.master.members import ConnectedSlave
-from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED
 from mwpy._core.master.totals import Totals
 from mwpy._values import records
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
@@ -285,6 +285,23 @@ def test_after_three_lost_agents_a_task_is_isolated_and_after_the_fourth_it_is_h
     assert (ids_of(pending.queues[0]), pending.suspects) == ([2], {})
 
 
+def test_an_agent_that_has_finished_no_task_makes_a_suspect_unrunnable_only_after_many_losses(
+    books: Books, losses: Losses
+) -> None:
+    """A member that joins and vanishes again and again is more likely the cause than the task."""
+    books.submit(1)
+    pending = books.state.jar.pending
+    for lost in range(1, LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 2):
+        assert not books.state.actions.unrunnable
+        slave = books.slave(is_fresh=True)
+        [[span]] = (pending.suspects if lost > LOST_AGENTS_ALLOWED else pending.queues).values()
+        books.state.record(records.TasksAllocated(slave.sid, pending.heads([span], 1, 1000)))
+        books.state.record(records.SlaveChanged(slave.sid, SlaveState.BUSY, slave.kind))
+        vanishes(losses, slave)
+    [unrunnable] = books.state.actions.unrunnable
+    assert unrunnable.reason.startswith("34 agents vanished while they had it, the last one while it ran nothing else")
+
+
 def test_the_notice_about_suspects_names_one_of_them(books: Books, losses: Losses) -> None:
     books.submit(2)
     for _ in range(LOST_AGENTS_ALLOWED):
@@ -367,6 +384,8 @@ def test_a_task_that_killed_too_many_slaves_and_is_still_here_fails_the_check(bo
     slave.held.spans[0].deaths = (Death(slave.sid, 1, Cause.CRASH, DIED),) * ATTEMPTS_MAX
     with pytest.raises(AssertionError, match="was charged 3 times and is not handed back"):
         losses.check()
-    slave.held.spans[0].deaths = (Death(slave.sid, 1, Cause.AGENT_LOST, DIED),) * (LOST_AGENTS_ALLOWED + 1)
-    with pytest.raises(AssertionError, match="was lost with 4 agents and is not handed back"):
+    slave.held.spans[0].deaths = (Death(slave.sid, 1, Cause.AGENT_LOST, DIED),) * (
+        LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 1
+    )
+    with pytest.raises(AssertionError, match="was lost with 34 agents and is not handed back"):
         losses.check()

@@ -35,7 +35,10 @@ from mwpy._values.task import Result, UnrunnableTask
 __all__ = ["LARGE_BYTES", "HistoryChecker", "SimulationFailure", "is_cancelled"]
 
 LOST_AGENTS_ALLOWED = 3
-"""A task that was at this many agents when they vanished must run alone on an agent, and at most once more."""
+"""A task that was at this many agents when they vanished must run alone on an agent."""
+
+LOST_ALONE_ALLOWED = 30
+"""It is given up when it ran alone on one more agent that vanished, or on so many more that had finished no task."""
 
 _LONG_TASK = re.compile(
     r"task (?P<task>\d+) \([^)]*\) for \d+ s on (?P<sid>\S+) at (?P<host>.+?)(?=, task |\. If such | and \d+ more)"
@@ -257,7 +260,8 @@ class HistoryChecker:
         for task in here if agent not in self._announced else ():
             self.lost[task] = self.lost.get(task, 0) + 1
             self._alone[task] = len(here) == 1
-            assert self.lost[task] <= LOST_AGENTS_ALLOWED + 1, f"task {task} was lost with {self.lost[task]} agents"
+            most = LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 1
+            assert self.lost[task] <= most, f"task {task} was lost with {self.lost[task]} agents"
 
     def blameless(self, peer: bytes, slave: int) -> None:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""

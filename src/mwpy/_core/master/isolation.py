@@ -65,14 +65,20 @@ class Isolation(Struct, eq=False):
     def _least_busy(self, suspect: Span, before: Sequence[ConnectedAgent], now: float) -> ConnectedSlave | None:
         """A slave that can run a suspect, on the agent with the fewest busy slaves.
 
+        Prefer agents that have finished a task. One that has finished none must first run another task, if one waits
+        that it can run: if it vanishes, too, this says little about the suspect.
+
         If two agents have equally few, prefer one that was reserved before. So the choice changes only if another agent
         gets idle sooner, and some agent gets idle in the end.
         """
-        best: tuple[int, bool] | None = None
+        pending = self.state.jar.pending
+        best: tuple[bool, int, bool] | None = None
         found: ConnectedSlave | None = None
         for agent in self.state.members.agents.values():
-            rank = agent.num_busy, agent not in before
+            rank = not agent.is_proven, agent.num_busy, agent not in before
             if agent.reserved or (best is not None and rank >= best) or not agent.has_time(suspect, now):
+                continue
+            if not agent.is_proven and pending.first_turn(agent.refused, agent.ends_in_s(now)) is not None:
                 continue
             number = suspect.algorithm.number
             slave = next((slave for slave in agent.slaves.values() if _may_run(slave, number)), None)
@@ -92,4 +98,4 @@ class Isolation(Struct, eq=False):
 
 def _may_run(slave: ConnectedSlave, number: int) -> bool:
     """Whether a slave may be sent a suspect of this algorithm, if its agent is idle."""
-    return slave.runs_unaddressed and slave.state in _SERVING and number not in slave.refused
+    return slave.has_room and slave.state in _SERVING and number not in slave.refused

@@ -23,7 +23,7 @@ from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.peaks import more_memory
-from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
 from mwpy._core.master.verification import Verification
@@ -196,11 +196,11 @@ class Losses(Struct, eq=False):
             return Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory)
 
         if self.verification.is_on:
-            held = self.verification.drop(slave, held, lambda span: _why_not_repeated(span, death(span)))
+            held = self.verification.drop(slave, held, lambda span: _why_not_repeated(span, death(span), slave.agent))
         again: list[Span] = []
         ended: dict[str, list[TaskRange]] = {}
         for span in without_extra(self.state, slave.sid, held, what, (loss,)):
-            why = _why_not_again(span, death(span))
+            why = _why_not_again(span, death(span), slave.agent)
             if why:
                 ended.setdefault(why, []).append(span.whole)
             else:
@@ -234,10 +234,12 @@ class Losses(Struct, eq=False):
             assert charged < span.policy.attempts_max, f"{span} was charged {charged} times and is not handed back"
             assert blameless < BLAMELESS_ALLOWED, f"{span} was lost {blameless} times and is not handed back"
             lost = len(span.deaths) - charged - blameless
-            assert lost <= LOST_AGENTS_ALLOWED, f"{span} was lost with {lost} agents and is not handed back"
+            assert lost <= LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED, (
+                f"{span} was lost with {lost} agents and is not handed back"
+            )
 
 
-def _why_not_again(span: Span, loss: Death) -> str:
+def _why_not_again(span: Span, loss: Death, agent: ConnectedAgent) -> str:
     """Why tasks that are lost once more cannot be tried again; empty if they can."""
     cause = loss.cause
     if loss.is_charged and span.charged + 1 >= span.policy.attempts_max:
@@ -245,9 +247,11 @@ def _why_not_again(span: Span, loss: Death) -> str:
         return f"it lost {times} by its own fault, as many as attempts_max allows: {_story(span, loss)}"
     if not span.policy.retry:
         return f"{loss.sid} may have started it when it was lost ({_said(loss)}), and its policy says retry=False"
-    if cause is Cause.AGENT_LOST and span.runs_alone:
+    lost = len(span.deaths) - span.charged - span.blameless + 1
+    is_sure = agent.is_proven or lost > LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED
+    if cause is Cause.AGENT_LOST and span.runs_alone and is_sure:
         return (
-            f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
+            f"{lost} agents vanished while they had it, the last one while it ran nothing else: "
             f"{_story(span, loss)}. Does it kill its agent, or need more memory than the machine or the job has?"
         )
     if loss.is_blameless and span.left_now is not None:
@@ -261,11 +265,11 @@ def _why_not_again(span: Span, loss: Death) -> str:
     return ""
 
 
-def _why_not_repeated(span: Span, loss: Death) -> str:
+def _why_not_repeated(span: Span, loss: Death, agent: ConnectedAgent) -> str:
     """Why a task that has an answer is not repeated once more after this loss; empty if it is."""
     if sum(death.cause is Cause.AGENT_LOST for death in (*span.deaths, loss)) >= LOST_AGENTS_ALLOWED:
         return "it would have to run alone"
-    return _why_not_again(span, loss)
+    return _why_not_again(span, loss, agent)
 
 
 def _story(span: Span, loss: Death) -> str:

@@ -96,6 +96,7 @@ class Results(Struct, eq=False):
             self._give_out(slave, group, frames, values, buffers)
         slave.last_heard = now
         slave.gave_nothing_back = False
+        slave.agent.has_finished = True
         self.kinds.unload(slave)
 
     def _give_out(

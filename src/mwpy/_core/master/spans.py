@@ -20,11 +20,26 @@ from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["LOST_AGENTS_ALLOWED", "PAUSE_MAX_S", "LeftState", "Span", "ids_in", "named", "portion_of", "size_of"]
+__all__ = [
+    "LOST_AGENTS_ALLOWED",
+    "LOST_ALONE_ALLOWED",
+    "PAUSE_MAX_S",
+    "LeftState",
+    "Span",
+    "ids_in",
+    "named",
+    "portion_of",
+    "size_of",
+]
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
 number."""
+
+LOST_ALONE_ALLOWED = 30
+"""It is given up when it ran alone on an agent that vanished, and that had finished a task before. If the agent had
+finished none, the agent may be the cause: then the task is given up only after this many more losses. The manual names
+this number."""
 
 PAUSE_MAX_S = 3600.0
 """The pauses of a task grow up to this many seconds, unless its policy says more. The manual names this number."""
