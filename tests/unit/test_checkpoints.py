@@ -283,6 +283,7 @@ def test_a_task_that_may_have_ended_its_agent_stays_a_suspect(master: Master) ->
     """A state does not show that it is innocent."""
     for attempt in range(1, 5):
         master.leave(1, attempt, attempt)
+        master.core.state.members.peers[master.peer].has_finished = True
         master.core.handle(Vanished(master.peer, 0.0), 0.0)
         if attempt < 4:
             master.turn()

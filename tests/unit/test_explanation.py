@@ -194,6 +194,7 @@ def test_a_suspect_waits_while_other_tasks_run(asked: Asked) -> None:
     asked.submit(1)
     for peer, task in ((b"x", 2), (b"y", 3)):
         asked.connect(peer)
+        asked.core.state.members.peers[peer].has_finished = True
         asked.submit(task)
     for number in range(3):
         if number:
