@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import linecache
+import os
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from mwpy._system.own_code import OwnCode
+from mwpy._values.sameness.sources import Sources
 
 Load = Callable[[dict[str, str]], Any]
 
@@ -269,3 +272,41 @@ def test_modules_that_name_each_other_are_followed_to_an_end(load: Load) -> None
         "own_app": ["function f"],
         "own_helpers": ["function g"],
     }
+
+
+@pytest.mark.parametrize(
+    ("start", "encoding"),
+    [
+        ("\f\n", "utf-8"),
+        ("A = 1 + \\\n\f 2\n", "utf-8"),
+        ("A = '\u2028\u2029'\n", "utf-8"),
+        ("A = '\x85'  # \v\n", "utf-8"),
+        ("A = '\x1c\x1d\x1e'\n", "utf-8"),
+        ("A = 1\r\n", "utf-8"),
+        ("A = 1\r", "utf-8"),
+        ("if True:\n\tA = 1\n", "utf-8"),
+        ("# coding: latin-1\nA = '\xe9\x85'\n", "latin-1"),
+        ("\ufeffA = 1\n", "utf-8"),
+    ],
+)
+def test_an_edit_is_noticed_by_late_slaves_and_the_run_database_in_any_file_that_python_reads(
+    start: str, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "own_start"
+    parts = []
+    for number in (1, 2):
+        text = f"{start}def f():\n    return helper()\n\ndef helper():\n    return {number}"
+        (tmp_path / f"{name}.py").write_bytes(text.encode(encoding))
+        os.utime(tmp_path / f"{name}.py", (number, number))
+        linecache.clearcache()
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / f"{name}.py")
+        exec(compile((tmp_path / f"{name}.py").read_bytes(), module.__file__, "exec"), vars(module))
+        monkeypatch.setitem(sys.modules, name, module)
+        assert module.f() == number
+        [found] = OwnCode().used_by(module.f, by_value=False, found=None).values()
+        assert found is not None
+        assert Sources().of_function(module.helper.__code__, vars(module)) is not None
+        parts.append(found.parts)
+    assert [part for part in parts[0] if parts[0][part] != parts[1][part]] == ["function helper"]
