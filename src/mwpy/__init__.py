@@ -28,6 +28,7 @@ try:
     from mwpy._values.errors import (
         AlgorithmUnavailable,
         ArgumentNotPicklable,
+        CannotRun,
         DependencyFailed,
         EndIsNear,
         ExitCode,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "CannotRun",
     "Cause",
     "DependencyFailed",
     "EndIsNear",

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from mwpy._system import open_files, script, shadows
+from mwpy._system import limits, open_files, script, shadows
 from mwpy._system.loaded_script import MAIN, loaded_script
 from mwpy._system.signals import handle_here
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT, AGENT_VARIABLE, MASTER_VARIABLE, SLAVE_VARIABLE, MasterStream
-from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
+from mwpy._values.errors import CannotRun, ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
 from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.options import Options, Role, help_text, job_end, parse
 from mwpy._values.policy import Policies, TaskPolicy, check_seconds
@@ -148,6 +148,7 @@ def _require_file() -> None:
         )
 
 
+@limits.explained("this agent cannot run")
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Run this process as an agent that starts its slaves with `slave_command`."""
     has_master = os.environ.pop(AGENT_VARIABLE, None)  # they are not meant for programs that its tasks start
@@ -203,7 +204,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
         print("mwpy: interrupted; the slaves are shut down", file=sys.stderr)
-    except (OutOfTime, RunDatabaseError) as error:
+    except (CannotRun, OutOfTime, RunDatabaseError) as error:
         finished, returned = False, int(error.exit_code)
         print(f"mwpy: {error}", file=sys.stderr)
     except SystemExit as leaving:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mwpy._roles.access import FORKED, Access
 from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
-from mwpy._system import clock, forks, process
+from mwpy._system import clock, forks, limits, process
 from mwpy._system.log_levels import log_levels
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.options import Options
@@ -115,6 +115,7 @@ def _leave_all_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
+@limits.explained("the computation cannot start")
 def start(
     options: Options,
     *,
@@ -172,6 +173,10 @@ def start(
             io.resource = _publish(options, options.resource_file, generation, connections, slave_command)
         where = " ".join(connections.addresses) or "for slaves on this machine"
         audit.write([master_parts.Started("MASTER", options.member_id, f"READY {where}")], clock.wall())
+        if first is not None:
+            io.local.keep(local_command, environment, first)
+            io.local_slaves = local_slaves
+        io.thread.start()
     except BaseException:
         if store is not None:
             store.close()
@@ -180,10 +185,6 @@ def start(
             first.kill()
             first.poll()
         raise
-    if first is not None:
-        io.local.keep(local_command, environment, first)
-        io.local_slaves = local_slaves
-    io.thread.start()
     return Computation(Access(io, threading.current_thread()))
 
 

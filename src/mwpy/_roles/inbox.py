@@ -22,12 +22,13 @@ from mwpy._roles.access import Access
 from mwpy._roles.corrected import Corrected
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
 from mwpy._roles.unfetched import Unfetched
-from mwpy._system import clock
+from mwpy._system import clock, limits
 from mwpy._values.errors import (
+    CannotRun,
     DependencyFailed,
     InternalError,
+    MwpyError,
     OutOfTime,
-    RunDatabaseError,
     TaskCancelled,
     TooManyFailures,
     UsageError,
@@ -120,6 +121,7 @@ class Inbox:
         """Take over all outcomes that have arrived.
 
         Raises:
+            CannotRun: no slave can run the tasks, or a limit of the system was reached.
             InternalError: the I/O thread died; our fault.
             OutOfTime: the master must end soon. It is raised once.
             TooManyFailures: the run was stopped. All results have arrived then.
@@ -273,8 +275,10 @@ class Inbox:
 
     def _sort(self, outcome: Actions | BaseException) -> None:
         """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
-        if isinstance(outcome, RunDatabaseError):
+        if isinstance(outcome, MwpyError):
             raise outcome
+        if isinstance(outcome, BaseException) and (limit := limits.named(outcome)):
+            raise CannotRun(f"the master cannot go on: {limit}") from outcome
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
         if (self._has_mapped or self.corrected.is_used) and outcome.unrunnable:

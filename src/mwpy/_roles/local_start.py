@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from operator import index
 from typing import TYPE_CHECKING
 
 from mwpy._roles.computation import Computation, start, start_own_slave
@@ -32,9 +33,13 @@ def start_local(
         run_agent: as for `start`.
 
     Raises:
-        UsageError: the number is negative.
+        UsageError: the number is negative, or no whole number.
         MwpyError: it cannot start.
     """
+    try:
+        slaves = None if slaves is None else index(slaves)
+    except TypeError:
+        raise UsageError(f"slaves={slaves!r}: give a whole number, or None for one slave per core") from None
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     file = options.resource_file

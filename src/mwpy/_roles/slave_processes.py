@@ -17,6 +17,7 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, SlaveParts, Template
 from mwpy._roles.session_link import SessionLink
+from mwpy._system import limits
 from mwpy._values import messages, records
 from mwpy._values.environment import MODULE_PATH
 from mwpy._values.last_words import NO_WORDS
@@ -67,7 +68,8 @@ class SlaveProcesses(Struct, eq=False):
         return welcome
 
     def _cannot_start(self, number: int, error: OSError, now: float) -> None:
-        self._core.handle(events.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
+        why = f"cannot be started: {limits.named(error) or error}"
+        self._core.handle(events.SlaveExited(number, why, NO_WORDS, 0), now)
 
     def _add(self, number: int, parts: SlaveParts) -> SlaveHandle:
         slave = self._slaves[number] = SlaveHandle(number, parts)

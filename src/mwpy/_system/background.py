@@ -23,7 +23,8 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Calls a function with each item that it is given, in order, in a thread of its own. One thread gives the items.
 
-    The thread starts with the first item. It does not keep the process alive: what hangs in it is abandoned at the end.
+    The thread starts with the first item. If the system refuses it, `give` calls the function itself. The thread does
+    not keep the process alive: what hangs in it is abandoned at the end.
 
     Args:
         do: the function. It may take long. An exception ends the thread.
@@ -45,7 +46,11 @@ class Background(Generic[T]):
     def give(self, item: T) -> None:
         """Let the thread work on an item; do not wait for it."""
         if not self._given:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # the system allows no other thread
+                self._do(item)
+                return
         self._given += 1
         self._items.put((item,))
 

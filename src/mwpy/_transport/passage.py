@@ -22,6 +22,7 @@ Each side checks that the other one has the same user.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -34,6 +35,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from mwpy._system import limits
 from mwpy._transport.shared import HOPS, LARGE_BYTES, REUSED_BYTES, SharedFile, lend, part_of, received
 from mwpy._values.bounds import Name, Number
 from mwpy._values.errors import ProtocolError
@@ -186,8 +188,8 @@ class Passage:
 
         Raises:
             OSError: some code of this process has closed the passage.
-            ProtocolError: there are not as many files; the other side's fault, unless this process has no descriptors
-                left.
+            ProtocolError: there are not as many files; the other side's fault. Or this process has no descriptors left;
+                then the text says so.
         """
         while not self._untaken and self._receive():
             pass
@@ -196,10 +198,7 @@ class Passage:
             return fds
         for fd in fds:
             os.close(fd)
-        raise ProtocolError(
-            f"a message with {count} shared files, but {len(fds)} can be received: they were not passed, or this "
-            f"process has too many open files"
-        )
+        raise ProtocolError(f"a message with {count} shared files, but {len(fds)} were passed")
 
     def ahead(self, numbers: Sequence[int]) -> list[Buffer] | None:
         """Return the buffers that the other side has passed ahead in some packets. They can be passed on.
@@ -248,6 +247,8 @@ class Passage:
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
             for fd in fds:
                 os.close(fd)
+            if len(fds) < MOST_FILES and not flags & socket.MSG_TRUNC:
+                raise ProtocolError(f"its shared files cannot be received: {limits.named(OSError(errno.EMFILE, ''))}")
             fds = []
         if not data:
             return False

@@ -21,6 +21,7 @@ from mwpy._values.phrases import counted
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "CannotRun",
     "DependencyFailed",
     "EndIsNear",
     "ExitCode",
@@ -57,7 +58,8 @@ class ExitCode(IntEnum):
     EVICTED = 5
     """The batch system takes the machine back: SIGTERM came, or the time of the job or master is nearly used up."""
     CANNOT_START = 6
-    """The slaves of this agent end before they can take a task."""
+    """The slaves of this agent end before they can take a task. In a master: so do all slaves that could join it, or
+    a limit of the system was reached."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM on the master."""
     FAILED = 255
@@ -110,6 +112,15 @@ class MasterUnreachable(MwpyError):
     """No candidate address of the master answered in time."""
 
     exit_code = ExitCode.UNREACHABLE
+
+
+class CannotRun(MwpyError):
+    """No task can run, because all slaves that could join fail in their start, or because of a limit of the system.
+
+    The message names the reason. It is raised to the caller that waits for tasks, or that starts the master.
+    """
+
+    exit_code = ExitCode.CANNOT_START
 
 
 class AlgorithmUnavailable(MwpyError):

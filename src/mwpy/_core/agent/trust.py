@@ -25,7 +25,7 @@ from mwpy._values.causes import Cause
 __all__ = ["Trust"]
 
 OVERWROTE = "it overwrote the memory that it shares with its agent"
-NONSENSE = "it wrote nonsense to its agent"
+UNREADABLE = "what it sent cannot be read"
 
 MISSING_S = 2.5
 """Seconds after which missing results of a silent slave are lost. A slave sends results within milliseconds."""
@@ -41,7 +41,7 @@ class Trust(Struct, eq=False):
 
     def broken_stream(self, child: Child, reason: str) -> None:
         """A slave sent bytes that are not a message, or a message that it must not send."""
-        self._condemn(child, f"{NONSENSE}: {reason}")
+        self._condemn(child, f"{UNREADABLE}: {reason}")
 
     def broken_memory(self, child: Child, reason: str) -> None:
         """The memory that a slave shares with the agent contains nonsense."""
