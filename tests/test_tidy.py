@@ -580,6 +580,7 @@ def is_public(module: Module) -> bool:
 PUBLIC_NAMES = (
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "CannotRun",
     "Cause",
     "DependencyFailed",
     "EndIsNear",

@@ -38,6 +38,8 @@ AGENTS_SHARE = 0.1
 """The share of agents among the killed processes. The slaves of a killed agent end with it."""
 TEMPLATES_SHARE = 0.1
 """The share of templates. No slave starts until the next template has loaded the script, which takes several kills."""
+LOCAL_AGENTS_SHARE = 0.2
+"""The share of agents if there is one, which the master starts again."""
 AFTERWARDS_S = 120.0
 """How long the computation may take after the last kill."""
 
@@ -331,6 +333,33 @@ def test_a_local_agent_that_is_killed_is_replaced(stage: Stage) -> None:
     stage.no_process_left()
 
 
+@pytest.mark.parametrize("seed", [1])
+def test_a_local_run_goes_on_while_its_agent_and_their_children_are_killed(
+    stage: Stage, seed: int, story: list[str], num_kills: int
+) -> None:
+    """Random agents, templates and slaves, most of which are just starting, get SIGKILL or SIGTERM. No such end is a
+    failure of the start, so the run goes on and all values are right."""
+    story.append(f"seed {seed}")
+    dice, enough, kills = random.Random(seed), stage.folder / "enough", 0
+    run = stage.start("squares.py", enough)
+    while kills < num_kills / 20:
+        time.sleep(dice.choice((0.01, 0.05, 0.1, 0.3, 1.0)))
+        assert run.process.poll() is None, run.err
+        agents = children_of(run.pid)
+        below = [child for agent in agents for child in children_of(agent)]
+        victims = agents if dice.random() < LOCAL_AGENTS_SHARE else below
+        if victims:
+            victim, number = dice.choice(victims), dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+            story.append(f"{number.name} for {victim}, one of {victims}")
+            kill(victim, number)
+            kills += 1
+    enough.touch()
+    assert run.end() == 0, run.err
+    assert run.report > 0
+    assert "in a row" not in run.err
+    stage.no_process_left()
+
+
 def test_a_local_agent_that_is_stopped_is_replaced(stage: Stage) -> None:
     """The master kills it when its connection has ended. Its tasks run on another agent."""
     files = ("--mw-audit-file", stage.audit)
@@ -425,19 +454,19 @@ def test_a_full_disk_loses_audit_lines_but_no_results(stage: Stage, small_disk: 
     stage.no_process_left()
 
 
-KILLED = "killed by its agent because it "
-OVERWROTE = "overwrote the memory that it shares with its agent: "
+KILLED = "killed by its agent because "
+OVERWROTE = "it overwrote the memory that it shares with its agent: "
 
 
 @pytest.mark.parametrize(
     ("how", "values", "reasons"),
     [
-        ("ones", 200, (KILLED + OVERWROTE + "its unsent results are lost", KILLED + "wrote nonsense to its agent")),
-        ("zeros", 200, (KILLED + "wrote nonsense to its agent", KILLED + OVERWROTE)),
+        ("ones", 200, (KILLED + OVERWROTE + "its unsent results are lost", KILLED + "what it sent cannot be read")),
+        ("zeros", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
         ("a recall", 200, (KILLED + OVERWROTE + "numbers that only the agent writes have changed",)),
         ("times", 200, ("it " + OVERWROTE + "numbers that only the agent writes have changed",)),
-        ("journal", 200, (KILLED + "wrote nonsense to its agent", KILLED + OVERWROTE)),
-        ("rows", 200, (KILLED + "wrote nonsense to its agent", KILLED + OVERWROTE)),
+        ("journal", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
+        ("rows", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
         ("shorter", 199, ("exit code 0",)),
     ],
 )

@@ -374,6 +374,53 @@ def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
     assert to_master(actions)[-1] == messages.Goodbye(why, Cause.START_UP)
 
 
+def start_of_next(core: AgentCore, slave: int, code: int, now: float) -> float:
+    """Let a slave end before it was ready, and return when the next one starts."""
+    core.handle(SlaveExited(slave, "it ended", NO_WORDS, 0, code=code), now)
+    while True:
+        core.decide(now)
+        core.check()
+        actions = core.take_actions()
+        assert actions.exit is None
+        if actions.start:
+            assert actions.start == [slave + 1]
+            return now
+        due = core.next_deadline()
+        assert due is not None
+        now = due
+
+
+def test_slaves_that_are_killed_from_outside_are_always_replaced_after_longer_and_longer_pauses() -> None:
+    """An agent gives up only because of slaves that end by themselves. A slave that is ready forgives all."""
+    core = AgentCore(SETTINGS)
+    core.handle(heard(WELCOME), 0.0)
+    core.take_actions()
+    now, pauses = 1.0, []
+    for slave in range(1, 13):
+        started_at = start_of_next(core, slave, -9, now)
+        pauses.append(round(started_at - now, 1))
+        now = started_at
+    assert pauses == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+    core.handle(SlaveHeard(13, messages.SlaveReady(13)), now)
+    core.take_actions()
+    core.handle(SlaveExited(13, "killed", NO_WORDS, 0, code=-9), now)
+    assert core.take_actions().start == [14]
+
+
+def test_an_agent_gives_up_when_its_slaves_get_ready_and_fail_before_a_task() -> None:
+    """A slave algorithm may raise after it has read `mw.sid`. If it ends with 0, it has perhaps waited long enough."""
+    core = AgentCore(SETTINGS)
+    core.handle(heard(WELCOME), 0.0)
+    for slave, code in enumerate((0, 0, 0, 0, 1, 1, 1), start=1):
+        assert core.take_actions().exit is None
+        core.handle(SlaveHeard(slave, messages.SlaveReady(slave)), 0.0)
+        core.handle(SlaveExited(slave, f"exit code {code}", LastWords(stderr="E: no licence"), 0, code=code), 0.0)
+    actions = core.take_actions()
+    assert actions.exit is ExitCode.CANNOT_START
+    why = "3 slaves in a row ended before they could take a task: exit code 1 (E: no licence)"
+    assert to_master(actions)[-1] == messages.Goodbye(why, Cause.START_UP)
+
+
 def dies(core: AgentCore, started: int, cause: str = "killed by signal 9") -> messages.SlaveDied:
     """Let slave 1 end, and return what the master is sent about it."""
     core.take_actions()
@@ -389,8 +436,8 @@ def test_a_slave_that_writes_nonsense_into_its_stream_is_killed(core: AgentCore)
     core.handle(StreamBroken(1, "no message"), 0.0)
     actions = core.take_actions()
     assert actions.kill == [1]
-    assert actions.records == [records.Notice("slave 1 is killed: it wrote nonsense to its agent: no message")]
-    cause = "killed by its agent because it wrote nonsense to its agent: no message"
+    assert actions.records == [records.Notice("slave 1 is killed: what it sent cannot be read: no message")]
+    cause = "killed by its agent because what it sent cannot be read: no message"
     assert dies(core, 1) == messages.SlaveDied(1, 1, Cause.CRASH, cause, NO_WORDS)
 
 
@@ -509,7 +556,7 @@ def test_a_slave_that_sends_an_impossible_message_is_killed(core: AgentCore, mes
     core.handle(slave_heard(message), 0.0)
     actions = core.take_actions()
     assert (actions.kill, actions.to_master) == ([1], [])
-    assert f"nonsense to its agent: {type(message).__name__} at the wrong time" in dies(core, 0).reason
+    assert f"what it sent cannot be read: {type(message).__name__} at the wrong time" in dies(core, 0).reason
 
 
 def test_what_the_agent_sends_keeps_the_bounds_of_messages(core: AgentCore) -> None:

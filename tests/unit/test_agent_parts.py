@@ -362,10 +362,22 @@ def test_slaves_get_definitions_as_they_arrive_and_new_slaves_get_all_that_are_n
 
 def test_a_slave_that_gets_ready_forgives_the_failed_starts_before_it(state: AgentState) -> None:
     starts = Starts(state)
-    assert [starts.failed("x"), starts.failed("x")] == [None, None]
-    starts.succeeded()
-    assert [starts.failed("x"), starts.failed("x")] == [None, None]
-    assert starts.failed("exit code 1") == "3 slaves in a row ended before they could take a task: exit code 1"
+    ready, others = Child(1, SlaveId("slave 1"), 0.0), Child(2, SlaveId("slave 2"), 0.0)
+    assert [starts.failed(others, "x"), starts.failed(others, "x")] == [None, None]
+    starts.succeeded(ready)
+    assert [starts.failed(others, "x"), starts.failed(others, "x")] == [None, None]
+    assert starts.failed(others, "exit code 1") == "3 slaves in a row ended before they could take a task: exit code 1"
+
+
+def test_a_slave_that_was_ready_and_fails_before_its_first_task_forgives_nothing(state: AgentState) -> None:
+    starts = Starts(state)
+    for number in (1, 2):
+        ready = Child(number, SlaveId("slave"), 0.0)
+        starts.succeeded(ready)
+        assert starts.failed(ready, "x") is None
+    ready = Child(3, SlaveId("slave"), 0.0)
+    starts.succeeded(ready)
+    assert starts.failed(ready, "exit code 1") is not None
 
 
 # ---- departure -----------------------------------------------------------------------------------------------------

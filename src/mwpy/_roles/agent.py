@@ -450,10 +450,11 @@ class Agent:
         fault = channel.fault(LAST_WORDS_BYTES)
         ends = outputs[STDOUT].end, outputs[STDERR].end, fault.decode(errors="replace")
         words = LastWords(*ends, process.peak_bytes)
-        reason, started = process.describe_exit(), channel.started
+        reason, started, code = process.describe_exit(), channel.started, process.poll()
         self._processes.forget(slave)
         process.close()
-        end = events.SlaveExited(slave.number, reason, words, started, error_output + fault, process.out_of_memory)
+        how = process.out_of_memory, code
+        end = events.SlaveExited(slave.number, reason, words, started, error_output + fault, *how)
         self._core.handle(end, now)
 
     def close(self) -> None:

@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from mwpy._core.local_agents import LocalAgentCore
 from mwpy._roles.edges import Clock, Process, ProcessStarter
+from mwpy._system import limits
 from mwpy._values.environment import MODULE_PATH
+from mwpy._values.errors import ExitCode
 
 __all__ = ["LocalAgents"]
 
@@ -20,12 +22,17 @@ POLL_S = 0.01
 
 
 class _LocalAgent(Struct, eq=False):
-    """A local agent and its replacements. `process` is None if the last one could not be started."""
+    """A local agent and its replacements."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     core: LocalAgentCore
     process: Process | None = None
+    """None if no one runs now."""
+    start_at: float | None = None
+    """When to start another one, if none runs; None if there will be no other."""
+    why_ended: str = ""
+    """Why there will be no other; empty if the last one has sent the reason to the master."""
 
 
 class LocalAgents:
@@ -75,15 +82,20 @@ class LocalAgents:
 
     def _start(self, agent: _LocalAgent) -> None:
         agent.core.started(self._clock.monotonic(), self._joined())
-        agent.process = self._start_process(agent.command, environment=agent.environment)
+        try:
+            agent.process = self._start_process(agent.command, environment=agent.environment)
+        except OSError as error:
+            limit = limits.named(error)
+            self._replace(agent, None if limit else ExitCode.FAILED, f"cannot be started: {limit or error}")
 
     def look(self) -> None:
         """Replace the agents that have ended, and kill those that hang, if their cores decide so."""
         for agent in self._agents:
             process = agent.process
             if process is None:
-                continue
-            if (code := process.poll()) is not None:
+                if agent.start_at is not None and self._clock.monotonic() >= agent.start_at:
+                    self._start(agent)
+            elif (code := process.poll()) is not None:
                 agent.process = None
                 self._replace(agent, code, process.describe_exit())
             elif agent.core.must_be_killed(self._connected(process.pid), self._clock.monotonic()):
@@ -91,13 +103,18 @@ class LocalAgents:
 
     def _replace(self, agent: _LocalAgent, code: int | None, how: str) -> None:
         verdict = agent.core.ended(code, how, self._clock.monotonic(), self._joined())
+        agent.start_at, agent.why_ended = verdict.start_at, verdict.notice
         if verdict.notice:
             self._notify(verdict.notice)
-        if verdict.start_another:
-            try:
-                self._start(agent)
-            except OSError as error:
-                self._replace(agent, None, f"cannot be started: {error}")
+        if agent.start_at is not None and self._clock.monotonic() >= agent.start_at:
+            self._start(agent)
+
+    @property
+    def why_none(self) -> str | None:
+        """Why no agent will ever run again; empty if the last one has said so; None if one runs or will be started."""
+        if not self._agents or any(each.process is not None or each.start_at is not None for each in self._agents):
+            return None
+        return self._agents[-1].why_ended
 
     @property
     def running(self) -> bool:

@@ -36,7 +36,7 @@ from mwpy._roles.store_watch import StoreWatch
 from mwpy._transport import wire
 from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
-from mwpy._values.errors import ProtocolError, RunDatabaseError
+from mwpy._values.errors import CannotRun, ProtocolError, RunDatabaseError
 from mwpy._values.given import Given
 
 if TYPE_CHECKING:
@@ -235,11 +235,24 @@ class MasterIo:
             core.silence.waits_for_disk = self._store_watch is not None and self._store_watch.look()
             if closing is None and platform.node() not in state.members.excluded:
                 self.local.look()
+                self._look_for_help()
         if closing is None:
             return False
         self._deliver()
         self._end_by = self._end_by or now + closing.grace_s + FAREWELL_S
         return now > self._end_by or not (state.members.agents or self.local.running)
+
+    def _look_for_help(self) -> None:
+        """If somebody waits for tasks, and no slave will ever run them, say why, again and again."""
+        core = self.core
+        why, members = self.local.why_none, core.state.members
+        if why is None or members.agents or members.away or not core.state.settings.only_here:
+            return
+        if core.state.jar.runnable and core.waiting is not Waiting.NOT:
+            why = why or next(reversed(core.absences.losses.departures), "their agent ended")
+            error = CannotRun(f"no slave can start on this machine, and none elsewhere can join: {why}")
+            self.outcomes.put(error)
+            self.executors.fail(error)
 
     def _note(self, happened: Happened, now: float) -> None:
         match happened:

@@ -9,7 +9,7 @@ import signal
 
 from mwpy._values.errors import ExitCode
 
-__all__ = ["REPLACED", "describe_exit", "returncode_of_shell"]
+__all__ = ["REPLACED", "describe_exit", "is_from_outside", "returncode_of_shell"]
 
 REPLACED = "replaced after"
 """How the reason begins for which a slave ended with which nothing was wrong: it had run enough tasks, or had grown."""
@@ -28,6 +28,9 @@ _USUAL_CAUSES = {
 
 _LAST_SIGNAL = 64
 
+_FROM_OUTSIDE = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM}
+"""The signals that another process sends. All others follow from what the process itself did."""
+
 
 def describe_exit(returncode: int, *, cause: str = "") -> str:
     """Describe the end of a process: its exit code, or the signal and what usually sends that signal.
@@ -44,6 +47,11 @@ def describe_exit(returncode: int, *, cause: str = "") -> str:
         return f"killed by signal {-returncode}"
     cause = (cause if number is signal.SIGKILL else "") or _USUAL_CAUSES.get(number, "")
     return f"killed by signal {-returncode} ({number.name})" + (f": {cause}" if cause else "")
+
+
+def is_from_outside(returncode: int | None) -> bool:
+    """Whether a process was ended by another one, and not by what it did itself. None stands for no process."""
+    return returncode is not None and -returncode in _FROM_OUTSIDE
 
 
 def returncode_of_shell(code: int) -> int:

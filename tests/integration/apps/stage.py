@@ -194,12 +194,12 @@ def template_of(agent: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the living child processes of a process."""
+    """Return the living child processes of a process, whichever of its threads has started them."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        children = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
         return []
-    return [int(pid) for pid in children.split()]
+    return [int(child) for text in children for child in text.split()]
 
 
 def name_of(pid: int) -> str:

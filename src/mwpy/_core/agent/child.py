@@ -137,6 +137,8 @@ class Child(Struct, eq=False):
     """When it is killed unless it is ready; None once it is ready or killed."""
     overdue: bool = False
     """Whether it was killed because it was not ready in time, or would never get ready."""
+    starts_failed: int = 0
+    """How many slaves in a row had failed to start when it got ready."""
     is_replaced: bool = False
     """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False

@@ -64,6 +64,7 @@ from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
+from mwpy._values.exits import is_from_outside
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS, LastWords
 
@@ -301,13 +302,19 @@ class AgentCore:
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost, child.allowed)
             self._state.to_master(died)
         if not self.leaving:
-            self._replace(child, was, reason, now)
+            self._replace(child, was, event, reason, now)
         self.departure.exit_if_alone()
 
-    def _replace(self, child: Child, was: ChildState, reason: str, now: float) -> None:
+    def _replace(self, child: Child, was: ChildState, event: SlaveExited, reason: str, now: float) -> None:
         """Start another slave, or give up if too many have failed in a row."""
         has_failed = was is ChildState.STARTING or (not child.is_up and (bool(child.condemned) or child.overdue))
-        why = self._starts.failed(reason) if has_failed else None
+        if was is ChildState.READY and not (event.started or child.former or child.condemned):
+            has_failed = bool(event.code)  # a slave algorithm that ends with 0 may have waited long enough for a task
+        why: str | None = None
+        if has_failed and is_from_outside(event.code) and not (event.out_of_memory or child.killed_because):
+            self._starts.killed(now)
+        elif has_failed:
+            why = self._starts.failed(child, reason, event.words.headline)
         if why is None:
             self._starts.fill(now, child.failed_before + 1 if child.load_failed else 0)
         else:
@@ -320,7 +327,7 @@ class AgentCore:
         """Decide what is due at this moment."""
         self.outage.decide(now)
         self.departure.decide(now)
-        if self.departure.code is not None:
+        if self._starts.goes_on(now) or self.departure.code is not None:
             self._dues.all_changed()
         for child in self._dues.take(now):
             if child.print_at is not None:
@@ -334,7 +341,7 @@ class AgentCore:
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
         first = self._dues.first()
-        dues = self.departure.deadline, self.outage.deadline, None if first == inf else first
+        dues = self.departure.deadline, self._starts.deadline, self.outage.deadline, None if first == inf else first
         return min(known(dues), default=None)
 
     def take_actions(self) -> AgentActions:

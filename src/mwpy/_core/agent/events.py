@@ -219,6 +219,8 @@ class SlaveExited(Struct, frozen=True):
     """The end of its standard error, and the report of its fault handler."""
     out_of_memory: bool = False
     """Whether the kernel killed it because the memory of its control group was used up."""
+    code: int | None = None
+    """Its exit code, or the negative number of the signal that ended it; None if it had no process."""
 
 
 class Recalled(Struct, frozen=True):

@@ -195,7 +195,7 @@ class FormerTasks(Struct, eq=False):
         child.change(ChildEvent.GET_READY)
         child.ready_by = None
         if child.is_ready:
-            self._starts.succeeded()
+            self._starts.succeeded(child)
             if child.former is None:
                 self._state.actions.to_master.append(Outgoing(message, (), received))
             self.settle(child)

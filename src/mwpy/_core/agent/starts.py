@@ -7,6 +7,9 @@ starts is also replaced at the next one.
 
 Some scripts leave something that must not be copied, for example a random number generator. Then the template becomes
 its first slave itself, and all other slaves start as fresh interpreters. They also do so if the template cannot fork.
+
+A slave that another process kills has not failed: the next one may live. But somebody may kill each of them, so the
+starts after that pause for longer and longer.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ from mwpy._values.ids import Buffer, SlaveId
 __all__ = ["Starts"]
 
 FAILED_STARTS_ALLOWED = 3
-"""When this many slaves in a row end before they are ready, the agent gives up."""
+"""When this many slaves in a row end before they start a task, the agent gives up."""
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
+"""How long starts pause after the second slave in a row that was killed from outside. Each further one doubles this."""
 
 ABORT_S = 2.0
 """Seconds that a slave that hangs gets to write where it hangs, before it is killed."""
@@ -39,7 +46,11 @@ class Starts:
         self._last_number = 0
         """Number of the slave that was started last. Numbers are never used twice."""
         self._failed = 0
-        """How many slaves in a row ended before they were ready."""
+        """How many slaves in a row ended by themselves before they started a task."""
+        self._pause_s = 0.0
+        """How long starts pause when the next slave is killed from outside before it started a task."""
+        self.deadline: float | None = None
+        """Until when no slave is started; None if slaves may start."""
         self._definitions: dict[int, tuple[messages.AlgorithmDefinition, Sequence[Buffer]]] = {}
         """The definitions that every new slave gets, by number, each with its payload."""
         self._looked_up: dict[str, None] = {}
@@ -66,6 +77,8 @@ class Starts:
 
     def _start_waiting(self, now: float) -> None:
         """Start the slaves that wait. The template starts one at a time."""
+        if self.deadline is not None:
+            return
         actions = self._state.actions
         for child in self._state.children.values():
             if child.state is ChildState.WAITING and not self._forks:
@@ -185,24 +198,42 @@ class Starts:
             if child.ready_by is not None:
                 child.ready_by += stopped_s
 
-    def succeeded(self) -> None:
-        """A slave is ready."""
-        self._failed = 0
+    def goes_on(self, now: float) -> bool:
+        """Start slaves again if a pause is over. Return whether it is."""
+        if self.deadline is None or now < self.deadline:
+            return False
+        self.deadline = None
+        self._start_waiting(now)
+        return True
 
-    def failed(self, reason: str) -> str | None:
-        """A slave ended before it was ready.
+    def succeeded(self, child: Child) -> None:
+        """A slave is ready. If it fails before its first task, it was not."""
+        child.starts_failed, self._failed, self._pause_s = self._failed, 0, 0.0
+
+    def killed(self, now: float) -> None:
+        """Another process killed a slave before it started a task."""
+        if self._pause_s:
+            self.deadline = now + self._pause_s
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
+
+    def failed(self, child: Child, reason: str, headline: str = "") -> str | None:
+        """A slave ended by itself before it started a task.
+
+        Args:
+            headline: the most useful line of what it wrote; empty if it wrote nothing.
 
         Returns:
             Why the agent must give up; None if it may start another slave.
         """
-        self._failed += 1
+        self._failed = max(self._failed, child.starts_failed) + 1
         if self._failed < FAILED_STARTS_ALLOWED:
             return None
-        return f"{self._failed} slaves in a row ended before they could take a task: {reason}"
+        wrote = f" ({headline})" if headline else ""
+        return f"{self._failed} slaves in a row ended before they could take a task: {reason}{wrote}"
 
     def check(self) -> None:
         """Check that each slave has a number that was given out."""
         children = self._state.children
         assert all(0 < number <= self._last_number for number in children), "a slave has a wrong number"
         waiting = [number for number, child in children.items() if child.state is ChildState.WAITING]
-        assert self._forked or not waiting, f"slaves {waiting} wait for nothing"
+        assert self._forked or self.deadline is not None or not waiting, f"slaves {waiting} wait for nothing"

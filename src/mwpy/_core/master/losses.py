@@ -69,7 +69,7 @@ class Losses(Struct, eq=False):
     hosts: Hosts
     verification: Verification
     departures: dict[str, int] = field(default_factory=dict)
-    """Why agents left, and how many left for each reason."""
+    """Why agents left, and how many left for each reason; the last reason last."""
     _silent: dict[str, _Silent] = field(default_factory=dict)
     """The last agents from which nothing was heard, and their slaves."""
 
@@ -146,7 +146,7 @@ class Losses(Struct, eq=False):
             self._count_departure(reason)
 
     def _count_departure(self, reason: str) -> None:
-        times = self.departures.get(reason, 0) + 1
+        times = self.departures.pop(reason, 0) + 1  # so the last one stays the last
         if len(self.departures) == REASONS_KEPT and times == 1:
             del self.departures[min(self.departures, key=self.departures.__getitem__)]
         self.departures[reason] = times
