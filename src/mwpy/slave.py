@@ -22,6 +22,7 @@ from mwpy._roles.unsendable import ResultNotPicklable, ResultTooLarge
 from mwpy._system import script
 from mwpy._system.forks import die_with_parent
 from mwpy._system.loaded_script import LoadedScript
+from mwpy._system.modules import take_module_path
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import reseed
 from mwpy._system.signals import handle_here
@@ -186,7 +187,7 @@ def _restore_module_path() -> None:
     """Give programs that tasks start the module path of the user, and not that of this interpreter."""
     own = os.environ.pop(OWN_MODULE_PATH, None)
     if own is not None:  # an interpreter may ignore the environment, and has the working directory in its path
-        sys.path[:] = os.environ[MODULE_PATH].split(os.pathsep)
+        take_module_path(os.environ[MODULE_PATH])
     if own:
         os.environ[MODULE_PATH] = own
     elif own is not None:

@@ -36,6 +36,22 @@ def test_programs_of_tasks_get_the_module_path_of_the_user(stage: Stage) -> None
     assert run(stage, text) == "True\n"
 
 
+def test_slaves_find_modules_in_a_folder_with_a_colon_in_its_name(stage: Stage) -> None:
+    """Such a path cannot be in PYTHONPATH. What is no text in `sys.path` is passed over, as Python does."""
+    folder = stage.folder / "run 12:30"
+    folder.mkdir()
+    (folder / "helper.py").write_text("def double(x): return 2 * x\n")
+    text = """
+        import sys, mwpy, pathlib
+        sys.path += [pathlib.Path("nowhere"), "run 12:30"]
+        import helper
+        mw = mwpy.local_master(slaves=1)
+        print(list(mw.map(helper.double, [4])), next(mw.map(lambda x: helper.double(x), [5])))
+        mw.close()
+    """
+    assert run(stage, text) == "[8] 10\n"
+
+
 @pytest.mark.parametrize("way", ["fork", "spawn"])
 def test_what_tasks_leave_in_open_files_is_written_at_the_end(stage: Stage, way: str) -> None:
     text = """

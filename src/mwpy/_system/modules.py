@@ -14,9 +14,12 @@ from msgspec import Struct, field
 
 from mwpy._values.installed import is_installed
 
-__all__ = ["UserModules", "is_interactive", "is_of_user", "module_path", "stamp_of"]
+__all__ = ["UserModules", "is_interactive", "is_of_user", "module_path", "stamp_of", "take_module_path"]
 
 OWN = ("__main__", "mwpy")
+
+SEPARATOR_INSIDE = "\x1f"
+"""Stands for the separator of paths inside of one of them. In the environment, such a path would be two."""
 
 ROUNDING_S = 1e-3
 """IPython has times of files as floating-point numbers."""
@@ -28,8 +31,14 @@ def is_interactive() -> bool:
 
 
 def module_path() -> str:
-    """Where this process finds modules, for the environment of its slaves."""
-    return os.pathsep.join([entry or os.getcwd() for entry in sys.path])
+    """Where this process finds modules, for the environment of its slaves. Python looks only at texts."""
+    entries = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    return os.pathsep.join([entry.replace(os.pathsep, SEPARATOR_INSIDE) for entry in entries])
+
+
+def take_module_path(text: str) -> None:
+    """Let this process find modules where another one does, whose `module_path` this is."""
+    sys.path[:] = [entry.replace(SEPARATOR_INSIDE, os.pathsep) for entry in text.split(os.pathsep)]
 
 
 def is_of_user(name: str, module: object) -> bool:

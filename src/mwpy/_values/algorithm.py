@@ -282,7 +282,7 @@ def _algorithm_beside(function: Callable[..., Any]) -> Algorithm:
     return Algorithm(function)
 
 
-def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
+def task(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
     """Make a task call of any function, whether it is marked as a task algorithm or not.
 
     Args:
@@ -291,5 +291,7 @@ def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCal
     Examples:
         >>> task(max, 3, 4).args
         (3, 4)
+        >>> task(dict, function=1).kwargs
+        {'function': 1}
     """
     return TaskCall(algorithm_of(function), args, kwargs)
