@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run this process in the role that its command line gives it.
 
     Args:
-        argv: the arguments without the program's name; None for those of the process.
+        argv: the arguments without the program's name; None for those of the process. Then `sys.argv` has only the
+            script's own arguments while the algorithms run, so that `argparse` needs no arguments.
 
     Returns:
         The exit code, 0 to 255: the value that the master algorithm returned, or the code of an error (see the
@@ -91,8 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     REGISTRY.enter("mwpy.main()")
     if caller.f_globals.get("__name__") == "__mp_main__":
         raise refusal("mwpy.main()", IN_AN_IMPORT)
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    code = report_errors(lambda: _run(arguments))
+    before = sys.argv[1:]
+    arguments = list(before if argv is None else argv)
+    try:
+        code = report_errors(lambda: _run(arguments, has_own=argv is None))
+    finally:
+        sys.argv[1:] = before
     if code and script.discards_result(caller):
         sys.exit(code)
     return code
@@ -117,11 +122,17 @@ def report_errors(run: Callable[[], int]) -> int:
             script.is_unread()
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], has_own: bool) -> int:
+    """Run this process in its role.
+
+    Args:
+        has_own: whether the arguments are those of the process.
+    """
     options, rest = parse(arguments, os.environ)
     if SLAVE_VARIABLE in os.environ:
         from mwpy import slave
 
+        sys.argv[1:] = rest if has_own else sys.argv[1:]
         sys.exit(report_errors(lambda: slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)))
     if options.help:
         print(help_text(sys.argv[0]))
@@ -131,7 +142,7 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.OK
     if options.role is Role.SLAVE:
         sys.exit(report_errors(lambda: _run_agent_of_script(options)))
-    return _run_master(options, rest)
+    return _run_master(options, rest, has_own)
 
 
 def _run_agent_of_script(options: Options) -> int:
@@ -181,7 +192,7 @@ def _forked(run: Callable[[Options], int]) -> Callable[[], int]:
     return lambda: report_errors(lambda: run(parse([], os.environ)[0]))
 
 
-def _run_master(options: Options, rest: list[str]) -> int:
+def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
     algorithm, found = REGISTRY.master(), vars(sys.modules[MAIN]).copy()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handle_here(signal.SIGTERM, signal.default_int_handler)
@@ -197,6 +208,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
         master = Master(computation.access, Codec(found), for_all=options.policies)
         if options.progress:
             master.progress()
+        sys.argv[1:] = rest if has_own else sys.argv[1:]
         returned = algorithm(master, rest)
         computation.end_executors(give_up=False)
         has_returned = True

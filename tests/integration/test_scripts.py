@@ -199,3 +199,24 @@ def test_a_plain_script_runs_in_a_debugger(stage: Stage) -> None:
     line = [sys.executable, "-m", "pdb", "-c", "continue", "-c", "quit", "script.py"]
     assert stage.start("", program=line).end() == 0
     assert (stage.folder / "seen").read_text() == "[False]\n"
+
+
+@pytest.mark.parametrize("slaves", ["0", "1"])
+def test_argparse_sees_only_the_arguments_of_the_script(stage: Stage, slaves: str) -> None:
+    """In the master algorithm and in tasks. After `mwpy.main`, the command line is what it was."""
+    text = """
+        import argparse, sys, mwpy
+        def scale():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--scale", type=int)
+            return parser.parse_args().scale
+        @mwpy.master_algorithm
+        def master(mw, argv):
+            print(scale(), *mw.map(lambda _: scale(), [0]))
+            return 0
+        if __name__ == "__main__":
+            mwpy.main()
+            print(sys.argv[1:])
+    """
+    expected = f"3 3\n{['--mw-local', slaves, '--scale', '3']}\n"
+    assert run(stage, text, "--mw-local", slaves, "--scale", 3) == expected
