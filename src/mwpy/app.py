@@ -25,7 +25,7 @@ from mwpy._values.environment import AGENT, AGENT_VARIABLE, MASTER_VARIABLE, SLA
 from mwpy._values.errors import CannotRun, ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
 from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.options import Options, Role, help_text, job_end, parse
-from mwpy._values.policy import Policies, TaskPolicy, check_seconds
+from mwpy._values.policy import Policies, check_keywords, check_seconds
 
 if TYPE_CHECKING:
     from mwpy._roles.computation import Computation
@@ -357,7 +357,7 @@ def local_master(
     REGISTRY.enter("mwpy.local_master()")
     if script.is_imported_by_multiprocessing():
         raise refusal("mwpy.local_master()", IN_AN_IMPORT)
-    TaskPolicy.of(**policy)
+    check_keywords("mwpy.local_master()", ("slaves", *(local_master.__kwdefaults__ or ())), policy)
     options = Options.of(
         slave_max_tasks=slave_max_tasks,
         slave_max_memory=slave_max_memory,

@@ -168,7 +168,13 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         for part in (*(each for each in older if each.exists()), path):
             with part.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                yield from lines
+                for number, line in enumerate(lines):
+                    if not number and " [A] " not in line:
+                        raise UsageError(
+                            f"{part} is not an audit file: a computation writes one when it is given "
+                            f"--mw-audit-file FILE (the run database does not have the last output of slaves)"
+                        )
+                    yield line
     except OSError as error:
         start = "a computation writes one when it is given --mw-audit-file FILE"
         raise UsageError(

@@ -33,7 +33,7 @@ from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
 from mwpy._values.errors import UsageError
 from mwpy._values.initialized import Initialized
 from mwpy._values.options import Options
-from mwpy._values.policy import Policies, TaskPolicy
+from mwpy._values.policy import Policies, TaskPolicy, check_keywords
 
 __all__ = ["Executor", "Future"]
 
@@ -120,7 +120,7 @@ class Executor(concurrent.futures.Executor):
         if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
-        _check(policy)
+        _check(policy, ("slaves", *(Executor.__init__.__kwdefaults__ or ())))
         options = Options.of(
             slave_max_tasks=slave_max_tasks,
             slave_max_memory=slave_max_memory,
@@ -286,8 +286,11 @@ def executor_of_master(
     return executor
 
 
-def _check(policy: Policies) -> None:
+def _check(policy: Policies, own: Sequence[str] = ()) -> None:
     """Check the policies of an executor.
+
+    Args:
+        own: the other keywords, if the caller has called `mwpy.Executor`.
 
     Raises:
         UsageError: one is unknown or wrong, or an argument of another executor; the caller's fault.
@@ -295,7 +298,10 @@ def _check(policy: Policies) -> None:
     for name, instead in OF_POOLS.items():
         if name in policy:
             raise UsageError(f"{name!r} is no argument of an executor of mwpy: give {instead}")
-    TaskPolicy.of(**policy)
+    if own:
+        check_keywords("mwpy.Executor()", own, policy)
+    else:
+        TaskPolicy.of(**policy)
 
 
 def _overseer(path: Path, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:

@@ -35,6 +35,17 @@ def agent_of(_: object = None) -> int:
     return os.getppid()
 
 
+def test_a_master_as_executor_is_refused_with_what_to_give() -> None:
+    with mwpy.local_master(slaves=1) as mw:
+        with (
+            pytest.raises(mwpy.UsageError, match=r"got a LocalMaster as executor: give executor=mw.executor\(\)"),
+            joblib.parallel_config(backend="mwpy", executor=mw),
+        ):
+            pass
+        with mw.executor() as of_master, joblib.parallel_config(backend="mwpy", executor=of_master):
+            assert joblib.Parallel()(delayed(abs)(number) for number in (-1, -2)) == [1, 2]
+
+
 def fail_or_sleep(fails: bool) -> None:
     if fails:
         raise ZeroDivisionError("this task fails")

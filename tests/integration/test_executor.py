@@ -312,7 +312,7 @@ def test_wrong_arguments_are_refused() -> None:
         mwpy.Executor(resource_file="executor.rsc", system="pbs")
     with pytest.raises(mwpy.UsageError, match="max_jobs=0"):
         mwpy.Executor(resource_file="executor.rsc", max_jobs=0)
-    with pytest.raises(mwpy.UsageError, match="unknown task policy"):
+    with pytest.raises(mwpy.UsageError, match="has no argument 'retri': write retry"):
         mwpy.Executor(slaves=1, retri=False)  # type: ignore[call-arg]
     for name, instead in (("max_workers", "slaves=N"), ("max_tasks_per_child", "slave_max_tasks=N")):
         with pytest.raises(mwpy.UsageError, match=f"'{name}' is no argument of an executor of mwpy: give {instead}"):

@@ -127,6 +127,14 @@ def hold(size: int, folder: str) -> int:
     return len(kept) + len(folder)
 
 
+def test_a_killed_task_has_run_as_long_as_its_limit() -> None:
+    with mwpy.local_master(slaves=1) as mw:
+        [result] = mw.map_results(time.sleep, [60], seconds_max=0.5, attempts_max=1)
+        [longest] = re.findall(r"sleep .* 0.5 s +- +([\d.]+) s", mw.summary())
+    assert 0.5 <= result.compute_seconds < 60
+    assert float(longest) == pytest.approx(result.compute_seconds, abs=0.001)
+
+
 def fill(mebibytes: int) -> int:
     return len(bytearray(mebibytes << 20)) >> 20
 

@@ -40,6 +40,17 @@ def mw() -> Iterator[mwpy.Master]:
         yield mw
 
 
+def test_a_call_that_other_libraries_allow_says_what_to_write_here(mw: mwpy.Master) -> None:
+    with pytest.raises(mwpy.UsageError, match=r"argument 3 of the map is 2, .* itertools.repeat\(2\) .* chunksize="):
+        mw.map(abs, [1], 2)  # type: ignore[call-overload]
+    for name in ("slave", "workers"):
+        with pytest.raises(mwpy.UsageError, match=rf"mwpy.local_master\(\) has no argument '{name}': write slaves"):
+            mwpy.local_master(**{name: 2})  # type: ignore[arg-type]
+    [nested] = mw.map_results(lambda _: mwpy.local_master(), [1])
+    with pytest.raises(mwpy.TaskFailed, match="A task that needs more tasks returns to the master what to submit next"):
+        nested.value  # noqa: B018
+
+
 def test_a_map_over_an_endless_iterable_reads_a_bounded_number_of_items_ahead(mw: mwpy.Master) -> None:
     """A map can be left at any time. Its results do not reach the next map, and its tasks end."""
     pulled = itertools.count()

@@ -92,6 +92,16 @@ def test_an_audit_file_without_deaths_is_reported(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == f"mwpy: no slave died, according to {tmp_path / 'x.audit'}\n"
 
 
+@pytest.mark.parametrize("content", [b"SQLite format 3\0 and more", b"a text"])
+def test_another_file_than_an_audit_file_is_an_error(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(content)
+    assert cli.main(["logs", str(path)]) == 2
+    assert f"{path} is not an audit file: a computation writes one" in capsys.readouterr().err
+
+
 def test_scripts_read_the_totals_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is a list with one object for each algorithm on each host. Other output is no JSON."""
     audit = AuditFile(tmp_path / "x.audit")

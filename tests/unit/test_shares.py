@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import pickle
 import weakref
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,6 +223,12 @@ def test_a_handle_says_that_only_a_task_gets_the_object() -> None:
         wrong.sum()  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="has a meaning only in the arguments of a task"):
         pickle.dumps(wrong)
+
+
+@pytest.mark.parametrize("use", [len, list, bool, np.asarray, lambda shared: shared[0], lambda shared: shared + 1])
+def test_a_handle_that_is_used_as_its_object_says_what_to_do(use: Callable[[Any], object]) -> None:
+    with pytest.raises(UsageError, match="is not the object itself: pass the handle to a task"):
+        use(handle())
 
 
 def test_an_object_that_cannot_be_pickled_cannot_be_shared() -> None:

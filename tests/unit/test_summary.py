@@ -37,7 +37,7 @@ def test_a_summary_shows_tasks_failures_losses_and_how_long_slaves_waited(io: Ma
         "mwpy: summary",
         "algorithm host tasks failed seconds longest lost lost s",
         "max node1 5 3 6.5 3.000 0 0.0",
-        "min node1 0 0 0.0 0.000 1 1.0",
+        "min node1 0 0 0.0 1.000 1 1.0",
         "failures of max on node1: 2 ValueError, 1 KeyError",
         "lost attempts of min on node1: 1 crash",
         "1 task without a result, because they are unrunnable or could not be sent",

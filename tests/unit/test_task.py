@@ -17,7 +17,7 @@ from mwpy._values.failures import Failure
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import FAILURE, Pickled, encode
-from mwpy._values.policy import Limits, TaskPolicy
+from mwpy._values.policy import Limits, TaskPolicy, check_keywords
 from mwpy._values.seeds import seed_at
 from mwpy._values.stored import StoredAt
 from mwpy._values.stretch import Stretch
@@ -195,6 +195,16 @@ def test_an_unknown_policy_is_named() -> None:
     assert TaskPolicy.of(retry=False) == TaskPolicy(retry=False)
     with pytest.raises(UsageError, match="unknown task policy 'retries'"):
         TaskPolicy.of(retries=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("slave", "write slaves"), ("workers", "write slaves"), ("xyz", "its arguments are")],
+)
+def test_a_misspelt_keyword_of_a_call_is_named_with_what_may_be_meant(name: str, remedy: str) -> None:
+    check_keywords("f()", ["slaves"], {"retry": True})
+    with pytest.raises(UsageError, match=rf"f\(\) has no argument '{name}': {remedy}"):
+        check_keywords("f()", ["slaves"], {"retry": True, name: 2})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("value", [0, -1, 0.5, "3", None])

@@ -42,8 +42,8 @@ def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) ->
     kept.check()
     kept.state_all()
     assert stated(books) == [
-        records.Total("max", "node1", 3, 1, 2.75, 2.0, {"crash": 3}, 3.5),
-        records.Total("min", "node2", 0, 0, 0.0, 0.0, {"time limit": 1}, 1.0),
+        records.Total("max", "node1", 3, 1, 2.75, 3.0, {"crash": 3}, 3.5),
+        records.Total("min", "node2", 0, 0, 0.0, 1.0, {"time limit": 1}, 1.0),
     ]
 
 

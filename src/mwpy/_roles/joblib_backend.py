@@ -107,14 +107,17 @@ class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no t
         nesting_level: int | None = None,
         inner_max_num_threads: int | None = None,
         *,
-        executor: Executor | None = None,
+        executor: Any = None,
         **options: Any,
     ) -> None:
         super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
         if executor is not None and options:
             raise UsageError(f"the backend mwpy got executor and {', '.join(options)}: give only one of both")
+        if executor is not None and not isinstance(executor, Executor):
+            remedy = "mw.executor()" if hasattr(executor, "executor") else "mwpy.Executor(...)"
+            raise UsageError(f"the backend mwpy got a {type(executor).__name__} as executor: give executor={remedy}")
         self._options = options
-        self._given = executor
+        self._given: Executor | None = executor
         self._batches: Batches | None = None
         self._n_jobs = 1
         self._sizes = PortionSizes()

@@ -162,10 +162,16 @@ def items_of(
     """Return the items of a map over iterables.
 
     Raises:
-        UsageError: there is no iterable; the caller's fault.
+        UsageError: there is no iterable, or one is none; the caller's fault.
     """
     if not iterables:
         raise UsageError("a map needs at least one iterable: mw.map(f, items)")
+    for place, each in enumerate(iterables, 2):
+        if not (hasattr(each, "__iter__") or hasattr(each, "__getitem__")):
+            raise UsageError(
+                f"argument {place} of the map is {each!r}, not an iterable: write itertools.repeat({each!r}) "
+                f"for an argument that is the same for all items, and chunksize=... for the size of chunks"
+            )
     alone = len(iterables) == 1
     items = iter(iterables[0]) if alone else zip(*iterables, strict=False)
     rows: Callable[[Sequence[Any]], Iterable[tuple[Any, ...]]] = zip if alone else iter

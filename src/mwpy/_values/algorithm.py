@@ -182,7 +182,8 @@ class Registry(Struct):
             UsageError: this process is a slave, so the call is inside a task or in a module that a task imports.
         """
         if self.is_slave:
-            raise refusal(name, "in a slave, where it would start another computation")
+            error = refusal(name, "in a slave, where it would start another computation")
+            raise UsageError(f"{error}. A task that needs more tasks returns to the master what to submit next")
         self.used = True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil, floor, log10
 from operator import index
 from typing import Any, SupportsIndex, TypedDict, Unpack
@@ -21,6 +21,7 @@ __all__ = [
     "Limits",
     "Policies",
     "TaskPolicy",
+    "check_keywords",
     "check_seconds",
     "check_sid",
     "condition_in",
@@ -31,6 +32,9 @@ Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
 
 MAX_BYTES = 10**15
 """The largest limit of memory, in bytes."""
+
+SLAVES_ELSEWHERE = "workers", "max_workers", "num_workers", "n_workers", "n_jobs", "processes", "cores", "cpus"
+"""What other libraries call the number of slaves."""
 
 SEED_BITS = 2048
 """How many bits a seed may have. Python always converts such a number to text, whatever its limit is."""
@@ -162,6 +166,29 @@ class TaskPolicy(Struct, frozen=True):
                 "leave one of them out"
             )
         return cls(seeded=seeded, retries_errors=retries, **checked)
+
+
+def check_keywords(call: str, own: Iterable[str], further: Policies) -> None:
+    """Check that the further keywords of a call are policies, and their values.
+
+    Args:
+        call: the call, for the error message.
+        own: the keywords that the call has besides policies.
+        further: the keywords to check.
+
+    Raises:
+        UsageError: one is no policy, and the message says which keyword may be meant, or a value is wrong; the
+            caller's fault.
+    """
+    known = [*own, *_CHECKS]
+    for name in further:
+        if name not in _CHECKS:
+            from difflib import get_close_matches
+
+            meant = ["slaves"] if name in SLAVES_ELSEWHERE else get_close_matches(name, known, 1)
+            remedy = f"write {meant[0]}" if meant else f"its arguments are {', '.join(known)}"
+            raise UsageError(f"{call} has no argument {name!r}: {remedy}")
+    TaskPolicy.of(**further)
 
 
 def check_sid(name: str, value: object) -> object:

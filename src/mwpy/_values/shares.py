@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, field
 
+from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 from mwpy._values.references import Reference, ReferringBuffers
 from mwpy._values.share_messages import Share
@@ -92,6 +93,14 @@ class Shared(Reference):
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{self!r} has no attribute {name!r}: only a task gets the object itself")
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UsageError(
+            f"{self!r} is not the object itself: pass the handle to a task, or use the object that you shared"
+        )
+
+    __len__ = __iter__ = __getitem__ = __setitem__ = __contains__ = __call__ = __array__ = _refuse
+    __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __lt__ = __gt__ = _refuse
 
     def __repr__(self) -> str:
         return f"<handle of a shared object of {self.shared.share.size} bytes>"

@@ -343,13 +343,14 @@ class UnrunnableTask(Struct, eq=False):
     _payload: Buffer
     _buffers: Sequence[Buffer]
     _origin: Origin
+    _seconds: float = 0.0
 
     def result(self) -> Result[Any]:
         """Return the failed result that says the same; its error is a `TaskUnrunnable`."""
         failure = TaskUnrunnable(
             self.algorithm, self._origin.sid, "TaskUnrunnable", self.reason, story_of(self.deaths), self.deaths
         )
-        return Result(self.task_id, self._origin, self.tag, 0.0, True, _value=failure)
+        return Result(self.task_id, self._origin, self.tag, self._seconds, True, _value=failure)
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

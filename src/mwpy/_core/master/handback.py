@@ -96,21 +96,33 @@ class HandBack(Struct, eq=False):
         held: bool,
         host: str | None = None,
         charges: tuple[Charge, ...] = (),
+        seconds: float = 0.0,
     ) -> None:
         """Make tasks unrunnable: tasks that a slave held, or the first tasks that wait for this slave.
 
         Args:
             host: the machine of the slave, if it held the tasks.
+            seconds: how long they ran at most.
         """
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
             if not span.runs_again:
-                self._give_back(span, Origin(span.algorithm.name, sid, host, span.sent, self.state.wall), reason)
+                origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
+                self._give_back(span, origin, reason, seconds)
 
-    def _give_back(self, span: Span, origin: Origin, reason: str) -> None:
+    def _give_back(self, span: Span, origin: Origin, reason: str, seconds: float = 0.0) -> None:
         buffers = span.buffers or repeat(())
         self.state.actions.unrunnable.extend(
             UnrunnableTask(
-                TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own, origin
+                TaskId(number),
+                span.algorithm.name,
+                span.policy.sid,
+                tag,
+                reason,
+                span.deaths,
+                payload,
+                own,
+                origin,
+                seconds,
             )
             for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
         )

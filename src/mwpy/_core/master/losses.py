@@ -183,10 +183,13 @@ class Losses(Struct, eq=False):
         Returns:
             The tasks that are pending again.
         """
+        seconds = 0.0
         for number, span in enumerate(held):  # the slave ran the first one at most
             since = slave.last_heard if span.left_now is None else max(slave.last_heard, slave.last_left)
             ran_s = 0.0 if number else self.state.now - since
             self.totals.lost(span, slave.agent.host, loss.cause, span.count, ran_s)
+            if loss.is_charged:
+                seconds = max(seconds, ran_s)
             if loss.cause is Cause.OUT_OF_MEMORY:
                 self.totals.measured(span.algorithm.name, slave.agent.host, words.peak_bytes)
             if loss.is_charged:
@@ -207,7 +210,9 @@ class Losses(Struct, eq=False):
                 again.append(span)
         returned = self._return(slave, again, what, (loss,))
         for why, tasks in ended.items():
-            self.handback.give_up(slave.sid, tasks, why, held=True, host=slave.agent.host, charges=(loss,))
+            self.handback.give_up(
+                slave.sid, tasks, why, held=True, host=slave.agent.host, charges=(loss,), seconds=seconds
+            )
         return returned
 
     def _without_cancelled(self, slave: ConnectedSlave, held: Sequence[Span]) -> list[Span]:

@@ -107,6 +107,8 @@ class Totals(Struct, eq=False):
         row.asked(span.policy)
         row.lost[cause] = row.lost.get(cause, 0) + attempts
         row.lost_s += seconds
+        if cause.is_charged:
+            row.longest_s = max(row.longest_s, seconds)
 
     def explained(self, algorithm: str, host: str, attempts: int, cause: Cause) -> None:
         """Correct the cause of lost attempts for which the network was blamed."""
