@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -383,6 +384,7 @@ os.kill(os.getpid(), 9)
 """
 AGENT = """
 import sys
+import tempfile
 from mwpy._transport.local_link import LocalAgentLink
 from mwpy._values.environment import MasterStream
 link, fates = LocalAgentLink(MasterStream.from_json(sys.argv[1]), 3000.0), []
@@ -403,3 +405,13 @@ def test_the_death_of_a_master_is_noticed_although_a_fork_has_its_end_of_the_str
         os.kill(copy, signal.SIGKILL)
         run.wait()
         run.stdout.close()
+
+
+@pytest.mark.parametrize("make", [NoNetwork, lambda: listening()])
+def test_a_bell_that_is_rung_after_the_end_writes_into_no_other_file(make: Callable[[], Network]) -> None:
+    """The computation may end while another thread is about to wake it."""
+    network = make()
+    network.close(0.0)
+    with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
+        network.wake()
+        assert [file.seek(0, os.SEEK_END) for file in (first, second)] == [0, 0]

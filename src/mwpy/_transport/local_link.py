@@ -82,11 +82,13 @@ class NoNetwork:
     def __init__(self) -> None:
         self.ready: Sequence[int] = ()
         """The watched descriptors that were ready at the end of the last `poll`."""
-        self._bell_out, self._bell_in = os.pipe()
-        os.set_blocking(self._bell_out, False)
-        os.set_blocking(self._bell_in, False)
+        self._bell_out, self._bell_in = socket.socketpair()
+        """Sockets, because a thread may ring when they are closed: the number of a pipe could be another file then."""
+        self._bell_out.setblocking(False)
+        self._bell_in.setblocking(False)
+        self._rung = self._bell_out.fileno()
         self._poll = select.poll()
-        self.watch(self._bell_out)
+        self.watch(self._rung)
 
     def watch(self, fd: int, writable: bool = False) -> None:
         """Wait for a file descriptor, too."""
@@ -99,16 +101,16 @@ class NoNetwork:
     def poll(self, timeout_s: float, now: float) -> list[Happened]:  # noqa: ARG002  # a network needs the time
         """Wait until a descriptor is ready."""
         self.ready = [fd for fd, _ in self._poll.poll(milliseconds(timeout_s))]
-        if self._bell_out in self.ready:
-            os.read(self._bell_out, 4096)
+        if self._rung in self.ready:
+            self._bell_out.recv(4096)
         return []
 
     def wake(self) -> None:
         """End the wait in `poll`. Any thread may call this."""
         try:
-            os.write(self._bell_in, b"!")
-        except BlockingIOError:
-            pass  # the pipe is full, so `poll` will not wait
+            self._bell_in.send(b"!")
+        except OSError:
+            pass  # it is full, so `poll` will not wait; or this is closed, and nothing waits
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Do nothing: the peer is gone."""
@@ -121,8 +123,8 @@ class NoNetwork:
 
     def close(self, linger_s: float) -> None:  # noqa: ARG002  # nothing waits to be sent
         """Close the descriptors."""
-        os.close(self._bell_in)
-        os.close(self._bell_out)
+        self._bell_in.close()
+        self._bell_out.close()
 
 
 class LocalMasterLink:

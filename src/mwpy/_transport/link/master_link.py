@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -109,16 +109,17 @@ class MasterLink:
         self._passages: dict[bytes, Passage] = {}
         """The passages to the peers on this host."""
         self._most_passages = sys.maxsize
-        self._bell_out, self._bell_in = os.pipe()
-        os.set_blocking(self._bell_out, False)
-        os.set_blocking(self._bell_in, False)
+        self._bell_out, self._bell_in = socket.socketpair()  # as in `NoNetwork`
+        self._bell_out.setblocking(False)
+        self._bell_in.setblocking(False)
+        self._rung = self._bell_out.fileno()
         self.asleep = False
         """Whether it waits in `poll`, or is about to. Another thread that has something for it must call `wake`."""
         self.ready: Sequence[int] = ()
         """The descriptors of `watch` that were ready at the end of the last `poll`."""
         self._watched: dict[int, None] = {}
         self._poller = zmq.Poller()
-        for readable in (self._router, self._door.requests, self._monitor, self._bell_out):
+        for readable in (self._router, self._door.requests, self._monitor, self._rung):
             self._poller.register(readable, zmq.POLLIN)
         self.port = self._bind(host, port)
 
@@ -152,9 +153,9 @@ class MasterLink:
         """End the wait in `poll`. Any thread may call this."""
         self.asleep = False
         try:
-            os.write(self._bell_in, b"!")
-        except BlockingIOError:
-            pass  # the pipe is full, so `poll` will not wait
+            self._bell_in.send(b"!")
+        except OSError:
+            pass  # it is full, so `poll` will not wait; or this is closed, and nothing waits
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:
         """Wait for something to happen, and return what happened.
@@ -172,8 +173,8 @@ class MasterLink:
         self.asleep = False
         happened: list[Happened] = []
         self.ready = [fd for fd in self._watched if fd in ready]
-        if self._bell_out in ready:
-            os.read(self._bell_out, 4096)
+        if self._rung in ready:
+            self._bell_out.recv(4096)
         if self._monitor in ready or door.requests in ready:
             seen, ended = door.read()
             happened += seen
@@ -305,5 +306,5 @@ class MasterLink:
             passage.close()
         self._door.close()
         self._context.term()
-        os.close(self._bell_in)
-        os.close(self._bell_out)
+        self._bell_in.close()
+        self._bell_out.close()
