@@ -94,6 +94,9 @@ def test_a_group_names_the_objects_that_its_tasks_need_each_once(core: MasterCor
     finish(core, 1)
     submit(core, 2)
     assert shares_of(core) == []
+    finish(core, 2)
+    submit(core, 3, second)
+    assert shares_of(core) == ["second"]
 
 
 def test_a_task_needs_what_its_function_has_captured(core: MasterCore) -> None:
