@@ -48,6 +48,9 @@ class FakeBatch:
         assert (launch, count) == (LAUNCH, 1)
         return ["1"]
 
+    def free_places(self, slaves: int) -> None:
+        pass
+
     def jobs(self) -> list[Job]:
         if not self.states:
             return [Job("2", "other", JobState.RUNNING)]

@@ -44,6 +44,7 @@ class Desk:
         self.needs: dict[str, Need | str] = {}
         self.outcomes: dict[str, Outcome] = {}
         self.asked: list[str] = []
+        self.free_places: int | None = None
 
     def watch(self, mark: str = "a", *, priority: int = 0, slaves_per_job: int = 1, **need: object) -> None:
         self.core.watch(WatchedComputation(mark, mark.upper(), priority, slaves_per_job))
@@ -78,7 +79,9 @@ class Desk:
         self.now += after_s
         for mark, need in self.needs.items():
             self.core.handle(FileRead(mark, need) if isinstance(need, Need) else FileUnread(mark, need), self.now)
-        self.core.handle(Listed(list(self.jobs.values())) if listed else NotListed("it is down"), self.now)
+        self.core.handle(
+            Listed(list(self.jobs.values()), self.free_places) if listed else NotListed("it is down"), self.now
+        )
         decided = OverseerActions()
         while True:
             self.core.decide(self.now)
@@ -184,6 +187,27 @@ def test_an_evicted_job_that_its_master_has_not_missed_yet_is_left_alone() -> No
     desk.watch(slaves_needed=1, connected={"1.0": 1})
     desk.job("1.0", QUEUED)
     assert (desk.look().remove, desk.core.computations["a"].coming) == ([], 0)
+
+
+def test_a_batch_system_without_a_queue_gets_only_jobs_that_have_a_place(desk: Desk) -> None:
+    """Computations share the free places. Jobs that fail do not lead to jobs during the pause."""
+    desk.free_places = 3
+    desk.watch("a", slaves_needed=9)
+    desk.watch("b", slaves_needed=1)
+    actions = desk.look()
+    assert [(each.mark, each.count) for each in actions.submit] == [("a", 2), ("b", 1)]
+    assert "A: 6 more jobs would be useful, but all hosts are full, or --max allows only 1000" in said(actions)
+    desk.submitted("1", "2")
+    desk.submitted("3", mark="b")
+    desk.free_places = 0
+    assert not desk.look().submit
+    desk.free_places = 2
+    for job_id in ("1", "2"):
+        desk.gone(job_id, outcome=DIED)
+    assert count(desk.look()) == 2
+    desk.submitted("4", "5")
+    desk.gone("4", "5", outcome=DIED)
+    assert count(desk.look()) == 0
 
 
 def test_the_limit_per_minute_is_kept() -> None:
@@ -527,6 +551,13 @@ def test_three_jobs_that_fail_at_their_start_pause_the_submissions(desk: Desk) -
     assert "nothing is submitted for 120 s" in said(desk.look())
 
 
+def test_a_python_without_mwpy_is_named_as_the_cause(desk: Desk) -> None:
+    desk.watch(slaves_needed=4)
+    outcome = Outcome.of_process(1, 0.1, "/usr/bin/python3: No module named mwpy")
+    text = said(failing(desk, "1", outcome=outcome))
+    assert "exit code 1 (the Python that the job uses has no mwpy: install it there, or name another Python" in text
+
+
 def test_a_tried_job_that_runs_well_ends_the_pause(desk: Desk) -> None:
     desk.watch(slaves_needed=4)
     failing(desk, "1.0", "1.1", "1.2")
@@ -854,12 +885,12 @@ def test_the_last_job_of_a_computation_stays() -> None:
     assert [desk.look().remove for _ in range(20)] == [[]] * 20
 
 
-def test_the_reason_for_waiting_is_said_after_minutes(desk: Desk) -> None:
+def test_the_reason_for_waiting_is_said_after_half_a_minute(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
     desk.look()
     desk.job("1.0", QUEUED, note="BadConstraints")
     assert desk.look().say == []
-    assert desk.look(299.0).say == []
+    assert desk.look(29.0).say == []
     assert desk.look(1.0).say == ["A: 1 job still waits. The reason for job 1.0: BadConstraints"]
 
 

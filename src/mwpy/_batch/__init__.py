@@ -60,11 +60,19 @@ class Batch(Protocol):
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Put `count` jobs into the queue: all of them or none. They start in the working directory of this process.
 
+        Without a queue (see `free_places`), only as many jobs as have a place are taken, at least one.
+
         Returns:
             Their ids. A job that ends before the next call of `jobs` is in no list, but `outcome` knows it.
 
         Raises:
             BatchUnavailable: the batch system refuses.
+        """
+
+    def free_places(self, slaves: int) -> int | None:
+        """How many jobs of this many slaves can start now, as the last call of `jobs` found it.
+
+        None if jobs without a free place wait in the queue of the batch system.
         """
 
     def jobs(self) -> list[Job]:

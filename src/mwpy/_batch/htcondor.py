@@ -91,6 +91,9 @@ class HTCondor:
         cluster, processes = self._call("submit", description(launch, self._memory, self._disk, self._transfer), count)
         return [f"{cluster}.{process}" for process in range(processes)]
 
+    def free_places(self, slaves: int) -> None:
+        """Jobs are always taken."""
+
     def jobs(self) -> list[Job]:
         """The marked jobs in the queue."""
         return [_job(ad) for ad in self._call("query")]

@@ -73,6 +73,9 @@ class Local:
         self._children.append(child)
         return job.name
 
+    def free_places(self, slaves: int) -> None:
+        """Jobs are always taken."""
+
     def jobs(self) -> list[Job]:
         """The jobs that are alive."""
         self._children = [child for child in self._children if child.poll() is None]

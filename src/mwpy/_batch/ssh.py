@@ -2,8 +2,8 @@
 hosts.
 
 A hosts file lists the hosts and how many slaves each may have. One call per host, to all hosts at once, returns the
-jobs that are alive there (`_ssh_host`). So an overseer finds its running jobs again after a restart. Jobs without a
-free slot wait in a queue in the memory of this process. After a restart, this queue is empty.
+jobs that are alive there (`_ssh_host`). So an overseer finds its running jobs again after a restart. There is no queue:
+a job starts when it is submitted, or is not taken.
 
 When a host does not answer, this is reported once. Its slots then do not count, and it is called again after growing
 pauses. For a while its jobs are assumed to run, because a short break of the network ends no job. After that they count
@@ -24,7 +24,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +141,9 @@ class _Host(Struct, eq=False):
         """How many slaves it may have."""
         return self.cores if self.line.slots is None else self.line.slots
 
-    def free(self, launch: Launch) -> int:
-        """How many more slaves it may have for this launch; none while it does not answer."""
-        if self.failures or self.line.name in launch.avoided:
+    def free(self, avoided: Sequence[str] = ()) -> int:
+        """How many more slaves it may have; none while it does not answer, or if it is avoided."""
+        if self.failures or self.line.name in avoided:
             return 0
         return self.slots - sum(placed.slaves for placed in self.placed.values())
 
@@ -168,40 +167,57 @@ class Ssh:
         self._path = hosts
         self._options = tuple(ssh_options)
         self._say = say or (lambda line: print(f"mwpy: {line}", file=sys.stderr, flush=True))
-        self._waiting: dict[str, Launch] = {}
         self._ended: dict[str, Outcome] = {}
 
     # ---- the Batch protocol ---------------------------------------------------------------------------------
 
     def submit(self, launch: Launch, count: int) -> list[str]:
-        """Start jobs where there are free slots; the others wait."""
+        """Start jobs, each on the host with the most free slots; only as many as there are free places."""
         if not any(host.home for host in self._hosts):
             self._look(self._hosts)
         self._require_a_host()
-        jobs = [f"ssh-{secrets.token_hex(6)}" for _ in range(count)]
-        self._waiting.update(dict.fromkeys(jobs, launch))
-        try:
-            self._fill()
-        except BatchUnavailable:
-            for job in jobs:
-                self._waiting.pop(job, None)
-            raise
-        return jobs
+        if max(host.slots for host in self._hosts) < launch.slaves:
+            raise BatchUnavailable(f"no host of {self._path} has {launch.slaves} slots, which one job needs")
+        start = _Start(launch)
+        jobs_by_host: dict[_Host, list[str]] = {}
+        for _ in range(count):
+            host = max(self._hosts, key=lambda host: host.free(launch.avoided))
+            if host.free(launch.avoided) < launch.slaves:
+                break
+            job = f"ssh-{secrets.token_hex(6)}"
+            jobs_by_host.setdefault(host, []).append(job)
+            host.placed[job] = _Placed(Job(job, launch.mark, JobState.RUNNING, host=host.line.name), launch.slaves)
+        if not jobs_by_host:
+            avoided = f", apart from {', '.join(launch.avoided)}" if launch.avoided else ""
+            raise BatchUnavailable(f"no host of {self._path} has {launch.slaves} free slots now{avoided}")
+        self._start(start, jobs_by_host)
+        return [job for jobs in jobs_by_host.values() for job in jobs]
+
+    def free_places(self, slaves: int) -> int:
+        """How many jobs of this many slaves the hosts can start now. It is 1 if all hosts are too small for one job.
+
+        Then `submit` is called, and says so.
+        """
+        if max(host.slots for host in self._hosts) < slaves:
+            return 1
+        return sum(max(0, host.free()) // slaves for host in self._hosts)
 
     def jobs(self) -> list[Job]:
-        """The jobs that run on the hosts, and those that wait."""
+        """The jobs that run on the hosts."""
         self._look(self._hosts)
         self._require_a_host()
-        with suppress(BatchUnavailable):  # waiting jobs keep waiting
-            self._fill()
-        placed = [each.job for host in self._hosts for each in host.placed.values()]
-        return [*placed, *(self._queued(job, launch) for job, launch in self._waiting.items())]
+        return [each.job for host in self._hosts for each in host.placed.values()]
+
+    def apart(self) -> dict[str, Ssh]:
+        """Return each host as a batch system of its own, by name."""
+        parts = {}
+        for host in self._hosts:
+            parts[host.line.name] = Ssh(self._path, self._options, self._say)
+            parts[host.line.name]._hosts = [_Host(host.line)]
+        return parts
 
     def remove(self, job_ids: Sequence[str]) -> None:
         """Stop jobs. If the host of a job does not answer, the job is stopped when the host answers again."""
-        for job in job_ids:
-            if self._waiting.pop(job, None) is not None:
-                self._keep(job, Outcome(End.REMOVED, "removed before it started", None, 0.0))
         concerned = [host for host in self._hosts if any(job in host.placed for job in job_ids)]
         for host in concerned:
             host.to_stop.update(dict.fromkeys(job for job in job_ids if job in host.placed))
@@ -246,31 +262,7 @@ class Ssh:
             faults = "; ".join(f"{host.line.name}: {host.fault}" for host in self._hosts[:3])
             raise BatchUnavailable(f"no host of {self._path} can be used: {faults}")
 
-    def _queued(self, job: str, launch: Launch) -> Job:
-        most = max(host.slots for host in self._hosts)
-        note = f"no host has {launch.slaves} slots" if most < launch.slaves else ""
-        return Job(job, launch.mark, JobState.QUEUED, 0.0, note)
-
     # ---- starting -------------------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        """Start waiting jobs, each on the host with the most free slots."""
-        for launch in dict.fromkeys(self._waiting.values()):
-            if self._freest(launch).free(launch) < launch.slaves:
-                continue
-            start = _Start(launch)
-            jobs_by_host: dict[_Host, list[str]] = {}
-            for job in [job for job, its in self._waiting.items() if its is launch]:
-                host = self._freest(launch)
-                if host.free(launch) < launch.slaves:
-                    break
-                jobs_by_host.setdefault(host, []).append(job)
-                host.placed[job] = _Placed(Job(job, launch.mark, JobState.RUNNING, host=host.line.name), launch.slaves)
-                del self._waiting[job]
-            self._start(start, jobs_by_host)
-
-    def _freest(self, launch: Launch) -> _Host:
-        return max(self._hosts, key=lambda host: host.free(launch))
 
     def _start(self, start: _Start, jobs_by_host: dict[_Host, list[str]]) -> None:
         """Start jobs on hosts. If the application is missing, send it to one host of each home directory first."""

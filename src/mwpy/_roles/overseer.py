@@ -226,7 +226,8 @@ class Overseer:
         except BatchUnavailable as error:
             self._fail(NotListed(str(error)))
         else:
-            self._handle(Listed(jobs))
+            slaves = max((each.slaves_per_job for each in self._core.computations.values()), default=1)
+            self._handle(Listed(jobs, self._batch.free_places(slaves)))
 
     # ---- what must be done ---------------------------------------------------------------------------------
 

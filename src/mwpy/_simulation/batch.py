@@ -123,6 +123,9 @@ class SimulatedBatch(Struct, eq=False):
             raise BatchUnavailable("the answer is lost")
         return job_ids
 
+    def free_places(self, slaves: int) -> None:
+        """Jobs are always taken."""
+
     def jobs(self) -> list[Job]:
         """List the jobs; sometimes do not answer."""
         if self.chance(0.1):

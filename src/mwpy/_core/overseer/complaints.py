@@ -15,6 +15,9 @@ __all__ = ["About", "Complaints"]
 SAY_AGAIN_S = 300.0
 """Seconds until a complaint is repeated. Each interval is twice the one before."""
 
+EXPLAIN_AFTER_S = 30.0
+"""Seconds until the reason why jobs wait is reported. Most jobs start sooner if their machine is free."""
+
 
 class About(Enum):
     """What a complaint is about."""
@@ -77,7 +80,10 @@ class Complaints(Struct, eq=False):
         if short <= 0:
             self.resolve(computation, About.LIMIT)
             return
-        text = f"{counted(short, 'more job')} would be useful, but --max allows only {self._state.settings.max_jobs}"
+        why = f"--max allows only {self._state.settings.max_jobs}"
+        if self._state.free_places is not None:
+            why = f"all hosts are full, or {why}"
+        text = f"{counted(short, 'more job')} would be useful, but {why}"
         self.complain(computation, About.LIMIT, text, now)
 
     def report_hosts(self, computation: WatchedComputation, now: float) -> None:
@@ -117,6 +123,6 @@ class Complaints(Struct, eq=False):
         if noted:
             verb = "waits" if len(noted) == 1 else "wait"
             text = f"{counted(len(noted), 'job')} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
-            self.complain(computation, About.WAITING, text, now, after_s=SAY_AGAIN_S)
+            self.complain(computation, About.WAITING, text, now, after_s=EXPLAIN_AFTER_S)
         else:
             self.resolve(computation, About.WAITING)

@@ -67,7 +67,8 @@ class OverseerCore:
                 self._intake.take_file(mark, need, now)
             case FileUnread(mark, reason):
                 self._intake.take_unreadable_file(mark, reason, now)
-            case Listed(jobs):
+            case Listed(jobs, free_places):
+                self._state.free_places = free_places
                 self._intake.take_list(jobs, now)
             case NotListed(reason):
                 self._intake.take_no_list(reason, now)

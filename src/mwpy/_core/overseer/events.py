@@ -42,6 +42,8 @@ class Listed(Struct, frozen=True):
     """The batch system listed all its jobs."""
 
     jobs: Sequence[Job]
+    free_places: int | None = None
+    """How many more jobs it can take now; None if it has a queue."""
 
 
 class NotListed(Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import End, Outcome
 
@@ -22,9 +24,15 @@ EXPLANATIONS = {
     ExitCode.FAILED: "the master was lost",
 }
 
+NOT_INSTALLED = re.compile(r"No module named '?mwpy\b")
+"""What Python writes if it has no mwpy."""
+
 
 def explain(outcome: Outcome) -> str:
     """Describe how a job ended, and what its exit code means."""
+    if NOT_INSTALLED.search(outcome.stderr):
+        remedy = "install it there, or name another Python (--command, or python=PATH in a hosts file)"
+        return f"{outcome.description} (the Python that the job uses has no mwpy: {remedy})"
     meaning = EXPLANATIONS.get(outcome.exit_code) if outcome.exit_code is not None else None
     return f"{outcome.description} ({meaning})" if meaning else outcome.description
 

@@ -27,6 +27,8 @@ class OverseerState(Struct, eq=False):
     settings: OverseerSettings
     computations: dict[str, WatchedComputation] = field(default_factory=dict)
     """The watched computations, by mark."""
+    free_places: int | None = None
+    """How many more jobs the batch system can take, by its last list; None if it has a queue."""
     actions: OverseerActions = field(default_factory=OverseerActions)
 
     def say(self, computation: WatchedComputation | None, text: str) -> None:

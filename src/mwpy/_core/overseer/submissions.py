@@ -103,8 +103,10 @@ class Submissions(Struct, eq=False):
 
     @property
     def free(self) -> int:
-        """How many places the limit leaves free; negative if there are too many jobs."""
-        return self._state.settings.max_jobs - sum(each.jobs.occupied for each in self._state.computations.values())
+        """How many jobs can be submitted; negative if there are more jobs than the limit."""
+        occupied = sum(each.jobs.occupied for each in self._state.computations.values())
+        by_limit = self._state.settings.max_jobs - occupied
+        return by_limit if self._state.free_places is None else min(by_limit, self._state.free_places)
 
     @property
     def freeing(self) -> int:
