@@ -97,6 +97,19 @@ def test_a_removed_job_that_does_not_end_is_leaving(
     until(lambda: job.job_id not in [it.job_id for it in edge.jobs()], "a job that was killed")
 
 
+def test_the_folder_of_the_output_may_have_any_name(
+    edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
+) -> None:
+    """Slurm replaces `%j` and the like in the names of files, but not `%%`."""
+    folder = slurm_dir / "50%j %%a"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    [job] = edge.submit(replace(launch("echo mine >&2; exit 4"), log_dir=str(folder)), 1)
+    assert ended(edge, job).exit_code == 4
+    assert written(folder, "*.err") == ["mine\n"]
+    assert ended(edge, job).stderr == "mine"
+
+
 def test_the_outcome_of_a_job_has_the_end_of_its_output(
     edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:

@@ -13,7 +13,7 @@ from mwpy._batch.local import Local
 from mwpy._batch.ssh import Ssh
 from mwpy._values.errors import ExitCode, MasterUnreachable, UsageError
 from mwpy.app import report_errors
-from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
+from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
 from mwpy.cli.completion import parser_of
 
 COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "runs", "slave", "status")
@@ -96,3 +96,34 @@ def test_an_error_of_mwpy_is_one_line_and_its_exit_code(capsys: pytest.CaptureFi
     assert report_errors(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         report_errors(lambda: fail(ZeroDivisionError()))
+
+
+@pytest.mark.parametrize(
+    ("system", "option", "message"),
+    [
+        (
+            "slurm",
+            "--memory=2GB",
+            "--memory has no effect with --with slurm, only with --with htcondor; .*--line=--mem=",
+        ),
+        ("slurm", "--disk=2GB", "--disk has no effect with --with slurm"),
+        ("slurm", "--transfer=app.py", "--transfer has no effect with --with slurm"),
+        ("slurm", "--hosts=hosts", "--hosts has no effect with --with slurm, only with --with ssh"),
+        ("htcondor", "--ssh-options=-v", "--ssh-options has no effect with --with htcondor"),
+        ("ssh", "--log-dir=logs", "--log-dir has no effect with --with ssh, .*each host keeps the output"),
+        ("local", "--line=x", "--line has no effect with --with local, only with --with htcondor or --with slurm"),
+        (None, "--memory=2GB", "--memory has no effect without --with"),
+        ("slurm", "--line=--job-name=a", "--line=--job-name=a is refused: the overseer finds its jobs by their name"),
+    ],
+)
+def test_an_option_that_a_batch_system_does_not_use_is_refused(system: str | None, option: str, message: str) -> None:
+    parsed = parse(option)
+    parsed.system = system
+    with pytest.raises(UsageError, match=message):
+        batch_system(parsed)
+
+
+def test_options_that_a_batch_system_uses_are_accepted() -> None:
+    parsed = parse("--log-dir=logs")
+    parsed.system = "local"
+    assert isinstance(batch_system(parsed), Local)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
-from mwpy._batch.slurm import ASK_END, WARNED_S, Slurm, outcome, queue, script, seconds, time_limit_s
+from mwpy._batch.slurm import ASK_END, WARNED_S, Slurm, check_lines, outcome, queue, script, seconds, time_limit_s
+from mwpy._values.errors import UsageError
 
 SLAVES = Path(__file__).parent.parent.parent / "slurm" / "slaves.sbatch"
 
@@ -76,24 +77,43 @@ def test_times_are_seconds(shown: str, meant: float) -> None:
 def test_the_end_of_a_job_is_read(state: str, code: str, end: End, text: str, exit_code: int | None) -> None:
     """There is an exit code only if the job exited by itself."""
     shown = SHOWN.format(state=state, code=code, stderr="/none/such")
-    assert outcome(shown) == Outcome(end, text, exit_code, 86403.0, "", "n1")
+    assert outcome(shown, {}) == Outcome(end, text, exit_code, 86403.0, "", "n1")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "REQUEUED"])
 def test_a_job_in_the_queue_has_no_outcome(state: str) -> None:
     """A requeued job has no exit code either."""
-    assert outcome(SHOWN.format(state=state, code="0:0", stderr="")) is None
-    assert outcome("") is None
+    assert outcome(SHOWN.format(state=state, code="0:0", stderr=""), {}) is None
+    assert outcome("", {}) is None
 
 
 def test_the_end_of_a_long_error_file_is_kept(tmp_path: Path) -> None:
     """The name of the file may contain blanks."""
     path = tmp_path / "job 1_0.err"
     path.write_text("first\n" + "x" * 20_000 + "\nlast\n")
-    found = outcome(SHOWN.format(state="FAILED", code="1:0", stderr=path))
+    found = outcome(SHOWN.format(state="FAILED", code="1:0", stderr=path), {})
     assert found is not None
     assert found.stderr.endswith("x\nlast")
     assert len(found.stderr) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--job-name=mine", "the overseer finds its jobs by their name"),
+        ("-J mine", "the overseer finds its jobs by their name"),
+        ("#SBATCH --array=0-9", "the overseer decides how many jobs are submitted"),
+        ("-o/tmp/out", "--log-dir chooses their folder"),
+        ("--error /tmp/err", "--log-dir chooses their folder"),
+    ],
+)
+def test_a_line_that_a_submission_overrides_is_refused(line: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"--line={line} is refused: .*{reason}"):
+        check_lines([line])
+
+
+def test_other_lines_are_accepted() -> None:
+    check_lines(["--time=5", "-p short", "--export=ALL", "-A ours", "export JOB=--job-name", "--open-mode=append"])
 
 
 def test_the_script_of_a_job_sets_its_id_and_becomes_the_agent(tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
 from mwpy._system import process
+from mwpy._values.errors import UsageError
 
-__all__ = ["Slurm", "time_limit_s"]
+__all__ = ["Slurm", "check_lines", "time_limit_s"]
 
 TIMEOUT_S = 60.0
 """Seconds that a command may take. Slurm's own commands give up on a dead controller after 10 to 20 s."""
@@ -76,6 +77,10 @@ KEPT = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_JWT")
 class Slurm:
     """The Slurm whose commands are in PATH, for the user of this process."""
 
+    def __init__(self) -> None:
+        self._log_dirs: dict[str, str] = {}
+        """The folders for the output of submitted jobs, by mark: Slurm shows a wrong path if it contains a `%`."""
+
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Submit one array of `count` jobs.
 
@@ -83,8 +88,10 @@ class Slurm:
             BatchUnavailable: Slurm refused, or its answer was lost; the message says which.
         """
         words = ["sbatch", "--parsable", f"--array=0-{count - 1}", f"--job-name={PREFIX}{launch.mark}"]
-        words += [f"--output={launch.log_dir}/{launch.mark}.%A_%a.out"]
-        words += [f"--error={launch.log_dir}/{launch.mark}.%A_%a.err"]
+        self._log_dirs[launch.mark] = launch.log_dir
+        log_dir = launch.log_dir.replace("%", "%%")
+        words += [f"--output={log_dir}/{launch.mark}.%A_%a.out"]
+        words += [f"--error={log_dir}/{launch.mark}.%A_%a.err"]
         perhaps = "the jobs may be in the queue anyway: list them before submitting again"
         ran = _run(words, standard_input=script(launch), hint=perhaps)
         if ran.returncode:
@@ -92,6 +99,9 @@ class Slurm:
             raise BatchUnavailable(f"Slurm did not take {count} jobs: {ran.complaint}{lost}")
         array = ran.out.strip().partition(";")[0]  # if there are several clusters, the name of the cluster follows
         return [f"{array}_{number}" for number in range(count)]
+
+    def free_places(self, slaves: int) -> None:
+        """Jobs are always taken."""
 
     def jobs(self) -> list[Job]:
         """This user's jobs with names of mwpy, as `squeue` shows them."""
@@ -114,7 +124,7 @@ class Slurm:
             ran = _run(("scontrol", "-o", "show", "job", job_id))
         except BatchUnavailable:
             return None
-        return None if ran.returncode else outcome(ran.out)
+        return None if ran.returncode else outcome(ran.out, self._log_dirs)
 
 
 _TIME = re.compile(r"(?:--time(?:=| +)|-t *)([0-9:-]+)")
@@ -140,6 +150,30 @@ def _limit_s(shown: str) -> float | None:
         return None
     hours, minutes, seconds = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
     return float(((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds) or None  # 0 means that there is no limit
+
+
+_OWN = re.compile(r"(?:--(job-name|array|output|error)\b|-([Jaoe])(?=[ \w/]))")
+"""The options that `submit` gives to `sbatch` itself. They take precedence over the same options in a script."""
+
+OWN_REASONS = {
+    "job-name": "the overseer finds its jobs by their name",
+    "array": "the overseer decides how many jobs are submitted",
+    "output": "the overseer names the files of its jobs; --log-dir chooses their folder",
+    "error": "the overseer names the files of its jobs; --log-dir chooses their folder",
+}
+SHORT = {"J": "job-name", "a": "array", "o": "output", "e": "error"}
+
+
+def check_lines(lines: Sequence[str]) -> None:
+    """Check that a user's lines contain no option that a submission sets itself.
+
+    Raises:
+        UsageError: a line would have no effect; the message says why.
+    """
+    for line in lines:
+        found = _OWN.match(line.removeprefix("#SBATCH").strip()) if line.startswith(OPTION) else None
+        if found is not None:
+            raise UsageError(f"--line={line} is refused: {OWN_REASONS[found[1] or SHORT[found[2]]]}")
 
 
 def script(launch: Launch) -> str:
@@ -194,12 +228,17 @@ def seconds(shown: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
-def outcome(shown: str) -> Outcome | None:
-    """Read from the output of `scontrol -o show job` how a job ended; None while it waits or runs."""
+def outcome(shown: str, log_dirs: Mapping[str, str]) -> Outcome | None:
+    """Read from the output of `scontrol -o show job` how a job ended; None while it waits or runs.
+
+    `log_dirs` has the folders for the output of jobs, by mark, as far as they are known.
+    """
     fields = dict(re.findall(r"(\w+)=(.*?)(?=\s+[\w/:]+=|\s*$)", shown.partition("\n")[0]))
     state = fields.get("JobState", "")
     ran_s = seconds(fields.get("RunTime", ""))
-    stderr = end_of(fields.get("StdErr", "")).strip()
+    folder, name = os.path.split(fields.get("StdErr", ""))
+    folder = log_dirs.get(fields.get("JobName", "").removeprefix(PREFIX), folder)
+    stderr = end_of(os.path.join(folder, name)).strip()
     host = fields.get("NodeList", "").replace("(null)", "")
     if state in BY_EXIT_CODE:
         code, _, number = fields.get("ExitCode", "0:0").partition(":")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from mwpy._batch import Batch
 from mwpy._values.errors import UsageError
 
-__all__ = ["BATCH_SYSTEMS", "Parser", "add_job_options", "number", "on_screen"]
+__all__ = ["BATCH_SYSTEMS", "Parser", "add_job_options", "batch_system", "number", "on_screen"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,8 +83,8 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     line = "add this line to each submission, in the batch system's own language (repeatable)"
     add("--line", action="append", default=[], metavar="LINE", help=line)
     add = parser.add_argument_group("jobs of htcondor").add_argument
-    add("--memory", default="1GB", metavar="SIZE", help="the memory that a job asks for; default 1GB")
-    add("--disk", default="1GB", metavar="SIZE", help="the disk space that a job asks for; default 1GB")
+    add("--memory", metavar="SIZE", help="the memory that a job asks for; default 1GB")
+    add("--disk", metavar="SIZE", help="the disk space that a job asks for; default 1GB")
     transfer = "transfer this file to the job; if the command names it, the job's command names the copy"
     add("--transfer", type=Path, action="append", default=[], metavar="FILE", help=f"{transfer} (repeatable)")
     add = parser.add_argument_group("jobs through ssh").add_argument
@@ -102,13 +102,14 @@ def _local(_: argparse.Namespace) -> Batch:
 def _htcondor(arguments: argparse.Namespace) -> Batch:
     from mwpy._batch.htcondor import HTCondor
 
-    return HTCondor(arguments.memory, arguments.disk, arguments.transfer)
+    return HTCondor(arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)
 
 
-def _slurm(_: argparse.Namespace) -> Batch:
-    from mwpy._batch.slurm import Slurm
+def _slurm(arguments: argparse.Namespace) -> Batch:
+    from mwpy._batch import slurm
 
-    return Slurm()
+    slurm.check_lines(arguments.line)
+    return slurm.Slurm()
 
 
 def _ssh(arguments: argparse.Namespace) -> Batch:
@@ -126,3 +127,37 @@ BATCH_SYSTEMS: dict[str, Callable[[argparse.Namespace], Batch]] = {
     "local": _local,
 }
 """For each name that `--with` accepts: a function that makes the batch system from the options of a job."""
+
+USED_BY = {
+    "memory": ("htcondor",),
+    "disk": ("htcondor",),
+    "transfer": ("htcondor",),
+    "hosts": ("ssh",),
+    "ssh_options": ("ssh",),
+    "line": ("htcondor", "slurm"),
+    "log_dir": ("htcondor", "slurm", "local"),
+}
+"""The options of a job that only some batch systems use, and these systems."""
+
+INSTEAD = {
+    ("memory", "slurm"): "; for Slurm, write --line=--mem=SIZE",
+    ("disk", "slurm"): "; for Slurm, write --line=--tmp=SIZE",
+    ("log_dir", "ssh"): "; each host keeps the output of its jobs in ~/.mwpy-ssh",
+}
+"""What serves instead of a refused option."""
+
+
+def batch_system(arguments: argparse.Namespace) -> Batch:
+    """Make the batch system that `--with` names; without it, this machine.
+
+    Raises:
+        UsageError: an option has no effect with this batch system, or is wrong.
+    """
+    system = arguments.system or "local"
+    for name, systems in USED_BY.items():
+        if getattr(arguments, name) and system not in systems:
+            option = "--" + name.replace("_", "-")
+            where = "without --with" if arguments.system is None else f"with --with {system}"
+            able = " or ".join(f"--with {each}" for each in systems)
+            raise UsageError(f"{option} has no effect {where}, only with {able}{INSTEAD.get((name, system), '')}")
+    return BATCH_SYSTEMS[system](arguments)

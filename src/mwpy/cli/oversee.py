@@ -13,7 +13,7 @@ from mwpy._roles.overseen_files import OverseerOptions
 from mwpy._system.forks import die_with_parent
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import parse
-from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
+from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
 
 __all__ = ["main", "make_parser"]
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--json needs --once or --dry-run")
     if parsed.parent is not None and not die_with_parent(parsed.parent):
         return ExitCode.INTERRUPTED
-    batch = BATCH_SYSTEMS[parsed.system](parsed)
+    batch = batch_system(parsed)
     options = _options(parsed)
     return overseer.remove(options, batch) if parsed.remove else overseer.run(options, batch)
 
