@@ -46,10 +46,14 @@ def test_the_doctor_submits_one_job_to_slurm(slurm_desk: SlurmDesk) -> None:
     assert slurm_desk.queue() == []
 
 
-def test_the_doctor_starts_one_process_over_ssh(ssh_desk: SshDesk) -> None:
-    """The report comes back from the host."""
-    ssh_desk.hosts("node1 slots=2\n")
-    report = is_well(
-        ssh_desk, "--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {ssh_desk.config}", user="root"
-    )
-    assert re.search(r"^job ssh-\w+ is submitted$", report, re.MULTILINE), report
+def test_the_doctor_starts_one_process_over_ssh_on_each_host(ssh_desk: SshDesk) -> None:
+    """The report of each host comes back. A host that does not answer is a fault, and hides no other host."""
+    ssh_desk.hosts("node1 slots=2\nno-such-host\nnode2\n")
+    ssh_desk.master()
+    options = ("--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {ssh_desk.config}")
+    run = ssh_desk.start(ssh_desk.folder / ".venv/bin/mwpy", "doctor", ssh_desk.resource, *options, user="root")
+    assert run.end() == 1, run.out
+    for host in ("node1", "node2"):
+        assert re.search(rf"^ok +{host}: master: accepted it as AGENT-", run.out, re.MULTILINE), run.out
+    assert re.search(r"^FAULT +no-such-host: batch system: .*Could not resolve hostname", run.out, re.MULTILINE)
+    assert run.out.endswith("1 fault found\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,7 +31,7 @@ LATE_S = 30.0
 def examine(
     path: Path,
     content: ResourceFile,
-    batch: Batch | None,
+    batches: Mapping[str, Batch],
     *,
     command: Sequence[str],
     log_dir: Path | None,
@@ -44,7 +44,7 @@ def examine(
     Args:
         path: the resource file.
         content: its content.
-        batch: the batch system that runs the agent; None for this machine.
+        batches: the batch systems that run an agent each, by the name that their findings get; none for this machine.
         command: a program that the job runs instead of the one in the resource file, if it is not empty.
         log_dir: the folder for the job's output; None for a folder beside the resource file.
         extra: lines for the submission.
@@ -63,10 +63,17 @@ def examine(
     )
     with tempfile.TemporaryDirectory(prefix="mwpy-doctor-") as folder:
         local = Consultation(Local(Path(folder)), timeout_s, say)
-        if batch is None:
+        if not batches and not command:
             return local.findings(launch)
-        here = local.report(replace(launch, command=_examining(content, ())))
-        return Consultation(batch, timeout_s, say).findings(launch, here if isinstance(here, Report) else None)
+        report = local.report(replace(launch, command=_examining(content, ())))
+        here = report if isinstance(report, Report) else None
+        if not batches:
+            return local.findings(launch, here)
+        return [
+            replace(each, about=f"{name}: {each.about}" if name else each.about)
+            for name, batch in batches.items()
+            for each in Consultation(batch, timeout_s, say).findings(launch, here)
+        ]
 
 
 def _examining(content: ResourceFile, program: Sequence[str]) -> tuple[str, ...]:

@@ -16,17 +16,19 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from mwpy import resource_file
+from mwpy._batch import Batch
 from mwpy._doctor import consultation
 from mwpy._doctor.diagnosis import Finding
 from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import counted
-from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
+from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
 
 __all__ = ["main", "make_parser"]
 
 DESCRIPTION = """Send one agent through a batch system, or start one here. The agent checks whether it could serve the
 computation: the addresses of the master, keys, clock, Python, libraries, imports of the application, memory, disk space
-and the time left. Each fault is reported with its remedy. The computation is not disturbed."""
+and the time left. With ssh, each host is checked. Each fault is reported with its remedy. The computation is not
+disturbed."""
 
 FAULT_FOUND = 1
 
@@ -59,11 +61,19 @@ def _findings(parsed: argparse.Namespace) -> list[Finding]:
     content = resource_file.read(parsed.path)
     if content.computation_status == resource_file.FINISHED:
         return [Finding("computation", f"finished, says {parsed.path}; agents exit with 0")]
-    batch = None if parsed.system in (None, "local") else BATCH_SYSTEMS[parsed.system](parsed)
+    batch = batch_system(parsed)
+    batches: dict[str, Batch] = {}
+    if parsed.system == "ssh":
+        from mwpy._batch.ssh import Ssh
+
+        assert isinstance(batch, Ssh)
+        batches.update(batch.apart())
+    elif parsed.system not in (None, "local"):
+        batches[""] = batch
     return consultation.examine(
         parsed.path,
         content,
-        batch,
+        batches,
         command=parsed.command,
         log_dir=parsed.log_dir,
         extra=tuple(parsed.line),
