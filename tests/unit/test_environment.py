@@ -50,3 +50,13 @@ def test_the_users_own_limit_of_threads_is_kept() -> None:
     assert "MKL_NUM_THREADS" not in thread_limits({"MKL_NUM_THREADS": "3"}, 8, 2)
     assert thread_limits({"MKL_NUM_THREADS": "3"}, 8, 2)["OMP_NUM_THREADS"] == "4"
     assert thread_limits({"OMP_NUM_THREADS": "2"}, 8, 2) == {}
+    assert thread_limits({"OMP_NUM_THREADS": "2", "PYTHON_CPU_COUNT": "4"}, 8, 2) == {}
+
+
+def test_the_slaves_of_a_job_share_the_number_of_threads_that_the_batch_system_set_for_the_job() -> None:
+    """HTCondor sets each of these variables to the number of processors of the job."""
+    of_job = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHON_CPU_COUNT"), "4")
+    assert thread_limits(of_job, 8, 4) == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    assert thread_limits(of_job, 8, 1) == {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}
+    limits = thread_limits({"MKL_NUM_THREADS": "6", "NCPUS": "6"}, 8, 2)
+    assert (limits["MKL_NUM_THREADS"], limits["OMP_NUM_THREADS"]) == ("3", "4")

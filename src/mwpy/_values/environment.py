@@ -23,6 +23,7 @@ __all__ = [
     "MASTER_VARIABLE",
     "MEMORY_VARIABLE",
     "MODULE_PATH",
+    "NEAR_THE_END_S",
     "OWN_ADDRESS",
     "OWN_MODULE_PATH",
     "SCRIPT_VARIABLE",
@@ -54,6 +55,10 @@ JOB_VARIABLE = "MWPY_JOB"
 END_VARIABLE = "SLURM_JOB_END_TIME"
 """When this job will be ended, in Unix seconds. Slurm sets it. For other batch systems the submitter of the
 job sets it."""
+
+NEAR_THE_END_S = 120.0
+"""A batch system that ends a job this many seconds before its time limit, or later, ends it because of the limit. Slurm
+sends the signal of `--signal=TERM@60` up to 60 s earlier."""
 
 MEMORY_VARIABLE = "SLURM_MEM_PER_NODE"
 """How much memory this job has, in MiB. Slurm sets it for `--mem`. For other batch systems the submitter of the job
@@ -106,22 +111,29 @@ THREAD_VARIABLES = (
 )
 """Each numeric library reads one of them when it is loaded. Without a limit it starts one thread per core."""
 
+JOB_CPUS_VARIABLES = ("PYTHON_CPU_COUNT", CPUS_VARIABLE, "SLURM_CPUS_PER_TASK", "NCPUS", "NSLOTS")
+"""Set by HTCondor, Slurm, PBS and Grid Engine to the number of processors that a job has on its machine."""
+
 
 def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> dict[str, str]:
     """Return the variables that limit a slave's numeric libraries to the slave's share of the cores.
 
-    A variable that is set keeps its value. If `OMP_NUM_THREADS` is set, nothing is added: on Linux, all these libraries
-    read it when their own variable is missing.
+    A variable with the number of processors of the job is a limit for the whole job, so the slaves share it: HTCondor
+    sets such variables. Any other variable that is set keeps its value. If `OMP_NUM_THREADS` is set, nothing is added:
+    on Linux, all these libraries read it when their own variable is missing.
 
     Args:
         environment: the variables that the slave inherits.
         cores: how many cores the agent may use.
         slaves: how many slaves share them.
     """
+    of_job = {each for name in JOB_CPUS_VARIABLES if (each := environment.get(name, "")).isdecimal()}
+    set_for_job = {name: environment[name] for name in THREAD_VARIABLES if environment.get(name) in of_job}
+    divided = {name: str(max(1, int(threads) // slaves)) for name, threads in set_for_job.items()}
     if OPENMP_VARIABLE in environment:
-        return {}
+        return divided
     share = str(max(1, cores // slaves))
-    return {name: share for name in THREAD_VARIABLES if name not in environment}
+    return {name: share for name in THREAD_VARIABLES if name not in environment} | divided
 
 
 class SlaveSettings(Struct, frozen=True):
