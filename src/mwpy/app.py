@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from mwpy._system import limits, open_files, script, shadows
+from mwpy._system import clock, limits, open_files, script, shadows
 from mwpy._system.loaded_script import MAIN, loaded_script
 from mwpy._system.signals import handle_here
 from mwpy._values.algorithm import REGISTRY, refusal
@@ -28,6 +28,9 @@ from mwpy._values.options import Options, Role, help_text, job_end, parse
 from mwpy._values.policy import Policies, check_keywords, check_seconds
 
 if TYPE_CHECKING:
+    from types import FrameType
+
+    from mwpy._core.master.commands import Command
     from mwpy._roles.computation import Computation
     from mwpy.audit import AuditFile
     from mwpy.local import LocalMaster
@@ -198,6 +201,8 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
     handle_here(signal.SIGTERM, signal.default_int_handler)
     in_process = options.role is Role.LOCAL and options.local == 0
     computation = _start_in_process(options) if in_process else _start_master(options, rest)
+    if not in_process:
+        handle_here(signal.SIGTERM, _announced_end(options, computation.access.io.command))
     from mwpy._roles.summary import summary_of  # while the agent starts
     from mwpy._transport.codec import Codec
     from mwpy.master import Master
@@ -238,6 +243,25 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
     return script.exit_code(returned, "master algorithm")
+
+
+def _announced_end(options: Options, command: Callable[[Command], None]) -> Callable[[int, FrameType | None], None]:
+    """Return what a master does on SIGTERM: if this announces the known end of its job, it sends no more tasks.
+
+    Then the algorithm gets `OutOfTime`. Any other SIGTERM, and a second one, interrupts.
+    """
+    from mwpy._core.master.commands import EndSoon
+
+    announced = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal announced
+        if announced or not options.is_near_the_end(clock.wall()):
+            signal.default_int_handler(number, frame)
+        announced = True
+        command(EndSoon())
+
+    return handle
 
 
 def _code_of(leaving: SystemExit) -> object:

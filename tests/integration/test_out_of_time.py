@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 
 import pytest
-from tests.integration.apps.stage import Stage
+from tests.integration.apps.stage import Stage, until
 
 import mwpy
 
@@ -25,8 +26,10 @@ def master(mw, argv):
     try:
         for value in mw.map(work, range(10**9)):
             done.append(value)
+            if argv[1:] and len(done) == 1:
+                print("first", flush=True)
     except mwpy.OutOfTime as error:
-        if argv == ["raise"]:
+        if argv[:1] == ["raise"]:
             raise
         print(len(done) > 0, error.seconds_left < 3, error.unended > 0)
     return 0
@@ -68,6 +71,20 @@ def test_the_end_of_a_job_limits_a_master_and_an_uncaught_error_is_one_line(stag
     assert code == 5
     assert "mwpy: the time of the master is nearly over, and " in err
     assert "Traceback" not in err
+    assert json.loads(stage.resource.read_text())["computation-status"] == "in-progress"
+
+
+def test_a_signal_of_the_batch_system_shortly_before_the_end_is_this_end(stage: Stage) -> None:
+    """Slurm sends it before the time that the master keeps for its algorithm. The message says how to continue."""
+    own = ("--mw-local", "2", "--mw-resource-file", str(stage.resource), "--mw-master-host", "127.0.0.1")
+    end = {"SLURM_JOB_END_TIME": f"{time.time() + 110:.0f}"}
+    program = [sys.executable, "app.py"]
+    started = stage.start("", "--mw-master", *own, "raise", "said", program=program, variables=end)
+    until(lambda: "first\n" in started.out, "the first result")
+    started.send(signal.SIGTERM)
+    assert started.end() == 5, started.err
+    assert "mwpy: the time of the master is nearly over, and " in started.err
+    assert "continue with another job: the same command with the same --mw-run-database" in started.err
     assert json.loads(stage.resource.read_text())["computation-status"] == "in-progress"
 
 

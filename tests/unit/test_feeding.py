@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.spans import MAX, held_by, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import Waiting
+from mwpy._core.master.commands import EndSoon, Waiting
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import groups, messages
@@ -60,6 +60,18 @@ def test_some_time_before_its_end_a_master_sends_no_more_tasks() -> None:
     assert (actions.ends_at, master.held, actions.sends) == (None, [], [])
     assert "nothing has progressed" not in str(actions.records)
     assert (master.core.next_deadline(), master.core.counts().slaves_needed) == (None, 0)
+
+
+def test_a_master_whose_end_is_announced_sends_no_more_tasks() -> None:
+    """A master without a known end has been asked by mistake, and goes on."""
+    master = Master(MasterSettings("m", "g", task_group=1, feeds_until=1000.0, ends_at=1060.0))
+    master.core.submit([span(1, MAX, 5)])
+    master.turn(9.0)
+    master.core.obey(EndSoon())
+    assert master.turn(10.0).ends_at == 1060.0
+    endless = Master(MasterSettings("m", "g", task_group=1))
+    endless.core.obey(EndSoon())
+    assert endless.turn(10.0).ends_at is None
 
 
 def test_while_too_many_results_wait_no_task_is_sent_and_the_user_learns_why() -> None:

@@ -201,3 +201,17 @@ def test_options_can_be_made_from_values_of_python() -> None:
 def test_an_amount_of_memory_has_a_limit() -> None:
     with pytest.raises(UsageError, match="--mw-slave-max-memory 0: the value must be 1 or more"):
         parse(["--mw-slave-max-memory", "0"])
+
+
+@pytest.mark.parametrize(
+    ("options", "is_near"),
+    [
+        (Options(job_end=1000.0), False),
+        (Options(job_end=1120.0), True),
+        (Options(job_end=1121.0), False),
+        (Options(job_end=1120.0, lifetime=5.0), False),
+        (Options(), False),
+    ],
+)
+def test_a_signal_shortly_before_the_known_end_of_a_job_announces_this_end(options: Options, is_near: bool) -> None:
+    assert options.is_near_the_end(1000.0) is is_near

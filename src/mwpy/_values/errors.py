@@ -239,7 +239,8 @@ class OutOfTime(MwpyError):
     def __str__(self) -> str:
         return (
             f"the time of the master is nearly over, and {counted(self.unended, 'task')} did not end: save what you "
-            f"have within {self.seconds_left:.1f} s. Give the master more time with --mw-lifetime or a longer job"
+            f"have within {self.seconds_left:.1f} s. Give the master more time with --mw-lifetime or a longer job, or "
+            f"continue with another job: the same command with the same --mw-run-database"
         )
 
 

@@ -21,6 +21,7 @@ from mwpy._values.environment import (
     END_VARIABLE,
     KEY_VARIABLE,
     MEMORY_VARIABLE,
+    NEAR_THE_END_S,
     UNREADABLE,
 )
 from mwpy._values.errors import UsageError
@@ -130,6 +131,10 @@ class Options(Struct, frozen=True):
         if self.lifetime is not None:
             return self.lifetime
         return None if self.job_end is None else self.job_end - wall
+
+    def is_near_the_end(self, wall: float) -> bool:
+        """Whether a signal that arrives at the Unix time `wall` announces the known end of this job."""
+        return self.lifetime is None and self.job_end is not None and 0 < self.job_end - wall <= NEAR_THE_END_S
 
     @property
     def forks(self) -> bool:

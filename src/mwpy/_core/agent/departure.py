@@ -14,13 +14,11 @@ from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
 from mwpy._values.bounds import shortened
 from mwpy._values.causes import Cause
+from mwpy._values.environment import NEAR_THE_END_S
 from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import amount
 
 __all__ = ["FAREWELL_S", "Departure"]
-
-NEAR_THE_END_S = 120.0
-"""A batch system that ends a job this many seconds before its time limit, or later, ends it because of the limit."""
 
 
 class Departure:

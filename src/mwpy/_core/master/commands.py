@@ -18,6 +18,7 @@ __all__ = [
     "Command",
     "CorrectResults",
     "DeallocateSlaves",
+    "EndSoon",
     "ExpectTasks",
     "FreeSlave",
     "GiveResult",
@@ -44,6 +45,10 @@ class DeallocateSlaves(Struct, frozen=True):
 
     amount: int
     kind: SlaveKind
+
+
+class EndSoon(Struct, frozen=True):
+    """Send no more tasks, because the batch system has said that the known end of the master is near."""
 
 
 class ExpectTasks(Struct, frozen=True):
@@ -172,6 +177,7 @@ Command = (
     | CancelTasks
     | CorrectResults
     | DeallocateSlaves
+    | EndSoon
     | ExpectTasks
     | FreeSlave
     | GiveResult

@@ -51,6 +51,7 @@ from mwpy._core.master.commands import (
     Command,
     CorrectResults,
     DeallocateSlaves,
+    EndSoon,
     ExpectTasks,
     FreeSlave,
     GiveResult,
@@ -227,6 +228,8 @@ class MasterCore:
                 self.kinds.allocate(amount, kind)
             case DeallocateSlaves(amount, kind):
                 self.kinds.deallocate(amount, kind)
+            case EndSoon():
+                self.feeding.end_soon()
             case ExpectTasks(change):
                 self.kinds.expected += change
             case FreeSlave(sid):

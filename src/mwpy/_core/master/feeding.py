@@ -8,6 +8,8 @@ algorithm waits and no slave has a task.
 
 from __future__ import annotations
 
+from math import inf
+
 from mwpy._core.master.commands import Waiting
 from mwpy._core.master.state import MasterState
 from mwpy._values.phrases import amount
@@ -28,6 +30,11 @@ class Feeding:
         """Whether the time for tasks is over, so that the algorithm can save what it has."""
         self.deadline = state.settings.feeds_until
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
+
+    def end_soon(self) -> None:
+        """Send no more tasks from now on, if the end of the master is known."""
+        if self.deadline is not None:
+            self.deadline = -inf
 
     def decide(self, waiting: Waiting, now: float) -> bool:
         """Decide whether tasks may be sent at this time.
