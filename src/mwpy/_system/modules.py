@@ -32,7 +32,8 @@ def is_interactive() -> bool:
 
 def module_path() -> str:
     """Where this process finds modules, for the environment of its slaves. Python looks only at texts."""
-    entries = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    path: list[object] = [*sys.path]
+    entries = [entry or os.getcwd() for entry in path if isinstance(entry, str)]
     return os.pathsep.join([entry.replace(os.pathsep, SEPARATOR_INSIDE) for entry in entries])
 
 
