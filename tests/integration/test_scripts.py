@@ -162,7 +162,7 @@ def test_shared_arrays_are_read_only_whatever_their_size_and_layout(stage: Stage
     [
         ["-m", "cProfile", "-o", "profile"],
         ["-m", "pdb", "-c", "continue", "-c", "quit"],
-        ["-m", "trace", "--count", "--summary", "--file", "counts"],
+        ["-m", "trace", "--listfuncs"],
         ["-X", "utf8", "-m", "coverage", "run"],
         ["-W", "default"],
     ],

@@ -58,7 +58,7 @@ class KnownCode(Struct, eq=False):
     other: KnownCode | None = None
     """Other code, whose answers count for tasks that have none here."""
     misses: int = 0
-    """How many tasks in a row were not known."""
+    """How many of the first tasks were not known. After one that was known, no more are counted."""
 
     @property
     def answering(self) -> KnownCode:

@@ -57,18 +57,19 @@ __all__ = ["GENERATIONS_KEPT", "Answers", "Reuse"]
 MOST_ATTEMPTS = 0x3FFF
 """More attempts of a task count as this many."""
 
-MISSES = 1000
-"""After this number of tasks of an algorithm in a row that no former generation submitted, although the file has
-answers of it, a notice says so. The manual names this number."""
+MISSES = 20
+"""If no former generation submitted the first tasks of an algorithm, this many, although the file has answers of it, a
+notice says so: an argument is different at each start. Later tasks may be new for good reasons. The manual names this
+number."""
 
 GENERATIONS_KEPT = 3
 """The results of this number of former generations can be brought by agents. Agents miss a generation only if it ended
 within seconds."""
 
 MISSED = (
-    "{misses} tasks of {name} in a row have no answer in the run database, although it has answers of {count} tasks of "
-    "{name} with the same code: their arguments are different{changes}. If they contain what changes at each start, "
-    "such as a time, a temporary path or a random number, give the tasks a key (key=)"
+    "none of the first {misses} tasks of {name} has an answer in the run database, although it has answers of {count} "
+    "tasks of {name} with the same code: their arguments are different{changes}. If they contain what changes at each "
+    "start, such as a time, a temporary path or a random number, give the tasks a key (key=)"
 )
 
 
@@ -380,8 +381,7 @@ class Reuse:
                 self._miss(span.algorithm, known, key)
                 numbers.append(None)
                 continue
-            if known.misses < MISSES:
-                known.misses = 0
+            known.misses = MISSES
             answer = of(number)
             if answer is None and not keep:
                 if not self._task_of:
@@ -406,7 +406,7 @@ class Reuse:
             name, known = defined.name, known.answering
             found = shown_changes(self._calls.differences(name, known.code, defined))
             changes = f". This differs between a task and the most similar one in the file: {found}" if found else ""
-            text = MISSED.format(misses=f"{MISSES:,}", name=name, count=f"{known.answered:,}", changes=changes)
+            text = MISSED.format(misses=MISSES, name=name, count=f"{known.answered:,}", changes=changes)
             self.state.notice(text, key=f"misses {name}")
 
     def give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
