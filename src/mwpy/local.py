@@ -50,9 +50,6 @@ class LocalMaster(Master):
     def __repr__(self) -> str:
         return self._glance.text()
 
-    def _repr_html_(self) -> str:
-        return self._glance.html()
-
     def __enter__(self) -> Self:
         return self
 

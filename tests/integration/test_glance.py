@@ -26,16 +26,12 @@ def test_a_master_shows_how_many_tasks_ended_how() -> None:
         mw.cancel(cancelled)
         numbers = "0 waiting, 0 running, 2 done, 1 failed, 5 cancelled"
         assert f"<mwpy: 1 slave; tasks: {numbers}" in repr(mw)
-        cells = re.findall("<td>([^<]*)</td>", mw._repr_html_())
-        assert cells[1:6] == ["0", "0", "2", "1", "5"]
     assert repr(mw).startswith(f"<mwpy: closed; tasks: {numbers}")
 
 
 def test_a_master_shows_its_last_failure_and_its_rate() -> None:
-    """The text of a task is escaped in HTML. After the end, nothing has a rate."""
+    """After the end, nothing has a rate."""
     with mwpy.open(slaves=0) as mw:
         list(mw.map_results(int, ["1", "<b>", "2"], ordered=True))
         assert re.search(r"cancelled, \d\S* per second; last failure: task 2 \(int\) on \S+: ValueError: ", repr(mw))
-        assert "&lt;b&gt;" in mw._repr_html_()
-        assert "<b>" not in mw._repr_html_()
     assert "cancelled, 0 per second; last failure: task 2" in repr(mw)

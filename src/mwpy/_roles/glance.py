@@ -1,4 +1,4 @@
-"""What a master shows of itself: its slaves, its tasks, its rate and its last failure, as text and as HTML.
+"""What a master shows of itself: its slaves, its tasks, its rate and its last failure, as text.
 
 The figures are those that the core keeps anyway. They are read in the thread of the master algorithm while the I/O
 thread changes them, so a figure may be one group of tasks behind another one.
@@ -64,20 +64,6 @@ class Glance(Struct, eq=False):
         tasks = ", ".join(f"{number} {name}" for name, number in figures.named())
         last = f"; last failure: {figures.last_failure}" if figures.last_failure else ""
         return f"<mwpy: {self._state(figures)}; tasks: {tasks}, {figures.rate:.3g} per second{last}>"
-
-    def html(self) -> str:
-        """Return the figures as a table."""
-        from html import escape  # only here, because most masters are never shown in a notebook
-
-        figures = self.figures()
-        names = "".join(f"<th>{name}</th>" for name, _ in figures.named())
-        numbers = "".join(f"<td>{number}</td>" for _, number in figures.named())
-        last = f'<tr><th>last failure</th><td colspan="6">{escape(figures.last_failure)}</td></tr>'
-        return (
-            f"<table><caption>mwpy: {escape(self._state(figures))}</caption>"
-            f"<tr><th>tasks</th>{names}<th>per second</th></tr><tr><td></td>{numbers}<td>{figures.rate:.3g}</td></tr>"
-            f"{last if figures.last_failure else ''}</table>"
-        )
 
     def _state(self, figures: Standing) -> str:
         return "closed" if self.closed else counted(figures.slaves, "slave")

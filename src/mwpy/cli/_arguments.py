@@ -38,10 +38,6 @@ class Parser(argparse.ArgumentParser):
         self._examples = examples
         self._exit_codes = exit_codes or {}
 
-    def actions(self) -> list[argparse.Action]:
-        """Return all options and arguments, in their order. argparse has no public list of them."""
-        return list(self._actions)
-
     def format_help(self) -> str:
         """Return the help: usage, options in groups, examples and exit codes."""
         examples = [f"  {line}\n" for line in self._examples]
