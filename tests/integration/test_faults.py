@@ -464,7 +464,7 @@ OVERWROTE = "it overwrote the memory that it shares with its agent: "
         ("ones", 200, (KILLED + OVERWROTE + "its unsent results are lost", KILLED + "what it sent cannot be read")),
         ("zeros", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
         ("a recall", 200, (KILLED + OVERWROTE + "numbers that only the agent writes have changed",)),
-        ("times", 200, ("it " + OVERWROTE + "numbers that only the agent writes have changed",)),
+        ("times", 200, (OVERWROTE + "numbers that only the agent writes have changed",)),
         ("journal", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
         ("rows", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
         ("shorter", 199, ("exit code 0",)),

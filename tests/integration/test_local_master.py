@@ -645,6 +645,7 @@ def test_a_slave_imports_nothing_that_only_masters_and_agents_need(way: str) -> 
         "checkpoints",
         "given_shares",
         "loaded",
+        "peak_memory",
         "stretches",
         "task_runner",
         "unsendable",
@@ -654,7 +655,19 @@ def test_a_slave_imports_nothing_that_only_masters_and_agents_need(way: str) -> 
     allowed = ["_core.holding", *(f"_roles.{role}" for role in roles), "_system", "_values"]
     if way == "fork":
         allowed += ["_roles.template", "_transport.orders"]
-    modules = ("c", "error_texts", "in_place", "mappings", "numbers", "passage", "shared", "stream", "waits", "wire")
+    modules = (
+        "c",
+        "error_copies",
+        "error_texts",
+        "in_place",
+        "mappings",
+        "numbers",
+        "passage",
+        "shared",
+        "stream",
+        "waits",
+        "wire",
+    )
     transport = tuple(f"_transport.{module}" for module in modules)
     others = [name for name in names if name.startswith("mwpy._") and name.count(".") > 1]
     assert not [name for name in others if not name.removeprefix("mwpy.").startswith((*allowed, *transport))]
