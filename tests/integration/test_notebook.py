@@ -82,6 +82,15 @@ def test_a_task_that_fails_raises_at_its_item(notebook: Notebook) -> None:
     assert notebook.run("list(mw.map(invert, [4])), mw.results()") == "([0.25], [])"
 
 
+@pytest.mark.parametrize("cell", ["list(mw.map(invert, [0]))", "next(mw.map_results(invert, [0])).value", "mw.map(5)"])
+def test_a_traceback_shows_only_the_frames_of_the_user(notebook: Notebook, cell: str) -> None:
+    notebook.run("def invert(x):\n    return 1 / x")
+    lines = notebook.traceback(cell)
+    assert not [line for line in lines if "mwpy/_" in line or "mwpy/master" in line]
+    assert [line for line in lines if line.startswith("----> 1 ")] == [f"----> 1 {cell}"]
+    assert len(lines) < 25, "some are those of the library that runs the cell"
+
+
 def test_an_interrupted_cell_leaves_nothing_of_its_map(notebook: Notebook) -> None:
     """The slaves sleep in long tasks, or the cell submits items without end. The same cell can be run again."""
     for number in range(2):

@@ -7,9 +7,11 @@ errors of the application.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from reprlib import Repr
+from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
@@ -70,6 +72,30 @@ class MwpyError(Exception):
     """The base of all errors of mwpy."""
 
     exit_code = ExitCode.FAILED
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows of this error: the frames of the user, without those of mwpy."""
+        seen: list[BaseException] = []
+        error: BaseException | None = self
+        while error is not None and error not in seen:
+            seen.append(error)
+            error.__traceback__ = _frames_of_user(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        shell: Any = sys.modules["IPython"].get_ipython()
+        lines: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        return lines
+
+
+def _frames_of_user(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of mwpy."""
+    frames: list[TracebackType] = []
+    while trace is not None:
+        if not str(trace.tb_frame.f_globals.get("__name__")).startswith("mwpy."):
+            frames.append(trace)
+        trace = trace.tb_next
+    for each in reversed(frames):
+        trace = TracebackType(trace, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return trace
 
 
 class UsageError(MwpyError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -68,6 +69,12 @@ class Notebook:
         with pytest.raises(CellExecutionError) as caught:
             self.run(source)
         return caught.value.ename, caught.value.evalue
+
+    def traceback(self, source: str) -> list[str]:
+        """Run a cell that must raise an exception. Return the lines of the traceback that the notebook shows."""
+        with pytest.raises(CellExecutionError) as caught:
+            self.run(source)
+        return re.sub(r"\x1b\[[0-9;]*m", "", caught.value.traceback).splitlines()
 
     def send(self, number: signal.Signals, when: Path) -> None:
         """Send a signal to the process group of the kernel, as Jupyter does, as soon as a file exists."""
