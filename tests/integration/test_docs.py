@@ -58,7 +58,7 @@ for statement in sys.argv[-1].split(";"):
 """
 """Runs queries where the shell of SQLite is not installed."""
 
-IN_A_CLONE = ("Makefile", "pyproject.toml", "examples", "src", "tests", "docs", "condor", "slurm", "README.md")
+IN_A_CLONE = ("Makefile", "pyproject.toml", "bench", "examples", "src", "tests", "docs", "condor", "slurm", "README.md")
 """The parts of the repository that are copied into the folder of the commands."""
 
 FENCED = re.compile(r"^(```+|~~~+)(.*)\n((?:.*\n)*?)\1 *$", re.MULTILINE)

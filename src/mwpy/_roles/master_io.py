@@ -406,6 +406,11 @@ class MasterIo:
         """The maps whose values may still be asked for. Any thread may call this."""
         return [tasks for tasks in list(self.maps) if not tasks.closed]
 
+    def unread_items(self) -> int | None:
+        """How many items open maps have not read; None if one of them does not know it. Any thread may call this."""
+        unread = [tasks.unread for tasks in self.open_maps()]
+        return None if None in unread else sum(each or 0 for each in unread)
+
     def end(self, finished: bool, grace_s: float, returned: bool) -> None:
         """End the computation and wait for the thread. If it was never started, this thread does its work.
 

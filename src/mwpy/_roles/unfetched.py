@@ -66,12 +66,6 @@ class Unfetched(Struct, eq=False):
             self._of_maps.size += size - share
             self.is_much = (self._alone.size + self._of_maps.size) * SHARE > self.most
 
-    def unread(self) -> int | None:
-        """How many items open maps have not read; None if one of them does not know it. The end of a computation may
-        call this in another thread."""
-        unread = [tasks.unread for tasks in self.access.io.open_maps()]
-        return None if None in unread else sum(each or 0 for each in unread)
-
     def settle(self, alone: Sized) -> None:
         """Count the results that wait. Those outside of maps are `alone`."""
         self._alone.keep(len(alone))

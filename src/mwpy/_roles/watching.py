@@ -21,7 +21,6 @@ class Watching:
 
     def __init__(self, access: Access, inbox: Inbox) -> None:
         self._whole = access
-        self._maps = inbox.unfetched
         self._reports_to = inbox
         self._progress: Progress | None = None
 
@@ -41,14 +40,14 @@ class Watching:
         Examples:
             >>> mw.progress(total=2000)                        # doctest: +SKIP
         """
-        shown, io, maps = progress_of(show, total, (), "tasks"), self._whole.io, self._maps
+        shown, io = progress_of(show, total, (), "tasks"), self._whole.io
         if self._progress is not None:
             io.progress.end(self._progress)
         self._progress = shown
 
         def figures() -> Figures:
             jar, expected = io.core.state.jar, total
-            if expected is None and (unread := maps.unread()) is not None:
+            if expected is None and (unread := io.unread_items()) is not None:
                 expected = io.submissions.total + unread + io.executors.queued()
             return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.reused.count)
 
