@@ -43,7 +43,7 @@ def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage, way: st
     run = stage.start("", *own, program=[sys.executable, "asking.py"], script="input")
     assert run.end() == 6, run.err
     what = "slaves in a row ended before" if way == "fork" else "local agents in a row ended"
-    assert f"none elsewhere can join: 3 {what}" in run.err.splitlines()[-1]
+    assert f"Correct this, and start again: 3 {what}" in run.err.splitlines()[-1]
     if way == "fork":
         assert "It wrote last:\n  stderr:\n  no input" in run.err
     else:

@@ -12,7 +12,7 @@ from tests.integration.apps.stage import Stage
 
 import mwpy
 
-NONE = "mwpy: no slave can start on this machine, and none elsewhere can join: "
+NONE = "mwpy: no slave can start here, and none elsewhere can join. Correct this, and start again: "
 
 SCRIPT = """
 import os, sys
@@ -81,7 +81,7 @@ def test_an_executor_without_any_slave_breaks_with_the_reason(stage: Stage) -> N
     script = "import mwpy\nwith mwpy.Executor(1) as executor:\n    executor.submit(abs, -1).result()\n"
     code, _, err = ended(stage, ["bash", "-c", f'ulimit -n 16; exec "{sys.executable}" -c "$0"', script])
     assert code == 1
-    assert "BrokenExecutor: the executor is broken: no slave can start on this machine" in err.splitlines()[-1]
+    assert "BrokenExecutor: the executor is broken: no slave can start here" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
@@ -107,7 +107,7 @@ def as_a_user() -> list[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can become a new user")
-@pytest.mark.parametrize("processes", [1, 3, 4, 5, 6, 7, 9])
+@pytest.mark.parametrize("processes", [1, 3, 4, 5, 6, 7, 40])
 def test_too_few_processes_are_named_or_are_enough(stage: Stage, processes: int) -> None:
     """The threads of the master count, too."""
     script = PLAIN.format(slaves=2, way="fork")
@@ -117,7 +117,7 @@ def test_too_few_processes_are_named_or_are_enough(stage: Stage, processes: int)
         assert out == "400000000\n"
     else:
         assert f"this user may have {processes} of them (ulimit -u)" in err.splitlines()[-1]
-        assert processes < 9
+        assert processes < 40
     for wrong in ("please report", "InternalError"):
         assert wrong not in err
 

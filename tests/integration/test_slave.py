@@ -92,6 +92,11 @@ class Agent:
         self.send(messages.Revoked(7, *groups.spans_of(task_ids, [attempt] * len(task_ids))))
         return started
 
+    def _take_heard(self) -> None:
+        """Take the messages that have arrived, except those about memory, which may come at any time."""
+        heard = (wire.decode(frames) for frames in self.end.receive())
+        self.heard.extend(each for each in heard if not isinstance(each[0], messages.PeakMemory))
+
     def hear(self, kind: type[M]) -> tuple[M, Sequence[Buffer]]:
         """Wait for the next message, which must be of this kind."""
         deadline = time.monotonic() + PATIENCE_S
@@ -100,7 +105,7 @@ class Agent:
             assert time.monotonic() < deadline, "the slave is silent"
             select.select([self.end], [self.end] if self.end.wants_write else [], [], 1.0)
             self.end.flush()
-            self.heard.extend(wire.decode(frames) for frames in self.end.receive())
+            self._take_heard()
         message, frames = self.heard.popleft()
         assert isinstance(message, kind)
         return message, frames
@@ -135,7 +140,7 @@ class Agent:
 
     def exit_code(self) -> int:
         os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
-        self.heard.extend(wire.decode(frames) for frames in self.end.receive())
+        self._take_heard()
         code = self.child.poll()
         assert code is not None
         return code

@@ -250,7 +250,9 @@ class MasterIo:
             return
         if core.state.jar.runnable and core.waiting is not Waiting.NOT:
             why = why or next(reversed(core.absences.losses.departures), "their agent ended")
-            error = CannotRun(f"no slave can start on this machine, and none elsewhere can join: {why}")
+            error = CannotRun(
+                f"no slave can start here, and none elsewhere can join. Correct this, and start again: {why}"
+            )
             self.outcomes.put(error)
             self.executors.fail(error)
 
