@@ -39,7 +39,7 @@ from mwpy._core.master.commands import (
 )
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
-from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.call_parts import split_resumed
 from mwpy._transport.codec import Codec
@@ -144,6 +144,8 @@ class _Agent:
     started: int = 0
     """The number of slaves that it has started."""
     leaving: bool = False
+    is_proven: bool = False
+    """Whether a task has ended there, so that its end says something about the task that it ran."""
 
 
 CODEC = Codec()
@@ -477,7 +479,8 @@ class _MasterMachine(RuleBasedStateMachine):
         )
 
     def check_no_slave_is_idle(self, pending: list[_Task]) -> None:
-        """Check that no slave is idle while it may run a pending task. Only a suspect keeps its agent's slaves idle.
+        """Check that no slave is idle while it may run a pending task. Only a suspect keeps its agent's slaves idle,
+        and may wait for an agent that has finished a task.
 
         A slave that was asked for tasks gets no addressed task before it answers.
         """
@@ -490,7 +493,7 @@ class _MasterMachine(RuleBasedStateMachine):
                 continue
             beside = any(each.held for each in slave.agent.slaves.values())
             for task in [] if slave.held or slave.agent.leaving or slave.stopping else pending:
-                if beside and task in suspects:
+                if task in suspects and (beside or not slave.agent.is_proven):
                     continue
                 freed = slave.freed and slave.kind is SlaveKind.ORDERED
                 mine = task.policy.sid == slave.sid and not (freed or slave.asked_back)
@@ -742,6 +745,7 @@ class _MasterMachine(RuleBasedStateMachine):
                 self.due[task.number], task.answer = "result", slave.attempts[task.number]
                 self.end_others(task, slave)
         slave.gave_back = slave.gave_back and not tasks
+        slave.agent.is_proven = slave.agent.is_proven or bool(tasks)
         self.replies.append((slave.agent.name, group))
         self.receive(slave.agent.name, group, (groups.payload(len(tasks), payloads),))
         self.iterate()
@@ -895,8 +899,10 @@ class _MasterMachine(RuleBasedStateMachine):
         for slave in agent.slaves.values():
             for task in slave.held.values():
                 task.may_have_started = True
-                task.lost += vanishes and not agent.leaving and self.core.closing is None
-                if task.lost > LOST_AGENTS_ALLOWED or not task.policy.retry:
+                is_suspect = vanishes and not agent.leaving and self.core.closing is None
+                task.lost += is_suspect
+                allowed = LOST_AGENTS_ALLOWED + (0 if agent.is_proven else LOST_ALONE_ALLOWED)
+                if (is_suspect and task.lost > allowed) or not task.policy.retry:
                     self.due[task.number] = "unrunnable"
             self.come_back(slave, slave.held.values())
 
