@@ -53,8 +53,10 @@ def test_slaves_find_a_master_that_was_killed_with_the_resource_files_of_their_j
     resource = jobs.until_resource_file("stages.rsc")
     slaves = jobs.submit("slaves.sub", APP="stages.py", ARGS="", SLAVES=SLAVES)
     stages.reach(0)
+    audit = f"master.{master}.0.audit"
+    until(lambda: jobs.text(audit).count(" through AGENT-") == SLAVES, "a slave of each job")
     kill_master(resource)
-    stages.until_life(2)
+    until(lambda: jobs.text(audit).count(" -> connected, host ") == 2 * SLAVES, "each agent at the next master")
     ends_well(jobs, stages, master, slaves)
     assert jobs.text(f"slaves.{slaves}.log").count("Job executing on host") == SLAVES
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
+from types import SimpleNamespace
 
 import pytest
 
 import mwpy
 from mwpy._values import errors
-from mwpy._values.errors import ExitCode, MwpyError, TaskFailed
+from mwpy._values.errors import ExitCode, MwpyError, TaskFailed, UsageError
+from mwpy._values.options import parse
 
 CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MwpyError)]
 
@@ -63,3 +66,18 @@ def test_an_exported_exception_has_the_name_under_which_users_catch_it(kind: typ
     assert traceback.format_exception_only(error)[0].startswith(f"mwpy.{kind.__name__}: ")
     back = pickle.loads(pickle.dumps(error))
     assert (type(back), str(back)) == (kind, str(error))
+
+
+def test_ipython_shows_only_the_frames_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the causes of an error, and if causes form a circle."""
+    shell = SimpleNamespace(InteractiveTB=SimpleNamespace(structured_traceback=traceback.format_exception))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    with pytest.raises(UsageError) as caught:
+        parse(["--mw-nonsense"], {})
+    cause = ValueError("the cause")
+    cause.__context__ = caught.value
+    caught.value.__cause__ = cause
+    shown = "\n".join(caught.value._render_traceback_())
+    assert "the cause" in shown
+    assert "test_errors.py" in shown
+    assert "mwpy/_values" not in shown
