@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.messagepack import encode_json, json_decoder
+from mwpy._values.parsing import parsed
 
 __all__ = ["MAIN", "LoadedScript", "finds", "is_same", "loaded_script", "names_assigned_in", "names_of_globals"]
 
@@ -155,7 +156,7 @@ def _is_own_name(node: ast.expr) -> bool:
 
 def _parsed(file: str) -> ast.Module:
     with open(file, "rb") as source:
-        return ast.parse(source.read(), file)
+        return parsed(source.read(), file)
 
 
 def _guards_in(node: ast.AST) -> Iterator[ast.If]:

@@ -37,6 +37,7 @@ from mwpy._system.loaded_script import MAIN, is_same
 from mwpy._system.modules import is_interactive, is_of_user, stamp_of
 from mwpy._system.packages import imported_inside
 from mwpy._values.messages import ModuleCode
+from mwpy._values.parsing import parsed
 
 __all__ = ["OWN_CODE", "OwnCode"]
 
@@ -214,7 +215,7 @@ class _Outline(Struct, eq=False):
     def of(cls, text: str) -> _Outline:
         outline = cls([*io.StringIO(text)])  # as Python counts lines; `splitlines` also splits at form feeds
         try:
-            outline._add(ast.parse(text), "", is_top=True)
+            outline._add(parsed(text), "", is_top=True)
         except (SyntaxError, ValueError, RecursionError):
             pass
         return outline

@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import FrameType
 
 from mwpy._values.errors import ExitCode
+from mwpy._values.parsing import parsed
 
 __all__ = [
     "can_run_elsewhere",
@@ -88,7 +89,7 @@ def mentions_main(path: str) -> bool:
     """Whether the Python file calls or imports something that is named `main`; True if the file cannot be read."""
     try:
         with open(path, "rb") as file:
-            tree = ast.parse(file.read())
+            tree = parsed(file.read(), path)
     except (OSError, SyntaxError, ValueError):
         return True
     nodes = list(ast.walk(tree))

@@ -14,7 +14,6 @@ import __future__
 import ast
 import dis
 import linecache
-import warnings
 from collections.abc import Iterator
 from functools import reduce
 from operator import or_
@@ -23,6 +22,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from mwpy._values.parsing import parsed, without_warnings
 from mwpy._values.plain import hash_of
 from mwpy._values.sameness.structure import digest_of
 
@@ -56,9 +56,8 @@ class _File(Struct, eq=False):
         Raises:
             SyntaxError, ValueError, RecursionError: it cannot be compiled.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+        tree = parsed(text)
+        with without_warnings():
             compiled = compile(text, name, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         file = cls(tree, {}, {}, {})
         for code in _codes_in(compiled):
