@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-DEFAULT_SEEDS = 500
+DEFAULT_SEEDS = 150
 """The number of seeds that `make test` simulates."""
 
 LONGEST_STORY = 400
@@ -49,9 +49,9 @@ restore_signals()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds that the simulator runs")
     parser.addoption("--frames", type=int, default=3000, help="number of hostile frames that a master is sent")
-    parser.addoption("--kills", type=int, default=300, help="number of kills in a computation, ten in a second")
+    parser.addoption("--kills", type=int, default=60, help="number of kills in a computation, ten in a second")
     parser.addoption("--losses", type=int, default=10, help="number of power losses of a computation")
-    parser.addoption("--agents", type=int, default=300, help="number of agents in an HTCondor pool")
+    parser.addoption("--agents", type=int, default=60, help="number of agents in an HTCondor pool")
     parser.addoption("--seed", type=int, help="the only seed that the simulator runs")
 
 

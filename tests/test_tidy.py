@@ -1,4 +1,4 @@
-"""Tests of the style that matters: layers, lengths, names, exports, language, ruff and mypy.
+"""Tests of the style that matters: layers, lengths, names, exports and language.
 
 Each failure is a list of sentences that say what to do. docs/design.md describes the layers: a module imports only from
 lower layers and from its own layer, and there are no import cycles. The tests read the sources with `ast`. Only
@@ -11,7 +11,6 @@ import ast
 import graphlib
 import importlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -692,39 +691,3 @@ def test_no_banned_word_is_used() -> None:
             for line, word, advice in banned_words(path.read_text(encoding="utf-8", errors="replace"))
         ]
     )
-
-
-# Other tools
-
-
-def run(*command: str) -> str:
-    """Run a tool over the repository. Return its output if it fails, or an empty text."""
-    command = (sys.executable, "-m", *command)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return (done.stdout + done.stderr).strip() if done.returncode else ""
-
-
-CHECKED = ("src", "tests", "examples")
-
-
-def test_ruff_finds_no_fault() -> None:
-    """`ruff check` finds nothing with the rules of pyproject.toml."""
-    found = run("ruff", "check", "--quiet", "--output-format=concise", *CHECKED)
-    tell([f"{line}: correct it, or run `ruff check --fix {' '.join(CHECKED)}`" for line in found.splitlines()])
-
-
-def test_ruff_changes_no_format() -> None:
-    """All code has the format of `ruff format`."""
-    found = run("ruff", "format", "--check", "--output-format=concise", *CHECKED)
-    tell(
-        [
-            f"{line}: run `ruff format {' '.join(CHECKED)}`"
-            for line in found.splitlines()
-            if "unformatted" in line or "error" in line
-        ]
-    )
-
-
-def test_mypy_finds_no_fault() -> None:
-    """The library and the examples pass mypy's strict mode."""
-    tell([f"{line}: add or correct the type" for line in run("mypy", "--no-error-summary").splitlines()])

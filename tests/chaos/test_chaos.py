@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.chaos.chaos_run import Chaos
 from tests.chaos.faults import KINDS, plan
 from tests.chaos.kills import Kills, costs, text
@@ -22,7 +21,6 @@ SHORT_S = 24
 PATIENCE_S = 280.0
 
 
-@pytest.mark.soak
 def test_a_chaos_run_loses_nothing(tmp_path: Path) -> None:
     """The report counts each kind of fault, or says why it is left out."""
     options = ["--minutes", str(SHORT_S / 60), "--seed", "1", "--machines", "2", "--folder", str(tmp_path)]
@@ -41,7 +39,6 @@ def test_a_chaos_run_loses_nothing(tmp_path: Path) -> None:
     assert re.search(r"^all +\d+ +0$", done.stdout, re.MULTILINE), done.stdout
 
 
-@pytest.mark.soak
 def test_a_kill_of_the_master_repeats_nothing_that_the_algorithm_had_got(tmp_path: Path) -> None:
     """The aggregate is exact each time."""
     kills = Kills(tmp_path, seed=1, kills=3, tasks=12_000)

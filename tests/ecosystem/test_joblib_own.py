@@ -6,11 +6,13 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from tests.integration.apps.stage import Stage
 
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.long
 def test_joblibs_own_tests_pass_with_mwpy(stage: Stage) -> None:
     """They run in a process of their own, because they change the default backend."""
     plugins = ("-p", "tests.ecosystem.joblib_own", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")

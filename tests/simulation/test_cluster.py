@@ -154,6 +154,7 @@ def test_the_same_seed_gives_the_same_history_in_every_process(few: range) -> No
     assert printed[0].count(b"ends: result") > 25 * count
 
 
+@pytest.mark.long
 def test_the_simulation_finds_a_lost_result_and_names_the_seed() -> None:
     """The checks compare results with submitted tasks. They do not rely on the core, which loses a result here."""
     cluster = Cluster(3, crashes=False)
@@ -179,6 +180,7 @@ def _keep_the_first(self: SimulatedSlave, number: int, algorithm: tuple[LoadFail
     self.algorithms[number] = next(iter(self.algorithms.values()), algorithm)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("owner", "name", "mistake", "fault"),
     [
@@ -206,6 +208,7 @@ def _keep_excluded(self: Admission, agent: ConnectedAgent, why: str, cause: Caus
         _retire(self, agent, why, cause)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("owner", "name", "mistake", "fault"),
     [
@@ -247,6 +250,7 @@ class _Forgetful:
         return getattr(self._core, name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "name", "value", "found"),
     [
@@ -268,6 +272,7 @@ def test_the_simulation_finds_wrong_decisions_about_time_or_output(
     assert any(found in reason for reason in map(reason_of_failure, range(100)))
 
 
+@pytest.mark.long
 def test_the_simulation_finds_an_agent_that_is_barred_because_of_one_slave(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core takes each failure to load an algorithm for one that is sure to happen again."""
     decide = Admission.algorithm_failed
@@ -279,6 +284,7 @@ def test_the_simulation_finds_an_agent_that_is_barred_because_of_one_slave(monke
     assert any("but a new slave can run it" in reason for reason in map(reason_of_failure, range(60)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "name", "replacement", "found"),
     [
@@ -294,6 +300,7 @@ def test_the_simulation_finds_wrong_decisions_about_suspects(
     assert any(found in reason for reason in map(reason_of_failure, range(100)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
@@ -311,6 +318,7 @@ def test_the_simulation_finds_a_limit_that_is_not_kept(
     assert any(found in reason for reason in map(reason_of_failure, range(150)))
 
 
+@pytest.mark.long
 def test_the_simulation_finds_a_task_that_believes_in_an_end_that_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         SimulatedChannel, "end_at", lambda channel, moment: setattr(channel, "tasks_end_at", moment + 1)
@@ -318,6 +326,7 @@ def test_the_simulation_finds_a_task_that_believes_in_an_end_that_is_too_late(mo
     assert any("but it has time until" in reason for reason in map(reason_of_failure, range(150)))
 
 
+@pytest.mark.long
 def test_the_simulation_finds_a_task_at_an_agent_with_too_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConnectedAgent, "ends_in_s", lambda *_: 1e9)
     assert any(re.search(r"task \d+ takes .* has .* s'", reason) for reason in map(reason_of_failure, range(150)))
@@ -347,6 +356,7 @@ def _whatever_the_policy_says(self: Stragglers, _now: float) -> list[ConnectedSl
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
@@ -406,6 +416,7 @@ def _move_failures(
 _select = groups.select
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
@@ -430,6 +441,7 @@ def test_the_simulation_finds_wrong_decisions_about_portions(
     assert any(re.search(found, reason) for reason in map(reason_of_failure, _LATER_FIRST))
 
 
+@pytest.mark.long
 def test_the_simulation_finds_that_a_slave_is_killed_while_its_agent_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -453,6 +465,7 @@ def _hear_while_it_lives(self: SlaveProcesses, now: float) -> None:
 _hear_template = SlaveProcesses.hear_template
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
@@ -485,6 +498,7 @@ def _take_any_part(self: Shares, message: messages.SharePart, part: Buffer) -> N
 _part = Shares._part
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "mistake", "found"),
     [("_drop", _drop_in_silence, "which its agent has dropped"), ("_part", _take_any_part, "came twice")],
@@ -513,6 +527,7 @@ def test_reports_of_live_attempts_reach_the_algorithm() -> None:
     assert sum(cluster.master.algorithm.reports.given for cluster in histories) > 10
 
 
+@pytest.mark.long
 def test_the_simulation_finds_a_report_of_an_attempt_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reports, "_counts", lambda *_: True)
     assert any("this attempt does not live" in reason for reason in map(reason_of_failure, range(40)))
@@ -535,6 +550,7 @@ def test_no_wrong_result_is_given_out_if_each_task_is_verified_on_three_hosts() 
     assert sure > 200
 
 
+@pytest.mark.long
 def test_verification_without_the_comparison_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the master believed the first answer, the checker would see it."""
     monkeypatch.setattr(Verification, "_compare", lambda _, span, answers: answers if len(answers) > 1 else ())
@@ -547,6 +563,7 @@ def test_results_in_doubt_are_computed_again() -> None:
     assert any(map(_num_recomputed, range(20)))
 
 
+@pytest.mark.long
 def test_a_result_in_doubt_that_is_not_computed_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(corrections: Corrections, command: CorrectResults) -> None:
         corrections.state.actions.cancelled.append((command, []))

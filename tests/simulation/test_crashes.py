@@ -80,6 +80,7 @@ def _mix_generations(self: FormerTasks, welcome: messages.Welcome) -> None:
 _joined = FormerTasks.joined
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [

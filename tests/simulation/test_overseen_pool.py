@@ -27,6 +27,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert any("submits" in line for line in histories[0])
 
 
+@pytest.mark.long
 def test_the_simulation_finds_superfluous_jobs_and_shows_the_history() -> None:
     """An overseer submits too many jobs if it forgets its submissions until the batch system lists them."""
     failures = (error for seed in range(40) if (error := failure(seed)) is not None)

@@ -47,6 +47,7 @@ def _run(seeds: range) -> None:
         Cluster(seed).run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [records.TasksReturned, records.SlaveChanged, records.AgentLeaving])
 def test_a_record_that_is_missing_is_noticed(kind: type[records.Record], monkeypatch: pytest.MonkeyPatch) -> None:
     """The rebuilt state differs, or a later record contradicts it."""
@@ -58,6 +59,7 @@ def test_a_record_that_is_missing_is_noticed(kind: type[records.Record], monkeyp
         _run(range(200))
 
 
+@pytest.mark.long
 def test_a_record_that_is_changed_later_is_noticed() -> None:
     """In this test, a list in a record grows later."""
     cluster = Cluster(1)
