@@ -490,7 +490,11 @@ def test_functions_are_sent_by_value_with_their_closures() -> None:
     assert loads_function(CODEC.dumps_function(add, "add"))(4) == 7
 
 
-@pytest.mark.parametrize("draw", [random.gauss, random.random, np.random.normal, np.random.randint], ids=repr)
+@pytest.mark.parametrize(
+    "draw",
+    [random.gauss, random.random, np.random.normal, np.random.randint],
+    ids=["gauss", "random", "normal", "randint"],
+)
 def test_a_function_by_value_draws_from_the_generator_that_each_process_shares(draw: Callable[..., object]) -> None:
     """A copy of its state would give the same numbers in all slaves, as after `from random import gauss`."""
     generators: dict[type, None] = {}
@@ -519,7 +523,9 @@ class _OwnRandom(random.Random):
 
 
 @pytest.mark.parametrize(
-    "made", [random.Random(1), _OwnRandom(1), np.random.default_rng(1), np.random.RandomState(1)], ids=repr
+    "made",
+    [random.Random(1), _OwnRandom(1), np.random.default_rng(1), np.random.RandomState(1)],
+    ids=["random", "own", "default_rng", "RandomState"],
 )
 def test_a_generator_that_a_function_by_value_takes_along_is_named(made: object) -> None:
     """What it is made of is named after it."""

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import ast
+import gc
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["parsed", "without_warnings"]
-
-PARSES_MAX = 10
-"""How often a source is parsed until Python does not mix it up with what another thread parses."""
+__all__ = ["compiling", "parsed"]
 
 _COMPILING = threading.RLock()
 
 
 @contextmanager
-def without_warnings() -> Iterator[None]:
-    """Compile without the warnings about a source, which were given when it was loaded; one thread at a time, because
-    the filters of warnings belong to the process."""
+def compiling() -> Iterator[None]:
+    """Compile without warnings, which the source gave when it was loaded, and without garbage collection.
+
+    Python 3.11 counts the depth of all syntax trees in one place. A finalizer that runs while a tree is built lets
+    other threads run. If one of them builds a tree, too, Python raises SystemError, "AST constructor recursion depth
+    mismatch" (python/cpython issue 106905). Without garbage collection no finalizer runs. The filters of warnings and
+    the collector belong to the process, therefore only one thread at a time changes them.
+    """
     with _COMPILING, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 def parsed(source: str | bytes, name: str = "<unknown>") -> ast.Module:
     """Parse a source.
 
-    Python 3.11 and 3.12 count the depth of all trees in one place. When two threads parse, one of them can fail with
-    "AST constructor recursion depth mismatch" (python/cpython issue 106905). The threads of mwpy take turns. Those of
-    the user and of other libraries do not, therefore a failed attempt is repeated.
-
     Raises:
         SyntaxError, ValueError, RecursionError: it cannot be parsed.
     """
-    with without_warnings():
-        for _ in range(PARSES_MAX - 1):
-            try:
-                return ast.parse(source, name)
-            except SystemError:
-                continue
+    with compiling():
         return ast.parse(source, name)

@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._values.parsing import parsed, without_warnings
+from mwpy._values.parsing import compiling, parsed
 from mwpy._values.plain import hash_of
 from mwpy._values.sameness.structure import digest_of
 
@@ -57,7 +57,7 @@ class _File(Struct, eq=False):
             SyntaxError, ValueError, RecursionError: it cannot be compiled.
         """
         tree = parsed(text)
-        with without_warnings():
+        with compiling():
             compiled = compile(text, name, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         file = cls(tree, {}, {}, {})
         for code in _codes_in(compiled):
