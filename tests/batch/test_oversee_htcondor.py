@@ -180,9 +180,9 @@ def test_the_overseer_prints_why_htcondor_refuses_a_submission(desk: Desk) -> No
     """The overseer prints one line. With --once, the exit code also shows the failure."""
     desk.master()
     desk.need(1)
-    run = desk.oversee("--once", "--line", "universe = nonsense")
+    run = desk.oversee("--once", "--line", "notification = sometimes")
     assert run.end() == 4, run.out
-    assert re.search("submitted nothing, as far as is known: .*I don't know about the 'nonsense' universe$", run.out)
+    assert re.search("submitted nothing, as far as is known: .*Notification must be .*$", run.out)
     assert desk.queue() == []
 
 

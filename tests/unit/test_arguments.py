@@ -118,6 +118,7 @@ def test_an_error_of_mwpy_is_one_line_and_its_exit_code(capsys: pytest.CaptureFi
         ("local", "--line=x", "--line has no effect with --with local, only with --with htcondor or --with slurm"),
         (None, "--memory=2GB", "--memory has no effect without --with"),
         ("slurm", "--line=--job-name=a", "--line=--job-name=a is refused: the overseer finds its jobs by their name"),
+        ("htcondor", "--line=queue 5", "--line=queue 5 is refused: the overseer decides how many jobs are submitted"),
     ],
 )
 def test_an_option_that_a_batch_system_does_not_use_is_refused(system: str | None, option: str, message: str) -> None:

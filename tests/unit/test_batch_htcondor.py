@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, htcondor
-from mwpy._batch.htcondor import END, MEMORY, HTCondor, description, time_limit_s
+from mwpy._batch.htcondor import END, MEMORY, HTCondor, check_lines, description, time_limit_s
 from mwpy._values.errors import UsageError
 
 POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
@@ -149,3 +149,30 @@ def test_without_the_bindings_it_says_how_to_install_them(monkeypatch: pytest.Mo
 def test_the_time_limit_of_a_job_is_known_from_the_users_lines(lines: list[str], seconds: float | None) -> None:
     """An expression is not known."""
     assert time_limit_s(lines) == seconds
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('+MwpyMark = "mine"', "the overseer finds its jobs by their mark"),
+        ('my.mwpymark="mine"', "the overseer finds its jobs by their mark"),
+        ("queue 5", "the overseer decides how many jobs are submitted"),
+        (" Queue", "the overseer decides how many jobs are submitted"),
+        ("universe = local", "`container_image` works there, too"),
+        ("executable = /bin/true", "--command replaces the program"),
+        ("arguments = 1", "--command replaces the program"),
+        ('environment = "A=1"', "`getenv = NAME` adds variables"),
+        ("transfer_input_files = data", "--transfer adds others"),
+        ("Transfer_Output_Files=results", "HTCondor brings no files back from these jobs"),
+        ("log = /tmp/log", "--log-dir chooses their folder"),
+    ],
+)
+def test_a_line_that_replaces_what_the_overseer_relies_on_is_refused(line: str, reason: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_lines([line])
+    assert str(refused.value).startswith(f"--line={line} is refused: ")
+    assert reason in str(refused.value)
+
+
+def test_lines_that_ask_for_more_are_accepted() -> None:
+    check_lines(["request_cpus = 8", "requirements = universe == 1", "+Queue2 = 1", "getenv = HOME", "queue_limit = 3"])

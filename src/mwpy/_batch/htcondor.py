@@ -26,7 +26,7 @@ from mwpy._system import clock
 from mwpy._system.process import Helper, HelperEnded, TimedOut
 from mwpy._values.errors import UsageError
 
-__all__ = ["HTCondor", "description", "time_limit_s"]
+__all__ = ["HTCondor", "check_lines", "description", "time_limit_s"]
 
 CALL_S = 60.0
 """Seconds that a call may take. The bindings themselves give up after 20 s in most cases."""
@@ -138,6 +138,39 @@ def time_limit_s(lines: Sequence[str]) -> float | None:
     """Return the time limit that a user's lines set for a job, in seconds; None if they set none."""
     found = [_LIMIT.fullmatch(line.strip()) for line in lines]
     return min((float(each[1]) for each in found if each is not None), default=None)
+
+
+_SET = re.compile(r"\s*(?:(\+|MY\.)?(\w+)\s*=|(queue)\b)", re.IGNORECASE)
+"""A line that sets something, or that submits jobs."""
+
+COMMAND = "the overseer writes the command of its jobs; --command replaces the program and its first arguments"
+FILES = "the overseer names the files that its jobs need; --transfer adds others"
+BACK = "HTCondor brings no files back from these jobs; tasks return values, or write to a shared folder"
+OUTPUT = "the overseer names the files of its jobs; --log-dir chooses their folder"
+OWN_REASONS = {
+    "queue": "the overseer decides how many jobs are submitted",
+    "mwpymark": "the overseer finds its jobs by their mark",
+    "universe": "the overseer's jobs are in the vanilla universe; `container_image` works there, too",
+    "environment": "the overseer's jobs find their id there; `getenv = NAME` adds variables of the overseer",
+    **dict.fromkeys(("executable", "transfer_executable", "arguments"), COMMAND),
+    **dict.fromkeys(("should_transfer_files", "transfer_input_files"), FILES),
+    **dict.fromkeys(("when_to_transfer_output", "transfer_output_files"), BACK),
+    **dict.fromkeys(("output", "error", "log"), OUTPUT),
+}
+"""Why a user's line cannot replace what `description` sets; for the other lines there, a user's line counts."""
+
+
+def check_lines(lines: Sequence[str]) -> None:
+    """Check that a user's lines replace nothing that the overseer or its jobs rely on.
+
+    Raises:
+        UsageError: a line would do that; the message says why it is not allowed.
+    """
+    for line in lines:
+        found = _SET.match(line)
+        name = "" if found is None else (found[3] or found[2]).lower()
+        if name in OWN_REASONS:
+            raise UsageError(f"--line={line} is refused: {OWN_REASONS[name]}")
 
 
 def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]) -> str:

@@ -96,9 +96,10 @@ def _local(_: argparse.Namespace) -> Batch:
 
 
 def _htcondor(arguments: argparse.Namespace) -> Batch:
-    from mwpy._batch.htcondor import HTCondor
+    from mwpy._batch import htcondor
 
-    return HTCondor(arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)
+    htcondor.check_lines(arguments.line)
+    return htcondor.HTCondor(arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)
 
 
 def _slurm(arguments: argparse.Namespace) -> Batch:
