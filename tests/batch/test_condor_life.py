@@ -108,6 +108,19 @@ def test_ping_finishes_and_all_jobs_leave_the_queue(jobs: Jobs) -> None:
         assert came, jobs.shown_at_failure()
 
 
+def test_the_slaves_of_a_job_share_its_threads(jobs: Jobs) -> None:
+    """HTCondor sets the number of threads of a job to the number of its processors."""
+    master = jobs.submit("master.sub", APP="threads.py", ARGS="6")
+    jobs.until_resource_file("threads.rsc")
+    file = jobs.folder / "condor" / "slaves.sub"
+    file.write_text(re.sub(r"(?m)^request_cpus .*", "request_cpus = 4", file.read_text()))
+    of_four = jobs.submit("slaves.sub", APP="threads.py", SLAVES=1, PROCESSES=4)
+    of_two = jobs.submit("slaves.sub", APP="threads.py", SLAVES=1, PROCESSES=2)
+    jobs.until_gone()
+    shown = [[f"{of_four}.0", "1"]] * 4 + [[f"{of_two}.0", "2"]] * 2
+    assert json.loads(jobs.text(f"master.{master}.0.out")) == {"threads": sorted(shown)}
+
+
 def test_slaves_join_the_next_master_when_theirs_is_killed(jobs: Jobs) -> None:
     """The exit code of the slaves keeps them in the queue. Each new run has a new copy of the resource file."""
     first, slaves, resource = started(jobs, tasks=9, slaves=3)

@@ -20,6 +20,7 @@ from mwpy.resource_file import FINISHED
 
 STAY = ROOT / "tests" / "batch" / "apps" / "stay.py"
 STAGES = ROOT / "tests" / "batch" / "apps" / "stages.py"
+THREADS = ROOT / "tests" / "batch" / "apps" / "threads.py"
 
 OWN_PORT = 16917
 
@@ -128,6 +129,15 @@ def test_the_two_scripts_run_ping(cluster: Cluster) -> None:
     late = [path for path in cluster.folder.glob("slurm/slaves.*.err") if "is finished" in path.read_text()]
     assert len(late) >= 3, cluster.story()
     assert FINISHED in cluster.resource.read_text()
+
+
+def test_a_slave_starts_no_more_threads_than_its_job_has_processors(cluster: Cluster) -> None:
+    """This Slurm does not bind jobs to processors, so a job could use all of them."""
+    cluster.use(THREADS, "1")
+    master = cluster.master()
+    slave = cluster.slaves("0")
+    cluster.nobody_left()
+    assert cluster.report(master) == {"threads": [[f"{slave}_0", "1"]]}
 
 
 def test_slaves_join_the_next_master_when_theirs_is_cancelled(cluster: Cluster) -> None:

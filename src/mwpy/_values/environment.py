@@ -118,8 +118,9 @@ JOB_CPUS_VARIABLES = ("PYTHON_CPU_COUNT", CPUS_VARIABLE, "SLURM_CPUS_PER_TASK", 
 def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> dict[str, str]:
     """Return the variables that limit a slave's numeric libraries to the slave's share of the cores.
 
-    A variable with the number of processors of the job is a limit for the whole job, so the slaves share it: HTCondor
-    sets such variables. Any other variable that is set keeps its value. If `OMP_NUM_THREADS` is set, nothing is added:
+    The slaves share the cores of the job, if a batch system says how many it has: not every one binds its jobs to them.
+    A variable with this number is a limit for the whole job, so the slaves share it, too: HTCondor sets such variables.
+    Any other variable that is set keeps its value. If `OMP_NUM_THREADS` is set, nothing is added:
     on Linux, all these libraries read it when their own variable is missing.
 
     Args:
@@ -132,7 +133,7 @@ def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> di
     divided = {name: str(max(1, int(threads) // slaves)) for name, threads in set_for_job.items()}
     if OPENMP_VARIABLE in environment:
         return divided
-    share = str(max(1, cores // slaves))
+    share = str(max(1, min([cores, *map(int, of_job)]) // slaves))
     return {name: share for name in THREAD_VARIABLES if name not in environment} | divided
 
 
