@@ -20,6 +20,7 @@ from mwpy.resource_file import FINISHED
 
 STAY = ROOT / "tests" / "batch" / "apps" / "stay.py"
 STAGES = ROOT / "tests" / "batch" / "apps" / "stages.py"
+ENDLESS = ROOT / "tests" / "batch" / "apps" / "endless.py"
 THREADS = ROOT / "tests" / "batch" / "apps" / "threads.py"
 
 OWN_PORT = 16917
@@ -204,17 +205,26 @@ def test_scancel_and_requeue_of_slaves_lose_nothing_and_are_charged_to_no_task(c
     assert cluster.ended(slave) == ["COMPLETED 0:0"]
 
 
-def test_a_slave_leaves_before_its_time_limit(cluster: Cluster) -> None:
-    """The slave knows the limit from its environment and from a signal. Other slaves run its tasks."""
+def test_slaves_and_masters_leave_before_their_time_limit(cluster: Cluster) -> None:
+    """They know the limit from their environment and from a signal. Other slaves run the tasks of a slave. The
+    algorithm of a master gets an error that says how to continue."""
     stays = Stays(cluster)
     master = cluster.master()
     soon = stays.until_its_limit()
     signalled = stays.again()
     cluster("scancel", "--batch", "--signal=TERM", f"{signalled}_0")
     cluster.gone(signalled)
-    warned = cluster.slaves("0", "--time=1", "--signal=B:TERM@55")
+    limit = ("--time=1", "--signal=B:TERM@55")
+    shutil.copy(ENDLESS, cluster.folder)
+    endless = cluster("sbatch", "--parsable", *limit, "slurm/master.sbatch", ENDLESS.name, "--mw-local", 1)
+    warned = cluster.slaves("0", *limit)
     cluster.gone(warned)
-    assert [cluster.ended(job) for job in (soon, signalled, warned)] == [["FAILED 5:0"]] * 3, cluster.story()
+    cluster.gone(endless)
+    ended = [cluster.ended(job) for job in (soon, signalled, warned, endless)]
+    assert ended == [["FAILED 5:0"]] * 4, cluster.story()
+    last_line = (cluster.folder / "slurm" / f"master.{endless}.err").read_text().splitlines()[-1]
+    assert last_line.startswith("mwpy: the time of the master is nearly over, and 1"), cluster.story()
+    assert "continue with another job: the same command with the same --mw-run-database" in last_line
     stays.enough.touch()
     cluster.slaves("0")
     cluster.nobody_left()
