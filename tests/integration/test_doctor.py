@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import platform
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -131,6 +134,19 @@ def test_a_program_that_does_not_exist(stage: Stage, master: Running) -> None:
     assert found.startswith("job: there is no report: exit code 127. It wrote last:\n")
     assert "/no/such/python" in found
     assert "another --command" in remedy
+
+
+@pytest.mark.parametrize("where", [(), ("--with", "local")], ids=["here", "with local"])
+def test_the_python_of_another_command_is_compared(stage: Stage, master: Running, where: tuple[str, ...]) -> None:
+    """The master's interpreter, which the resource file names, is what it is compared with. Here the other command runs
+    this same interpreter, and changes the version in its report."""
+    content = json.loads(stage.resource.read_text())
+    program = [content["slave-executable"], *itertools.takewhile("--mw-slave".__ne__, content["slave-arguments"])]
+    other = stage.folder / "other.sh"
+    other.write_text(f"""{shlex.join(program)} "$@" 2>&1 | sed 's/"python": "[0-9.]*"/"python": "3.99.0"/' >&2""")
+    [(found, remedy)] = faults(doctor(stage, stage.resource, *where, "--command", f"/bin/sh {other}"))
+    assert found == f"Python: 3.99.0 ({sys.executable}), here {platform.python_version()}"
+    assert "use the same minor version there" in remedy
 
 
 def test_a_finished_computation_needs_nothing(stage: Stage, master: Running) -> None:
