@@ -17,6 +17,7 @@ from msgspec.structs import replace
 import mwpy
 from mwpy._core.agent import enforcement, late, output, traffic, trust, watch
 from mwpy._core.agent.child import Child
+from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.departure import Departure
 from mwpy._core.agent.events import DropShare
 from mwpy._core.agent.shares import Shares
@@ -518,6 +519,27 @@ def reason_of_failure(seed: int) -> str:
     except SimulationFailure as failure:
         return str(failure)
     return ""
+
+
+def test_the_simulation_finds_a_task_that_starts_again_after_its_result_has_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Agents give their slaves, too, what another slave has already run."""
+    given: dict[Child, tuple[messages.Tasks, Sequence[Buffer]]] = {}
+    pass_on = AgentCore._pass_on
+
+    def pass_on_twice(
+        core: AgentCore, child: Child, group: messages.Tasks, frames: Sequence[Buffer], now: float
+    ) -> None:
+        pass_on(core, child, group, frames, now)
+        for other in core.children.values():
+            if other in given and other is not child and not other.held:
+                pass_on(core, child, *given.pop(other), now)
+        given[child] = group, frames
+
+    monkeypatch.setattr(AgentCore, "_pass_on", pass_on_twice)
+    found = "starts again after its result has arrived"
+    assert any(found in reason for reason in map(reason_of_failure, range(150)))
 
 
 def test_reports_of_live_attempts_reach_the_algorithm() -> None:

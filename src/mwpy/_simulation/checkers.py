@@ -293,12 +293,18 @@ class HistoryChecker:
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
 
     def started(self, task: int, sid: SlaveId | None, peer: bytes, beside: Sequence[int]) -> None:
-        """A slave starts a task, while the other slaves of its agent run the tasks `beside`."""
+        """A slave starts a task, while the other slaves of its agent run the tasks `beside`.
+
+        After its result has arrived at the master, a task starts only if its value was lost, or in another attempt that
+        is about to be killed.
+        """
         policy = self._policies[task]
         self.lives.started(task)
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
         if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
+            arrived = task in self.attempts.answered and task not in self.kept.again
+            assert not arrived or task in self.killed_tasks, f"task {task} starts again after its result has arrived"
             killed = self.deaths.get(task, 0)
             assert killed < policy.attempts_max, f"task {task} runs again after it killed {killed} slaves"
             others = [each for each in beside if each not in self.killed_tasks]  # these end soon
