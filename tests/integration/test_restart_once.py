@@ -1,4 +1,4 @@
-"""Tasks with `retry=False`, and a master that is killed while they run."""
+"""Tasks that do not run again at a restart: with `retry=False`, or with no attempt left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
 SCRIPT = """
@@ -137,3 +138,46 @@ def test_a_master_whose_agents_died_with_it_says_soon_which_tasks_wait_and_how_t
     agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource)
     assert (last.end(), agent.end()) == (0, 0), last.err
     assert last.report == {str(number): number for number in range(6)}
+
+
+HANGING = """
+import json, sys, time
+import mwpy
+from tests.integration.apps.restarted import append
+def simulate(row):
+    append("ran", row)
+    while row == 1:
+        time.sleep(0.01)
+    return row
+@mwpy.master_algorithm
+def master(mw, argv):
+    policy = {"seconds_max": 0.5, "attempts_max": 1} | json.loads(argv[0])
+    results = mw.map_results(simulate, range(3), **policy)
+    print(json.dumps(sorted((str(result.error) if result.error else result.value for result in results), key=str)))
+    return 0
+sys.exit(mwpy.main())
+"""
+
+
+@pytest.mark.parametrize("more", ["{}", '{"retry": false, "attempts_max": 3}'])
+def test_a_task_that_ran_into_its_time_limit_does_not_hang_again_at_a_restart(stage: Stage, more: str) -> None:
+    """It has failed with the former reason, as often as the script is started. The user can let it run again."""
+    (stage.folder / "script.py").write_text(HANGING)
+    first = _start(stage, more)
+    assert first.end() == 0, first.err
+    *values, error = first.report
+    assert values == [0, 2]
+    assert "0.5 s" in error, error
+    for _ in range(2):
+        second = _start(stage, more)
+        assert second.end() == 0, second.err
+        assert second.report[:2] == [0, 2]
+        assert "before the master was started again, " in second.report[2]
+        assert "0.5 s" in second.report[2]
+        assert "--mw-rerun failed runs it again" in second.report[2]
+        assert sorted(_lines(stage, "ran")) == ["0", "1", "2"], "a task runs again"
+    last = _start(stage, "--mw-rerun", "failed", more)
+    assert last.end() == 0, last.err
+    assert last.report[:2] == [0, 2]
+    assert "before the master was started again" not in last.report[2]
+    assert sorted(_lines(stage, "ran")) == ["0", "1", "1", "2"]

@@ -16,6 +16,7 @@ from mwpy._core.master.reuse import Reuse
 from mwpy._core.master.spans import Span
 from mwpy._simulation.run_store import SimulatedRunStore
 from mwpy._values import messages, records
+from mwpy._values.earlier import Earlier, EarlierUsedUp
 from mwpy._values.given import Given
 from mwpy.testing import Cluster, SimulationFailure
 
@@ -54,6 +55,15 @@ def _forget(reuse: Reuse, spans: Sequence[Span]) -> list[Span]:
     return [*spans]
 
 
+def _try_all_again(reuse: Reuse, entry: Earlier) -> None:
+    """Let tasks run again whose attempts are used up."""
+    if not isinstance(entry, EarlierUsedUp):
+        _apply(reuse, entry)
+
+
+_apply = Reuse.apply
+
+
 def _take_the_first(self: Occurrences, key: bytes) -> int | None:
     """Take any occurrence for the first one of its key."""
     self.begin(self._generation + 1)
@@ -84,15 +94,21 @@ _joined = FormerTasks.joined
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
-        (SimulatedRunStore, "write", _write_later, "the algorithm got its result in an earlier life|computed again"),
-        (Reuse, "without_answered", _forget, "got its result in an earlier life|computed again|again in life"),
-        (Occurrences, "take", _take_the_first, "got its result in an earlier life|had the result|again in life"),
+        (SimulatedRunStore, "write", _write_later, "in an earlier life|computed again"),
+        (Reuse, "without_answered", _forget, "in an earlier life|computed again|again in life"),
+        (Reuse, "apply", _try_all_again, "its attempts were used up in an earlier life"),
+        (Occurrences, "take", _take_the_first, "in an earlier life|had the result|again in life"),
         (Awaited, "_release", _release_all, "again in life"),
-        (FormerTasks, "joined", _mix_generations, "runs no task of a former generation|another function|never sent"),
+        (
+            FormerTasks,
+            "joined",
+            _mix_generations,
+            "of a former generation|another function|never sent|without the object",
+        ),
     ],
     ids=[
-        *("handed over too early", "nothing is used again", "equal calls are confused", "a task runs twice"),
-        "generations are mixed",
+        *("handed over too early", "nothing is used again", "used-up attempts are forgotten"),
+        *("equal calls are confused", "a task runs twice", "generations are mixed"),
     ],
 )
 def test_the_simulation_finds_a_result_that_is_computed_again(

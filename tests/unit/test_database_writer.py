@@ -43,6 +43,7 @@ from mwpy._values.earlier import (
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
+    EarlierUsedUp,
     FormerAgent,
 )
 from mwpy._values.errors import RunDatabaseError
@@ -191,6 +192,28 @@ def test_a_restart_learns_which_tasks_were_sent_that_must_not_run_twice(path: Pa
     ]
     [row] = asked(path, "SELECT state, message, count(*) FROM tasks WHERE generation = 2 AND task < 3 GROUP BY state")
     assert row == ("unrunnable", "why", 2)
+
+
+def test_a_restart_learns_which_tasks_have_used_up_their_attempts_and_why(path: Path) -> None:
+    """The reason is not known any more if the file was pruned."""
+    tasks = [named(1, 2), named(4)]
+    given_up = [
+        records.TasksGivenUp(SLAVE, True, tasks, "the time limit", (), used_up=True),
+        records.TasksGivenUp(SLAVE, True, [named(3)], "the network"),
+    ]
+    run(path, algorithm(), submitted(1, 4), allocated(named(1, 4)), *given_up)
+    writer = opened(path)
+    assert [each for each in writer.earlier() if isinstance(each, EarlierSent | EarlierUsedUp)] == [
+        EarlierUsedUp(1, 1, 2, "the time limit"),
+        EarlierUsedUp(1, 4, 1, "the time limit"),
+    ]
+    writer.close()
+    with closing(sqlite3.connect(path)) as changed, changed:
+        changed.execute("DELETE FROM ends")
+    writer = opened(path)
+    found = [each for each in writer.earlier() if isinstance(each, EarlierUsedUp)]
+    writer.close()
+    assert found == [EarlierUsedUp(1, 1, 2, ""), EarlierUsedUp(1, 4, 1, "")]
 
 
 def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(

@@ -15,7 +15,15 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.reuse import MISSES, Reuse
 from mwpy._core.master.spans import Span
 from mwpy._values import records
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierCall, EarlierDoubts, EarlierSent, EarlierTasks
+from mwpy._values.earlier import (
+    EarlierAlgorithm,
+    EarlierAnswers,
+    EarlierCall,
+    EarlierDoubts,
+    EarlierSent,
+    EarlierTasks,
+    EarlierUsedUp,
+)
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import NO_KEY, plain_keys
 from mwpy._values.messagepack import encode
@@ -96,6 +104,10 @@ class File:
     def sent(self, generation: int, first: int, count: int, *, may_have_run: bool = True) -> None:
         """Tasks of it that must not run twice were sent to a slave, or came back before they started."""
         self.reuse.apply(EarlierSent(generation, first, count, may_have_run))
+
+    def used_up(self, generation: int, first: int, count: int, reason: str) -> None:
+        """Tasks of it lost all attempts that their policy allows."""
+        self.reuse.apply(EarlierUsedUp(generation, first, count, reason))
 
     def submit(
         self,
@@ -576,6 +588,50 @@ def test_a_user_who_runs_failed_tasks_again_runs_those_that_were_sent_too() -> N
     file.answer(1, 5, [2], failed=[0])
     file.reuse.begin()
     assert file.submit([1, 2], policy=ONCE) == [1, 2]
+
+
+def test_a_task_whose_attempts_are_used_up_does_not_run_again_and_says_why() -> None:
+    file = File()
+    file.generation(1, [1, 2, 3, 4])
+    file.used_up(1, 1, 2, "it ran longer than 1 s")
+    file.used_up(1, 4, 1, "")
+    file.reuse.begin()
+    assert file.submit([1, 2, 3, 4]) == [3]
+    first, second, fourth = file.core.take_actions().unrunnable
+    assert first.reason == second.reason
+    assert first.reason == (
+        "before the master was started again, it ran longer than 1 s. --mw-rerun failed runs it again"
+    )
+    assert fourth.reason.startswith("before the master was started again, it lost all attempts that its policy allows")
+    assert (fourth.task_id, fourth.tag, fourth.algorithm) == (4, "tag 4", "square")
+
+
+def test_a_user_who_runs_failed_tasks_again_runs_those_whose_attempts_are_used_up() -> None:
+    file = File()
+    file.reuse.rerun_failed = True
+    file.generation(1, [1])
+    file.used_up(1, 1, 1, "it ran longer than 1 s")
+    file.reuse.begin()
+    assert file.submit([1]) == [1]
+
+
+def test_an_answer_counts_although_the_attempts_of_its_task_were_used_up_before() -> None:
+    file = File()
+    file.generation(1, [1])
+    file.used_up(1, 1, 1, "it ran longer than 1 s")
+    file.generation(2, [1])
+    file.answer(2, 5, [1])
+    file.reuse.begin()
+    assert file.submit([1]) == []
+    assert [result.ok for result in file.core.take_actions().results] == [True]
+
+
+def test_used_up_attempts_of_unknown_code_forbid_nothing() -> None:
+    file = File()
+    file.generation(1, [1], code="")
+    file.used_up(1, 1, 1, "it ran longer than 1 s")
+    file.reuse.begin()
+    assert file.submit([1]) == [1]
 
 
 def test_an_answer_counts_although_the_task_was_sent_later_once_more() -> None:

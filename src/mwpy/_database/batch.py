@@ -11,10 +11,14 @@ from mwpy._database.packing import PackedResults, ResultColumns
 from mwpy._values import records
 from mwpy._values.bounds import shortened
 
-__all__ = ["COLUMNS", "COMPARED", "STAYS", "Batch", "Maker", "RowNumbers", "StoredGroup", "short"]
+__all__ = ["COLUMNS", "COMPARED", "STAYS", "USED_UP", "Batch", "Maker", "RowNumbers", "StoredGroup", "short"]
 
 COMPARED, STAYS = 1, 2
 """Why a stored result is no answer: it waits for the result of another host, or its value stayed at an agent."""
+
+USED_UP = 2
+"""In place of `may_have_run` in the table `once`: the attempts of the tasks are used up. The row of the table `ends`
+with the reason has the number before."""
 
 TEXT_CHARACTERS = 2000
 """The longest message or reason that is kept, in characters. Of a longer one, the middle is left out."""

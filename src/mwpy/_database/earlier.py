@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mwpy._database import value_files
+from mwpy._database.batch import USED_UP
 from mwpy._database.connection import Connection
 from mwpy._database.packing import content_checksum, size_of_frames, unpack, unpack_head
 from mwpy._database.schema import CHECKED, row_checksum
@@ -20,6 +21,7 @@ from mwpy._values.earlier import (
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
+    EarlierUsedUp,
 )
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.ids import Buffer, SlaveId
@@ -76,7 +78,11 @@ def read_earlier(
         "doubts": _doubts,
         "calls": _call,
     }
-    streams = [_entries(connection, table, generation, on_lost, entry_of) for table, entry_of in tables.items()]
+    reason = f", CASE may_have_run WHEN {USED_UP} THEN (SELECT reason FROM ends WHERE ends.seq = once.seq - 1) END"
+    streams = [
+        _entries(connection, table, generation, on_lost, entry_of, reason if table == "once" else "")
+        for table, entry_of in tables.items()
+    ]
     frames = f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END"
     streams.append(
         _entries(
@@ -163,7 +169,9 @@ def _reused(row: tuple[Any, ...]) -> Earlier:
 
 
 def _sent(row: tuple[Any, ...]) -> Earlier:
-    _, generation, first, count, may_have_run = row
+    _, generation, first, count, may_have_run, reason = row
+    if may_have_run == USED_UP:
+        return EarlierUsedUp(generation, first, count, str(reason or ""))
     return EarlierSent(generation, first, count, bool(may_have_run))
 
 

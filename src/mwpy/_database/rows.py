@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._database.batch import COMPARED, STAYS, Batch, Maker, RowNumbers, StoredGroup, short
+from mwpy._database.batch import COMPARED, STAYS, USED_UP, Batch, Maker, RowNumbers, StoredGroup, short
 from mwpy._database.failed import failure_rows
 from mwpy._database.member_rows import MemberRows
 from mwpy._database.packing import columns_of, each_attempt, pack
@@ -251,7 +251,10 @@ class TaskRows:
             self._heard(sid, sum(each.count for each in tasks), at if charges else held.since)
 
     def _given_up(self, record: records.TasksGivenUp, at: float, batch: Batch) -> None:
-        self._end(record.tasks, "unrunnable", record.sid or None, record.reason, at, batch)
+        for each in record.tasks:
+            self._end([each], "unrunnable", record.sid or None, record.reason, at, batch)
+            if record.used_up and each.first not in self._stay:
+                self.numbers.add(batch, "once", each.first, each.count, USED_UP)
         if record.held:
             self._losses(record.sid, record.tasks, record.charges, at, batch)
 
@@ -266,7 +269,7 @@ class TaskRows:
     def _forbidden(self, record: records.TasksForbidden, at: float, batch: Batch) -> None:
         each, place = record.tasks, [len(batch.blob), len(record.keys)]
         batch.blob += record.keys
-        policy = _text_of_policy(TaskPolicy(retry=False))
+        policy = _text_of_policy(TaskPolicy(retry=not each.once))
         self.numbers.add(batch, "submissions", at, each.first, each.count, each.algorithm, policy, place)
         self._end([each], "unrunnable", None, record.reason, at, batch)
 

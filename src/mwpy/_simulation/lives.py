@@ -28,7 +28,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.keys import NO_KEY, combined_key, plain_keys
 from mwpy._values.messagepack import encode
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import KEPT, Result, encoded_in
+from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
 
 __all__ = ["Calls", "LifeChecker", "Lives"]
 
@@ -86,6 +86,10 @@ class LifeChecker(Struct, eq=False):
     """The number of this life."""
     ran: dict[Occurrence, int] = field(default_factory=dict)
     """The calls that must not run twice and were started, in any life, and that life."""
+    used_up: dict[Occurrence, None] = field(default_factory=dict)
+    """The calls whose attempts were used up, in any life. The master may have been killed before it stored this."""
+    spent: dict[Occurrence, None] = field(default_factory=dict)
+    """Those of them that the algorithm got back. No later life may run them, unless they have an answer in doubt."""
     _once: dict[int, None] = field(default_factory=dict)
     """Tasks that must not run twice."""
     _keeps: dict[int, None] = field(default_factory=dict)
@@ -119,6 +123,9 @@ class LifeChecker(Struct, eq=False):
                 doubted = (first + at for first, count in ranges for at in range(count))
                 self._doubts += [self.occurrences[task] for task in doubted if task in self.occurrences]
                 self.doubted.update(dict.fromkeys(self._doubts, self.life))
+            case records.TasksGivenUp(tasks=ranges, used_up=True):
+                used_up = (each.first + at for each in ranges for at in range(each.count))
+                self.used_up.update((self.occurrences[task], None) for task in used_up if task in self.occurrences)
             case records.ResultsReceived(results=results):
                 self._after.update((task, len(self._doubts)) for task, _ in groups.each_task(results))
             case records.AnswersGiven(given):
@@ -130,6 +137,7 @@ class LifeChecker(Struct, eq=False):
             before = self.ran.setdefault(self.occurrences[task], self.life)
             assert before == self.life, f"task {task} ran in life {before}, and again in life {self.life}"
         occurrence = self.occurrences.get(task)
+        assert occurrence not in self.spent, f"task {task} runs, but its attempts were used up in an earlier life"
         answered, in_doubt = occurrence in self.earlier, occurrence in self.doubted
         if occurrence is not None and self.stored.get(occurrence, self.life) < self.life:
             del self.stored[occurrence]  # it may have another answer from now on
@@ -137,6 +145,16 @@ class LifeChecker(Struct, eq=False):
             self.replaced.update({self.occurrences[task]: None} if answered else {})
             return
         assert in_doubt or not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
+
+    def was_used_up(self, task: int) -> bool:
+        """Whether the attempts of a task were used up, in this life or before."""
+        return self.occurrences.get(task) in self.used_up
+
+    def given_up(self, task: UnrunnableTask) -> None:
+        """The algorithm gets a task back."""
+        occurrence = self.occurrences.get(task.task_id)
+        if occurrence in self.used_up and occurrence not in self.earlier:
+            self.spent[occurrence] = None
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result."""
@@ -184,6 +202,10 @@ class Lives:
         """As in `LifeChecker`."""
         self.ran: dict[Occurrence, int] = {}
         """As in `LifeChecker`."""
+        self.used_up: dict[Occurrence, None] = {}
+        """As in `LifeChecker`."""
+        self.spent: dict[Occurrence, None] = {}
+        """As in `LifeChecker`."""
         self.numbers: dict[tuple[int, ...], int] = {}
         """The numbers of calls that refer to others, by the numbers of these."""
         self.database = SimulatedDatabase(world, seed)
@@ -195,6 +217,7 @@ class Lives:
         """A life begins, with its checker."""
         checker.life, checker.earlier = life, {**self.answers}
         checker.replaced, checker.ran = self.replaced, self.ran
+        checker.used_up, checker.spent = self.used_up, self.spent
         checker.doubted, checker.stored = self.doubted, self.stored
 
     def script(self) -> list[int]:

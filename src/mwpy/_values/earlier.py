@@ -23,6 +23,7 @@ __all__ = [
     "EarlierDoubts",
     "EarlierSent",
     "EarlierTasks",
+    "EarlierUsedUp",
     "FormerAgent",
 ]
 
@@ -81,6 +82,16 @@ class EarlierSent(Struct, frozen=True):
     """Whether they were sent to a slave; otherwise they came back from it and had not started."""
 
 
+class EarlierUsedUp(Struct, frozen=True):
+    """Tasks of a former generation lost attempts by their own fault, and their policy allowed no other attempt."""
+
+    generation: int
+    first: int
+    count: int
+    reason: str
+    """Why they became unrunnable; empty if the file does not say it any more."""
+
+
 class EarlierDoubts(Struct, frozen=True):
     """Results of a former generation are in doubt: only this host computed them, and other hosts outvoted it."""
 
@@ -113,5 +124,5 @@ class FormerAgent(Struct, frozen=True):
     """Whether the master of that generation has seen its end."""
 
 
-Earlier = EarlierCall | EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierDoubts
+Earlier = EarlierCall | EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierUsedUp | EarlierDoubts
 """An entry of the stream."""

@@ -360,8 +360,8 @@ OPTIONS: tuple[Option, ...] = (
         "rerun",
         "nothing|failed",
         _one_of("nothing", "failed"),
-        "Which tasks in the run database run again: with `failed`, those that failed, and those with `retry=False` "
-        "that may have run.",
+        "Which tasks in the run database run again: with `failed`, those that failed, those whose attempts are used "
+        "up, and those with `retry=False` that may have run.",
         "nothing",
     ),
     Option(

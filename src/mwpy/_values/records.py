@@ -357,6 +357,8 @@ class TasksGivenUp(Struct, frozen=True, tag=True):
     tasks: Sequence[TaskRange]
     reason: str
     charges: tuple[Charge, ...] = ()
+    used_up: bool = False
+    """Whether the tasks lost these attempts by their own fault. Then they do not run again at a restart either."""
 
 
 class TasksCancelled(Struct, frozen=True, tag=True):

@@ -54,8 +54,8 @@ class TasksAwaited(Struct, frozen=True, tag=True):
 
 
 class TasksForbidden(Struct, frozen=True, tag=True):
-    """The master algorithm submitted tasks, and they ended at once as unrunnable: a former generation sent them to a
-    slave, and their policy forbids a second execution."""
+    """The master algorithm submitted tasks, and they ended at once as unrunnable: in a former generation their attempts
+    were used up, or it sent them to a slave, and their policy forbids a second execution."""
 
     tasks: TaskRange
     keys: bytes

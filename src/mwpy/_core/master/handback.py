@@ -97,14 +97,16 @@ class HandBack(Struct, eq=False):
         host: str | None = None,
         charges: tuple[Charge, ...] = (),
         seconds: float = 0.0,
+        used_up: bool = False,
     ) -> None:
         """Make tasks unrunnable: tasks that a slave held, or the first tasks that wait for this slave.
 
         Args:
             host: the machine of the slave, if it held the tasks.
             seconds: how long they ran at most.
+            used_up: whether they lost all attempts that their policy allows by their own fault.
         """
-        for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
+        for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges, used_up)):
             if not span.runs_again:
                 origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
                 self._give_back(span, origin, reason, seconds)
@@ -128,7 +130,7 @@ class HandBack(Struct, eq=False):
         )
 
     def forbid(self, new: Span, reason: str) -> None:
-        """Make new tasks unrunnable, because a former generation sent them to a slave."""
+        """Make new tasks unrunnable, because of what happened to them in a former generation."""
         self.state.record(records.TasksForbidden(new.whole, new.keys, reason))
         if new.policy.keep:  # the algorithm may refer to it until it is released
             for number in new.ids:

@@ -201,17 +201,24 @@ class Losses(Struct, eq=False):
         if self.verification.is_on:
             held = self.verification.drop(slave, held, lambda span: _why_not_repeated(span, death(span), slave.agent))
         again: list[Span] = []
-        ended: dict[str, list[TaskRange]] = {}
+        ended: dict[tuple[str, bool], list[TaskRange]] = {}
         for span in without_extra(self.state, slave.sid, held, what, (loss,)):
             why = _why_not_again(span, death(span), slave.agent)
             if why:
-                ended.setdefault(why, []).append(span.whole)
+                ended.setdefault((why, _is_used_up(span, loss)), []).append(span.whole)
             else:
                 again.append(span)
         returned = self._return(slave, again, what, (loss,))
-        for why, tasks in ended.items():
+        for (why, used_up), tasks in ended.items():
             self.handback.give_up(
-                slave.sid, tasks, why, held=True, host=slave.agent.host, charges=(loss,), seconds=seconds
+                slave.sid,
+                tasks,
+                why,
+                held=True,
+                host=slave.agent.host,
+                charges=(loss,),
+                seconds=seconds,
+                used_up=used_up,
             )
         return returned
 
@@ -268,6 +275,11 @@ def _why_not_again(span: Span, loss: Death, agent: ConnectedAgent) -> str:
     elif loss.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
         return f"it was lost {BLAMELESS_ALLOWED} times without its fault, the last time: {_said(loss)}"
     return ""
+
+
+def _is_used_up(span: Span, loss: Charge) -> bool:
+    """Whether tasks that are lost once more have lost all attempts that their policy allows by their own fault."""
+    return loss.is_charged and (span.charged + 1 >= span.policy.attempts_max or not span.policy.retry)
 
 
 def _why_not_repeated(span: Span, loss: Death, agent: ConnectedAgent) -> str:

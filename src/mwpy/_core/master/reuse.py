@@ -7,8 +7,8 @@ its result has the slave, the host and the compute time of its attempt. The valu
 A task is the same as one of a former generation if its algorithm has the same name and code, its key is the same, and
 it has the same position among the equal calls of its generation (see `occurrences.py`). `known_codes.py` decides when
 other code counts, too. A task that must not run twice ends as unrunnable if a former generation sent it to a slave, and
-the file has no answer of it. Nothing is remembered about tasks that are new. Each occurrence takes 18 bytes here beside
-those of its key, and each row of the file takes 20 bytes.
+the file has no answer of it. So does a task whose attempts are used up. Nothing is remembered about tasks that are new.
+Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes 20 bytes.
 
 An answer is in doubt if only one host computed it, and other hosts outvoted this host in the same generation (see
 `doubts.py`). The task then runs again. If it must not run twice, its answer counts all the same.
@@ -45,6 +45,7 @@ from mwpy._values.earlier import (
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
+    EarlierUsedUp,
 )
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import NO_KEY
@@ -78,8 +79,7 @@ FORBIDDEN = (
     "says retry=False. Find out what it has done. --mw-rerun failed runs it again"
 )
 
-_FORBIDDEN = -1
-"""Stands for an occurrence that must not run again."""
+USED_UP = "before the master was started again, {reason}. --mw-rerun failed runs it again"
 
 
 class Answers(Struct, eq=False):
@@ -100,6 +100,8 @@ class Answers(Struct, eq=False):
     _ends: array[int] = field(default_factory=lambda: array("H"))
     """For each occurrence: its attempts times 4, 2 more if its answer is in doubt, and 1 more if it failed. Without an
     answer: 1 if it may not run again."""
+    used_up: dict[int, str] = field(default_factory=dict)
+    """The occurrences without an answer whose attempts are used up, and why they became unrunnable."""
     doubted: int = 0
     """How many answers are in doubt."""
 
@@ -156,6 +158,7 @@ class Answers(Struct, eq=False):
         """A task that must not run twice was sent to a slave, or came back before it started."""
         if not self._row_of[number]:
             self._ends[number] = may_have_run
+            self.used_up.pop(number, None)
 
     def may_have_run(self, number: int) -> bool:
         """Whether an occurrence without an answer was sent to a slave although it must not run twice."""
@@ -232,6 +235,11 @@ class Reuse:
             case EarlierSent():
                 self._add_waiting()
                 self._send(entry)
+            case EarlierUsedUp():
+                self._add_waiting()
+                reason = entry.reason or "it lost all attempts that its policy allows by its own fault"
+                numbers = self._former[entry.generation].numbers(entry.first, entry.count)
+                self.answers.used_up.update((number, reason) for number in numbers if number >= 0)
             case EarlierDoubts():
                 self._doubts.append(entry)
             case _:
@@ -350,27 +358,29 @@ class Reuse:
     def _divide(self, span: Span, known: KnownCode, others: list[Span], reused: list[ReusedTasks]) -> None:
         """Divide a span into tasks that are answered, that must not run again, and others."""
         numbers = self._numbers(span, known)
-        kinds = [None if number is None else number == _FORBIDDEN for number in numbers]
+        kinds = [True if isinstance(number, int) else number for number in numbers]
         start = 0
         for end in range(1, span.count + 1):
-            if end == span.count or kinds[end] is not kinds[start]:
+            if end == span.count or kinds[end] != kinds[start]:
                 part = span if end - start == span.count else span.between(start, end)
-                if kinds[start] is None:
+                kind = kinds[start]
+                if kind is None:
                     others.append(part)
-                elif kinds[start]:
-                    self._hand_back.forbid(part, FORBIDDEN)
+                elif isinstance(kind, str):
+                    self._hand_back.forbid(part, kind)
                 else:
-                    reused.append(self.give_out(part, [number for number in numbers[start:end] if number is not None]))
+                    answered = [number for number in numbers[start:end] if isinstance(number, int)]
+                    reused.append(self.give_out(part, answered))
                 start = end
 
-    def _numbers(self, span: Span, known: KnownCode) -> list[int | None]:
-        """For each task of a span: the number of its occurrence if that has an answer which counts; `_FORBIDDEN` if the
-        task must not run again."""
+    def _numbers(self, span: Span, known: KnownCode) -> list[int | str | None]:
+        """For each task of a span: the number of its occurrence if that has an answer which counts, or why it must not
+        run again."""
         keys, take, of = span.keys, known.occurrences.take, self.answers.of
         once, keep, awaited = not span.policy.retry, span.policy.keep, self.awaited
         take_other = known.other.occurrences.take if known.other is not None else None
-        can_wait = is_holdable(span)
-        numbers: list[int | None] = []
+        can_wait, used_up = is_holdable(span), self.answers.used_up
+        numbers: list[int | str | None] = []
         for at in range(0, len(keys), KEY_BYTES):
             key = keys[at : at + KEY_BYTES]
             number = None if key == NO_KEY else take(key)
@@ -383,6 +393,9 @@ class Reuse:
                 continue
             known.misses = MISSES
             answer = of(number)
+            if answer is None and number in used_up and not self.rerun_failed:
+                numbers.append(USED_UP.format(reason=used_up[number]))
+                continue
             if answer is None and not keep:
                 if not self._task_of:
                     self._task_of.frombytes(bytes(self._count * self._task_of.itemsize))
@@ -392,9 +405,9 @@ class Reuse:
                 if can_wait and answer is None and (awaited.comes(number) or (forbidden and awaited.may_return)):
                     awaited.new[span.first + at // KEY_BYTES] = number
                     forbidden = False
-                numbers.append(_FORBIDDEN if forbidden else None)
+                numbers.append(FORBIDDEN if forbidden else None)
             elif keep:  # its value should stay at an agent, so the answer does not count
-                numbers.append(_FORBIDDEN if once else None)
+                numbers.append(FORBIDDEN if once else None)
             else:
                 numbers.append(number)
         return numbers
