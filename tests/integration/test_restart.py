@@ -70,6 +70,7 @@ def test_a_master_that_is_killed_at_several_moments_gives_the_exact_result(stage
     assert running.end() == 0, running.err
     assert running.report == {**_expected(count), "ran": ran}
     assert "has the results of" in running.err
+    assert "Those of them that this run submits again are not computed again" in running.err
 
 
 def test_a_run_database_that_was_cut_off_is_used_as_far_as_it_can_be_read(stage: Stage) -> None:
