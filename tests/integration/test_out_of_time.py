@@ -88,6 +88,33 @@ def test_a_signal_of_the_batch_system_shortly_before_the_end_is_this_end(stage: 
     assert json.loads(stage.resource.read_text())["computation-status"] == "in-progress"
 
 
+FINITE = """
+import sys
+import mwpy
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    print(sum(mw.map(abs, range(10))))
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+
+
+def test_the_end_of_a_job_that_has_passed_is_named_and_limits_neither_master_nor_agent(stage: Stage) -> None:
+    """The variable can come from a shell in an allocation that has ended."""
+    (stage.folder / "app.py").write_text(FINITE)
+    program, variables = [sys.executable, "app.py"], {"SLURM_JOB_END_TIME": f"{time.time() - 60:.0f}"}
+    own = ("--mw-resource-file", str(stage.resource), "--mw-master-host", "127.0.0.1")
+    master = stage.start("", "--mw-master", *own, program=program, variables=variables)
+    until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file")
+    agent = stage.start("", "--mw-slave", "--mw-resource-file", stage.resource, program=program, variables=variables)
+    assert (master.end(), agent.end(), master.out) == (0, 0, "45\n"), master.err + agent.err
+    for err in (master.err, agent.err):
+        assert err.count("SLURM_JOB_END_TIME says that this job ended") == 1, err
+
+
 @pytest.mark.parametrize("slaves", [0, 1])
 def test_after_the_error_results_can_be_fetched_and_only_endless_waits_raise_it_again(slaves: int) -> None:
     with mwpy.local_master(slaves=slaves, lifetime=2.0) as mw:

@@ -58,6 +58,18 @@ def test_the_key_can_come_from_the_environment() -> None:
     assert parse([], {"MWPY_KEY": "k"})[0].key == "k"
 
 
+def test_the_end_of_another_job_is_named_and_ignored() -> None:
+    """The variable can come from a shell in an allocation that has ended. A lifetime counts, whatever the job's end."""
+    options = Options(job_end=1000.0)
+    assert (options.seconds_left(990.0), options.about_past_end(990.0)) == (10.0, "")
+    assert options.seconds_left(1007.0) is None
+    assert options.about_past_end(1007.0).startswith(
+        "SLURM_JOB_END_TIME says that this job ended 7 s ago, so it is from another job, and is ignored: unset it"
+    )
+    assert Options(job_end=1000.0, lifetime=5.0).about_past_end(1007.0) == ""
+    assert Options().about_past_end(1007.0) == ""
+
+
 def test_options_after_the_resource_file_override_it() -> None:
     """As in CL-MW, the later option counts: the resource file or the member id."""
     before, _ = parse(["--mw-member-id", "mine", "--mw-resource-file", "f"])

@@ -90,6 +90,8 @@ def run(
     if options.forks and not forks.adopt_orphans():
         options = replace(options, slave_start="spawn")
     launcher = Launcher(command, options.slave_max_memory or 0, first)
+    if past := options.about_past_end(clock.wall()):
+        audit.write([records.Notice(past)], clock.wall())
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
     try:

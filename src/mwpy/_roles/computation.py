@@ -192,6 +192,7 @@ def _new_core(options: Options, generation: str, connections: Connections, audit
     """Make the core, and say so if there is room for few agents only."""
     from mwpy._roles import master_parts
 
+    master_parts.say_past_end(options, audit)
     settings = master_parts.settings_of(options, generation, only_here(options))
     room, files = connections.room, connections.max_open_files
     if room < FEW_AGENTS and not only_here(options):
@@ -234,6 +235,7 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
 
     slave = OwnSlave(options.member_id)
+    master_parts.say_past_end(options, audit)
     settings = replace(
         master_parts.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True
     )

@@ -7,8 +7,9 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._system import clock
 from mwpy._values.options import Options
 from mwpy._values.records import Notice, Started
+from mwpy.audit import AuditFile
 
-__all__ = ["MasterCore", "MasterIo", "Notice", "Started", "settings_of"]
+__all__ = ["MasterCore", "MasterIo", "Notice", "Started", "say_past_end", "settings_of"]
 
 SAVING_S = 60.0
 SAVING_SHARE = 0.1
@@ -36,3 +37,9 @@ def settings_of(options: Options, generation: str, only_here: bool) -> MasterSet
         ends_at=ends_at,
         started_at=clock.monotonic(),
     )
+
+
+def say_past_end(options: Options, audit: AuditFile) -> None:
+    """Say so if the end of the job that the environment names has passed."""
+    if past := options.about_past_end(clock.wall()):
+        audit.write([Notice(past)], clock.wall())

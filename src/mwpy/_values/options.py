@@ -127,10 +127,22 @@ class Options(Struct, frozen=True):
         return cls(**values)
 
     def seconds_left(self, wall: float) -> float | None:
-        """How long this process may run from the Unix time `wall` on, by its lifetime or its job; or None."""
+        """How long this process may run from the Unix time `wall` on, by its lifetime or its job; or None.
+
+        A process that starts after the end of its job is not in this job; see `about_past_end`.
+        """
         if self.lifetime is not None:
             return self.lifetime
-        return None if self.job_end is None else self.job_end - wall
+        return None if self.job_end is None or self.job_end <= wall else self.job_end - wall
+
+    def about_past_end(self, wall: float) -> str:
+        """A text for the user if the end of this job had passed at the Unix time `wall`; otherwise empty."""
+        if self.lifetime is not None or self.job_end is None or self.job_end > wall:
+            return ""
+        return (
+            f"{END_VARIABLE} says that this job ended {wall - self.job_end:.0f} s ago, so it is from another job, and "
+            f"is ignored: unset it in the shell or script that starts this process"
+        )
 
     def is_near_the_end(self, wall: float) -> bool:
         """Whether a signal that arrives at the Unix time `wall` announces the known end of this job."""
