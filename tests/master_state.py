@@ -44,7 +44,7 @@ class Books:
         members = self.state.members
         if not agent:
             agent = members.next_agent
-            self.state.record(records.AgentConnected(agent, "here", host, 1, f"job on {host}", 9, "3.11"))
+            self.state.record(records.AgentConnected(agent, "here", host, 1, "7.0", 9, "3.11"))
             members.connect(agent, agent.encode()).has_finished = not is_fresh
         sid, number = members.next_sid, len(members.agents[agent].slaves) + 1
         self.state.record(records.SlaveConnected(sid, agent, "here", kind, number))

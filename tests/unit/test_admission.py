@@ -69,13 +69,13 @@ def test_another_version_of_a_package_is_reported_once(core: MasterCore) -> None
     assert recorded[0] == PackagesCompared("AGENT-0", ["scipy 1.17"], ["numpy 1.26, not 2.4.6"])
     notices = _notices(recorded)
     assert len(notices) == 1
-    assert notices[0].startswith("AGENT-0 (here) has numpy 1.26, the master 2.4.6: results may differ")
+    assert notices[0].startswith("AGENT-0 on node1 has numpy 1.26, the master 2.4.6: results may differ")
     core.submit([span(2, BY_NAME)])
     _connect(core, peer=b"b")
     recorded = _receive(core, messages.Installed({"numpy": "1.26", "scipy": ""}), b"b")
     assert recorded[0] == PackagesCompared("AGENT-1", [], ["numpy 1.26, not 2.4.6", "scipy missing, not 1.17"])
     assert [text.partition(":")[0] for text in _notices(recorded)] == [
-        "AGENT-1 (here) has no package scipy, the master 1.17"
+        "AGENT-1 on node1 has no package scipy, the master 1.17"
     ]
 
 
@@ -90,7 +90,7 @@ def test_an_agent_with_another_python_is_reported_once_and_gets_tasks(core: Mast
     """Functions that travel by name are sent to this agent, and the notice names both versions."""
     notices = _connect(core, "3.13")
     assert len(notices) == 1
-    assert notices[0].startswith("AGENT-0 (here) has Python 3.13, the master 3.11: ")
+    assert notices[0].startswith("AGENT-0 on node1 has Python 3.13, the master 3.11: ")
     assert core.state.members.peers[b"a"].known == {0: None}
     assert _connect(core, "3.13", b"b") == []
     assert _connect(core, "3.12", b"c") != []

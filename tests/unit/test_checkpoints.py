@@ -275,7 +275,7 @@ def test_the_number_of_losses_of_a_task_that_leaves_states_is_finite(master: Mas
     [unrunnable] = master.core.take_actions().unrunnable
     assert unrunnable.reason == (
         "it was lost 10000 times without its fault, each time after it had left a state. Does it go on from its state? "
-        "The last time: evicted: AGENT-0: evicted"
+        "The last time: evicted: AGENT-0 on host: evicted"
     )
 
 

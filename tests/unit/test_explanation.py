@@ -71,8 +71,8 @@ def test_slaves_are_busy_with_other_tasks(asked: Asked) -> None:
     asked.submit(1, 8)
     reason = _only(asked, 8)
     assert (reason.why, reason.number, reason.count) == (Why.BUSY, 7, 7)
-    assert reason.agents == [f"AGENT-{number} (node{number})" for number in range(5)]
-    assert explained(asked.explain(8)).endswith("AGENT-4 (node4) and 2 more: all slaves are busy, with 7 tasks")
+    assert reason.agents == [f"AGENT-{number} on node{number}" for number in range(5)]
+    assert explained(asked.explain(8)).endswith("AGENT-4 on node4 and 2 more: all slaves are busy, with 7 tasks")
 
 
 def test_a_slave_that_is_idle_gets_the_task_soon(asked: Asked) -> None:
@@ -99,9 +99,9 @@ def test_agents_that_start_or_leave_are_sent_nothing(asked: Asked) -> None:
     asked.decide()
     whys = [(reason.why, reason.text, reason.agents) for reason in asked.explain(2).agents]
     assert whys == [
-        (Why.STARTING, "", ["AGENT-0 (node1)"]),
-        (Why.LEAVING, "evicted", ["AGENT-1 (node2)"]),
-        (Why.ENDING, "", ["AGENT-2 (node3)"]),
+        (Why.STARTING, "", ["AGENT-0 on node1"]),
+        (Why.LEAVING, "evicted", ["AGENT-1 on node2"]),
+        (Why.ENDING, "", ["AGENT-2 on node3"]),
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_slave_that_cannot_load_the_algorithm_is_sent_nothing(asked: Asked) ->
     asked.decide()
     asked.submit(1)
     assert _only(asked, 1).why is Why.CANNOT_RUN
-    assert explained(asked.explain(1)).endswith("AGENT-0 (node1): cannot run max: no module numpy")
+    assert explained(asked.explain(1)).endswith("AGENT-0 on node1: cannot run max: no module numpy")
 
 
 def test_an_agent_with_little_time_is_sent_no_long_task(asked: Asked) -> None:

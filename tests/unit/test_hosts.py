@@ -242,7 +242,7 @@ def test_the_jobs_of_excluded_hosts_are_named(monkeypatch: pytest.MonkeyPatch) -
     pool.hosts.note_job("node1", "1.0")
     alternate(pool, "node1", ["node2"])
     pool.decide()
-    assert pool.hosts.named == {"node1": ["job on node1"]}
+    assert pool.hosts.named == {"node1": ["7.0"]}
     for job in ("", "1.1", "1.2"):
         pool.hosts.note_job("node1", job)
     assert pool.hosts.named == {"node1": ["1.1", "1.2"]}

@@ -127,7 +127,7 @@ def test_an_agent_that_answers_its_tasks_and_confirms_nothing_is_dropped(
     [dropped] = [record for record in actions.records if isinstance(record, PeerDropped)]
     assert dropped.reason.endswith("wait for it, because it reads nothing or does not confirm what it reads")
     [notice] = [each.text for each in actions.records if isinstance(each, Notice) and "dropped" in each.text]
-    assert notice.startswith("AGENT-0 (here) is dropped, and its tasks run elsewhere: ")
+    assert notice.startswith("AGENT-0 on host is dropped, and its tasks run elsewhere: ")
     assert actions.disconnect == [b"a"]
     _connect(core, 1, b"b")
     assert _busy(core) == [True]

@@ -308,13 +308,19 @@ class _Cause:
 
 CAUSES = [
     _Cause(
-        _only_mwpy_doctor_connects, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"
+        _only_mwpy_doctor_connects,
+        "no slave is connected (1 tasks wait)",
+        "If none is queued in a batch system, start some with `python APP --mw-slave",
     ),
-    _Cause(_no_agent_connects, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
+    _Cause(
+        _no_agent_connects,
+        "no slave is connected (1 tasks wait)",
+        "If none is queued in a batch system, start some with `python APP --mw-slave",
+    ),
     _Cause(
         _no_agent_connects_and_no_task_is_submitted,
         "no slave is connected (0 tasks wait)",
-        "Start some with `python APP --mw-slave",
+        "If none is queued in a batch system, start some with `python APP --mw-slave",
         _an_agent_connects_and_the_loop_returns,
     ),
     _Cause(
@@ -340,9 +346,21 @@ CAUSES = [
         "see what they write on standard error",
         _a_slave_becomes_ready,
     ),
-    _Cause(_the_only_agent_leaves, "All agents left, most often (1) because: evicted", "Start slaves again"),
-    _Cause(_the_only_agent_is_lost, "most often (1) because: the connection broke", "Start slaves again"),
-    _Cause(_the_only_agent_sends_garbage, "because: an unknown kind of message", "Start slaves again"),
+    _Cause(
+        _the_only_agent_leaves,
+        "All agents left, most often (1) because: evicted",
+        "If none is queued in a batch system, start slaves again",
+    ),
+    _Cause(
+        _the_only_agent_is_lost,
+        "most often (1) because: the connection broke",
+        "If none is queued in a batch system, start slaves again",
+    ),
+    _Cause(
+        _the_only_agent_sends_garbage,
+        "because: an unknown kind of message",
+        "If none is queued in a batch system, start slaves again",
+    ),
     _Cause(_no_slave_can_run_the_task, "for which 1 tasks wait", "correct this on their machines"),
     _Cause(
         _the_only_slave_cannot_run_the_task_that_is_addressed_to_it,
@@ -351,12 +369,12 @@ CAUSES = [
     ),
     _Cause(
         _no_agent_has_time_for_the_task,
-        "task 4 (min; tasks of it that wait: 1) takes 500000 s by their seconds_expected, and AGENT-1, which",
+        "task 4 (min; tasks of it that wait: 1) takes 500000 s by their seconds_expected, and AGENT-1 on node1, which",
         "correct seconds_expected",
     ),
     _Cause(
         _no_agent_has_time_for_another_task_like_that,
-        "task 2 (max; tasks of it that wait: 1) takes 300000 s on average so far, and AGENT-0, which",
+        "task 2 (max; tasks of it that wait: 1) takes 300000 s on average so far, and AGENT-0 on node1, which",
         "give them seconds_expected if they take less",
     ),
     _Cause(

@@ -68,7 +68,7 @@ class Absences(Struct, eq=False):
         tasks = f", and {counted(held, 'task')} with it" if held else ""
         timeout_s = self.state.settings.client_timeout_s
         self.state.notice(
-            f"{agent.name} on {agent.host} is away{tasks}: {reason}. It has {agent.returns_s:.0f} s to come back; then "
+            f"{agent.place} is away{tasks}: {reason}. It has {agent.returns_s:.0f} s to come back; then "
             f"its tasks run elsewhere. Idle slaves start them again after {timeout_s:.0f} s, but not with retry=False",
             key=f"away {agent.name}",
         )
@@ -88,7 +88,7 @@ class Absences(Struct, eq=False):
                     self.state.change(slave, SlaveEvent.FEED)
                     self.state.members.hungry[slave.sid] = slave
                 slave.last_heard = now
-        self.state.notice(f"{agent.name} on {agent.host} is back after {away_s:.0f} s", key=f"back {agent.name}")
+        self.state.notice(f"{agent.place} is back after {away_s:.0f} s", key=f"back {agent.name}")
 
     def decide(self, now: float) -> None:
         """Give up the agents that did not come back in time. The end of the computation waits for none of them."""
@@ -113,9 +113,7 @@ class Absences(Struct, eq=False):
         """Which agents are away, and what waits for them."""
         agents = [self.state.members.agents[name] for name in self._until]
         held = sum(slave.held.count for agent in agents for slave in agent.slaves.values())
-        named = "; ".join(
-            f"{each.name} on {each.host}, away for {now - self._since[each.name]:.0f} s" for each in agents[:SHOWN]
-        )
+        named = "; ".join(f"{each.place}, away for {now - self._since[each.name]:.0f} s" for each in agents[:SHOWN])
         more = f"; and {len(agents) - SHOWN} more" if len(agents) > SHOWN else ""
         left_s = min(self._until.values()) - now
         return (

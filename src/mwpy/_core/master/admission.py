@@ -228,7 +228,7 @@ class Admission(Struct, eq=False):
                 self._refuse_algorithm(agent, number, reason)
             case LoadFailure.PASSING:
                 self.state.notice(
-                    f"a slave of {agent.name} ({agent.address}) could not load {name}, and is replaced by a new one, "
+                    f"a slave of {agent.place} could not load {name}, and is replaced by a new one, "
                     f"which tries again: {reason}",
                     key=f"passing {name} {reason}",
                 )
@@ -238,8 +238,7 @@ class Admission(Struct, eq=False):
                 algorithms.defined[number].refused = True
                 self.state.record(records.AlgorithmRefused(agent.name, name, reason, number, slave.sid))
                 self.state.notice(
-                    f"{slave.sid} of {agent.name} ({agent.address}) {why.format(name=name)}, and gets no more "
-                    f"tasks of it: {reason}",
+                    f"{slave.sid} of {agent.place} {why.format(name=name)}, and gets no more tasks of it: {reason}",
                     key=f"{failure} {name} {reason}",
                 )
 
@@ -253,7 +252,7 @@ class Admission(Struct, eq=False):
         self.state.record(records.PackagesCompared(agent.name, same, different))
         for name, version in other.items():
             self.state.notice(
-                f"{agent.name} ({agent.address}) has {f'{name} {version}' if version else f'no package {name}'}, the "
+                f"{agent.place} has {f'{name} {version}' if version else f'no package {name}'}, the "
                 f"master {mine[name]}: results may differ; install the same version, or pack the script (mwpy pack)",
                 key=f"package {name} {version}",
             )
@@ -271,7 +270,7 @@ class Admission(Struct, eq=False):
             )
             return
         self.state.notice(
-            f"{agent.name} ({agent.address}) has Python {agent.python}, the master {definition.python}: functions that "
+            f"{agent.place} has Python {agent.python}, the master {definition.python}: functions that "
             f"travel by name are run there, those by value are not, and results may differ; use the same minor version",
             key=f"python {agent.python}",
         )
@@ -284,7 +283,7 @@ class Admission(Struct, eq=False):
         defined.refused, name = True, defined.name
         self.state.record(records.AlgorithmRefused(agent.name, name, reason, number))
         self.state.notice(
-            f"the slaves of {agent.name} ({agent.address}) cannot run {name} and get no more tasks of it: {reason}",
+            f"the slaves of {agent.place} cannot run {name} and get no more tasks of it: {reason}",
             key=name + reason,
         )
 

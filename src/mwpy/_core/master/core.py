@@ -383,7 +383,7 @@ class MasterCore:
             reason = (
                 f"{amount(agent.waiting_bytes)} wait for it, because it reads nothing or does not confirm what it reads"
             )
-            self.state.notice(f"{agent.name} ({agent.address}) is dropped, and its tasks run elsewhere: {reason}")
+            self.state.notice(f"{agent.place} is dropped, and its tasks run elsewhere: {reason}")
             self._drop(agent.peer, agent.address, reason)
             self.state.actions.disconnect.append(agent.peer)
 

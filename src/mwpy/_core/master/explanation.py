@@ -208,12 +208,11 @@ class ExplanationReport(Struct, eq=False):
         for agent in self.state.members.agents.values() if agents is None else agents:
             own = self._of_agent(agent, span, now, answered, only)
             same = found.get((own.why, own.text))
-            named = f"{agent.name} ({agent.host})"
             if same is None:
-                found[own.why, own.text] = Reason(own.why, own.text, own.number, [named], 1)
+                found[own.why, own.text] = Reason(own.why, own.text, own.number, [agent.place], 1)
                 continue
             number = max(same.number, own.number) if own.why is Why.NO_TIME else same.number + own.number
-            named_all = [*same.agents, named][:AGENTS_NAMED]
+            named_all = [*same.agents, agent.place][:AGENTS_NAMED]
             found[own.why, own.text] = Reason(own.why, own.text, number, named_all, same.count + 1)
         return [*islice(found.values(), REASONS_SHOWN)]
 

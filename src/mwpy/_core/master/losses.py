@@ -133,7 +133,7 @@ class Losses(Struct, eq=False):
             held = self._without_cancelled(slave, slave.held.spans)
             if cause is Cause.NETWORK and agent.name in self._silent:
                 self._silent[agent.name].note(held)
-            loss = Charge(slave.sid, cause, f"{agent.name}: {reason}")
+            loss = Charge(slave.sid, cause, f"{agent.place}: {reason}")
             isolated += [span for span in self._lose(slave, held, what, loss) if span.runs_alone]
             self.kinds.lost(slave, reason)
         if isolated and cause is Cause.AGENT_LOST:
@@ -168,7 +168,7 @@ class Losses(Struct, eq=False):
         self.state.record(records.SlaveEnded(sid, Cause.START_UP, ended, "", words))
         self.hosts.started(agent.host, failure=reason)
         self.state.notice(
-            f"a slave of {agent.name} ({agent.address}) ended {ended}. It wrote last:\n{words.shown() or '(nothing)'}",
+            f"a slave of {agent.place} ended {ended}. It wrote last:\n{words.shown() or '(nothing)'}",
             key=reason + words.headline,
         )
 

@@ -126,6 +126,11 @@ class ConnectedAgent(Struct, eq=False):
     largest_bytes: int = 0
     """The largest payload that it was sent."""
 
+    @property
+    def place(self) -> str:
+        """Its name, its machine and its job, as messages name it."""
+        return f"{self.name} on {self.host or self.address}{f' (job {self.job})' if self.job else ''}"
+
     def ends_in_s(self, now: float) -> float:
         """How long a task may run there at most from now on, in seconds; infinity if its end is not known."""
         return inf if self.ends_at is None else self.ends_at - now

@@ -40,6 +40,9 @@ ROUNDING_S = 1e-6
 LOOK_AGAIN_S = 1.0
 """Seconds after progress until the watch checks for progress again."""
 
+UNLESS_QUEUED = "If none is queued in a batch system"
+"""The master does not see the queues of batch systems, so it does not know whether slaves will come from there."""
+
 
 class SilenceWatch(Struct, eq=False):
     """Decides when to say that nothing progresses."""
@@ -212,14 +215,14 @@ class Silence(Struct, eq=False):
         return (
             f"no connected agent has enough time left for the tasks that wait: task {span.first} "
             f"({span.algorithm.name}; tasks of it that wait: {count}) takes {needed_s:g} s {source}, and "
-            f"{agent.name}, which has the most time, ends in {agent.ends_in_s(now):.0f} s. Start agents with more time "
-            f"(a longer time limit of their jobs, or a longer --mw-lifetime), or {remedy}"
+            f"{agent.place}, which has the most time, ends in {agent.ends_in_s(now):.0f} s. Start agents with more "
+            f"time (a longer time limit of their jobs, or a longer --mw-lifetime), or {remedy}"
         )
 
     def _which_agent_refuses(self, algorithm: int) -> str:
         members = self.state.members
-        named = [(agent.name, agent.refused) for agent in members.agents.values()]
-        named += [(slave.sid, slave.refused) for slave in members.slaves.values()]
+        named = [(agent.place, agent.refused) for agent in members.agents.values()]
+        named += [(f"{slave.sid} of {slave.agent.place}", slave.refused) for slave in members.slaves.values()]
         refusing = [(name, refused[algorithm]) for name, refused in named if algorithm in refused]
         name, reason = refusing[0] if refusing else ("", "")
         return (
@@ -243,8 +246,10 @@ class Silence(Struct, eq=False):
             return f"{connected} slaves are not ready yet: see what they write on standard error"
         if departures := self.absences.losses.departures:
             reason, times = max(departures.items(), key=lambda item: item[1])
-            again = "Correct that, and start the computation again" if only_here else "Start slaves again"
+            again = (
+                "Correct that, and start the computation again" if only_here else f"{UNLESS_QUEUED}, start slaves again"
+            )
             return f"All agents left, most often ({times}) because: {reason}. {again}"
         if only_here:
             return "The slaves on this machine are not ready: if no message above says why, wait, or start it again"
-        return "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"
+        return f"{UNLESS_QUEUED}, start some with `python APP --mw-slave --mw-resource-file FILE`"
