@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import mwpy
+from mwpy._roles.executor_future import Future, exception_of
 from mwpy._values import errors
 from mwpy._values.errors import ExitCode, MwpyError, TaskFailed, UsageError
 from mwpy._values.options import parse
@@ -68,10 +69,15 @@ def test_an_exported_exception_has_the_name_under_which_users_catch_it(kind: typ
     assert (type(back), str(back)) == (kind, str(error))
 
 
-def test_ipython_shows_only_the_frames_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of the causes of an error, and if causes form a circle."""
+@pytest.fixture
+def ipython(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = SimpleNamespace(InteractiveTB=SimpleNamespace(structured_traceback=traceback.format_exception))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+
+@pytest.mark.usefixtures("ipython")
+def test_ipython_shows_only_the_frames_of_the_user() -> None:
+    """Also of the causes of an error, and if causes form a circle."""
     with pytest.raises(UsageError) as caught:
         parse(["--mw-nonsense"], {})
     cause = ValueError("the cause")
@@ -81,3 +87,36 @@ def test_ipython_shows_only_the_frames_of_the_user(monkeypatch: pytest.MonkeyPat
     assert "the cause" in shown
     assert "test_errors.py" in shown
     assert "mwpy/_values" not in shown
+
+
+class Own(Exception):
+    """An exception of a task."""
+
+
+def _failed(raised: BaseException) -> Future[None]:
+    """A future of a task that has raised an exception of its own."""
+    failure = TaskFailed("f", "SLAVE-0", "Own", "seven", "Traceback of the slave")
+    failure.__cause__ = raised
+    future = Future[None](lambda _: None)
+    future.end(error=exception_of(failure))
+    return future
+
+
+@pytest.mark.usefixtures("ipython")
+def test_ipython_shows_only_the_frames_of_the_user_when_a_task_raised_an_exception_of_its_own() -> None:
+    """The traceback of the slave is there, too, and the exception can still be pickled."""
+    with pytest.raises(Own) as caught:
+        _failed(Own("seven")).result()
+    shown = "\n".join(caught.value._render_traceback_())  # type: ignore[attr-defined]
+    assert "Traceback of the slave" in shown
+    assert "test_errors.py" in shown
+    assert "concurrent/futures" not in shown
+    back = pickle.loads(pickle.dumps(caught.value))
+    assert (type(back), back.args) == (Own, ("seven",))
+
+
+def test_an_exception_of_a_task_has_its_own_attributes_only() -> None:
+    """If IPython does not run the code."""
+    raised = Own("seven")
+    assert _failed(raised).exception() is raised
+    assert vars(raised) == {}

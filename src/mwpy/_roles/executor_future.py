@@ -6,9 +6,11 @@ import concurrent.futures
 import threading
 from collections.abc import Callable
 from concurrent.futures import _base
+from functools import partial
 from typing import Any, TypeVar
 
-from mwpy._values.errors import TaskFailed
+from mwpy._system import notebook
+from mwpy._values.errors import TaskFailed, shown_in_ipython
 from mwpy._values.task import Result
 
 __all__ = ["Future"]
@@ -103,9 +105,14 @@ class Future(concurrent.futures.Future[T]):
 
 
 def exception_of(failure: TaskFailed) -> BaseException:
-    """Return the exception of the task itself, if it could be rebuilt here. Its cause is the `TaskFailed`."""
+    """Return the exception of the task itself, if it could be rebuilt here. Its cause is the `TaskFailed`.
+
+    In IPython, it has one attribute more, because nothing else tells IPython which frames to show.
+    """
     raised = failure.__cause__
     if raised is None or not failure.remote_traceback:
         return failure
     failure.__cause__, raised.__cause__ = None, failure
+    if notebook.is_ipython() and not hasattr(raised, "_render_traceback_"):
+        object.__setattr__(raised, "_render_traceback_", partial(shown_in_ipython, raised))
     return raised

@@ -1,4 +1,4 @@
-"""The notebook that this process belongs to, if there is one."""
+"""The notebook, or the other shell of IPython, that this process belongs to, if there is one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["Cell", "is_notebook"]
+__all__ = ["Cell", "is_ipython", "is_notebook"]
 
 
 def is_notebook() -> bool:
     """Whether the code runs in the kernel of a notebook. It does not import IPython."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
+    return hasattr(_shell(), "kernel")
+
+
+def is_ipython() -> bool:
+    """Whether the code runs in a notebook or in another shell of IPython. It does not import IPython."""
+    return _shell() is not None
+
+
+def _shell() -> Any:
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 class _Shown(Struct, frozen=True):

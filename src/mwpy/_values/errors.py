@@ -42,6 +42,7 @@ __all__ = [
     "TaskUnrunnable",
     "TooManyFailures",
     "UsageError",
+    "shown_in_ipython",
 ]
 
 
@@ -74,23 +75,29 @@ class MwpyError(Exception):
     exit_code = ExitCode.FAILED
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows of this error: the frames of the user, without those of mwpy."""
-        seen: list[BaseException] = []
-        error: BaseException | None = self
-        while error is not None and error not in seen:
-            seen.append(error)
-            error.__traceback__ = _frames_of_user(error.__traceback__)
-            error = error.__cause__ or error.__context__
-        shell: Any = sys.modules["IPython"].get_ipython()
-        lines: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
-        return lines
+        """Return what IPython shows of this error."""
+        return shown_in_ipython(self)
+
+
+def shown_in_ipython(shown: BaseException) -> list[str]:
+    """Return what IPython shows of an error: the frames of the user, without those of mwpy and its futures."""
+    seen: list[BaseException] = []
+    error: BaseException | None = shown
+    while error is not None and error not in seen:
+        seen.append(error)
+        error.__traceback__ = _frames_of_user(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    shell: Any = sys.modules["IPython"].get_ipython()
+    lines: list[str] = shell.InteractiveTB.structured_traceback(type(shown), shown, shown.__traceback__)
+    return lines
 
 
 def _frames_of_user(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of mwpy."""
+    """Return a traceback without the frames of mwpy, and of the module that has the base of its futures."""
     frames: list[TracebackType] = []
     while trace is not None:
-        if not str(trace.tb_frame.f_globals.get("__name__")).startswith("mwpy."):
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if not module.startswith("mwpy.") and module != "concurrent.futures._base":
             frames.append(trace)
         trace = trace.tb_next
     for each in reversed(frames):
