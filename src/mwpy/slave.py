@@ -26,6 +26,7 @@ from mwpy._system.modules import take_module_path
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import reseed
 from mwpy._system.signals import handle_here
+from mwpy._system.surroundings import Surroundings
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.environment import (
@@ -164,11 +165,14 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         from mwpy._roles import template
 
         settings = template.serve(settings)
-    end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage))
+    surroundings = Surroundings()
+    end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage), surroundings)
     _prepare_process(settings.agent_pid, end.fault)
     reseed()  # the script was loaded, and may have seeded the generators; and a fork has a copy of them
     limits = settings.result_group, settings.max_result_bytes
-    runner = TaskRunner(end, settings.slave, *limits, max_memory_bytes=settings.max_memory_bytes)
+    runner = TaskRunner(
+        end, settings.slave, *limits, max_memory_bytes=settings.max_memory_bytes, surroundings=surroundings
+    )
     slave = Slave(runner)
     try:
         if slave_algorithm is None:

@@ -30,6 +30,7 @@ from mwpy._roles.waiting_tasks import WaitingTasks, divided
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
+from mwpy._system.surroundings import Surroundings
 from mwpy._transport import wire
 from mwpy._transport.call_parts import condition_of, seed_of, split_resumed
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
@@ -84,6 +85,7 @@ class TaskRunner:
         ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
         max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
         is_own_process: whether this process only runs tasks, so that its memory is theirs.
+        surroundings: what is put back after each task; None if nothing is.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class TaskRunner:
         ends_the_turn: tuple[type[BaseException], ...] = (),
         max_memory_bytes: int = 0,
         is_own_process: bool = True,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self._end = end
         self._number = number
@@ -120,6 +123,7 @@ class TaskRunner:
         self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
         self._logs = TaskLogs(end, number, self._tasks, self._send)
         self._peaks = PeakMemory(self._send_peak) if is_own_process else None
+        self._surroundings = surroundings
         self._ready = False
         self.completed = 0
         """How many tasks were run."""
@@ -176,6 +180,8 @@ class TaskRunner:
                 self.receive(FOREVER_S if timeout is None else timeout)
         self._due = max(self._due, end.fed_at + GATHER_S)
         most = min(most, self.num_waiting)
+        if self._surroundings is not None:
+            self._surroundings.remember()
         while can_start(waiting) and most > 0 and not end.eof:
             span = waiting.popleft()
             checkpoints.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
@@ -224,7 +230,7 @@ class TaskRunner:
         dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
         journal, note = end.journal, end.journal.add
         load = loads_call if seed_of(span.calls[0]) is None else _loads_seeded  # a span has one policy
-        ran = 0
+        surroundings, ran = self._surroundings, 0
         tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
         for task_id, position, call, buffers in tasks:
             if end.eof or not start(position):
@@ -253,6 +259,8 @@ class TaskRunner:
                 large, ended = (), ended or monotonic()
             if end.forked:
                 _end_fork(task_id)
+            if surroundings is not None:
+                surroundings.restore()
             if logs.waiting:
                 logs.send()
             seconds = ended - began if began else 0.0
@@ -268,6 +276,8 @@ class TaskRunner:
         """Look at a task of a stretch that has ended. Return whether the next one may start."""
         if self._end.forked:
             _end_fork(task_id)
+        if self._surroundings is not None:
+            self._surroundings.restore()
         if isinstance(error, EndIsNear):
             _give_up(self, self._end, task_id, error)
         self._tasks.began = monotonic()  # of the next task

@@ -20,7 +20,7 @@ from mwpy._system import clock
 from mwpy._system.signals import handle_here
 from mwpy._values.errors import EndIsNear, UsageError
 
-__all__ = ["RUNNING", "RunningTime", "seconds_left", "warned"]
+__all__ = ["RUNNING", "RunningTime", "forget_warnings", "seconds_left", "warned"]
 
 LOOK_S = 0.25
 """How often the time is looked at, in seconds: a small part of the shortest usual grace period."""
@@ -124,6 +124,11 @@ class _Warning(AbstractContextManager[None]):
 
 _open: list[_Warning] = []
 """The open blocks whose warning was not raised, the outermost first. They are global, as the timer of a process is."""
+
+
+def forget_warnings() -> None:
+    """Forget the blocks that a task has left open, for example in a generator. The caller has stopped the timer."""
+    _open.clear()
 
 
 def _close(warning: _Warning) -> None:

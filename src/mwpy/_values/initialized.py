@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Initialized"]
+__all__ = ["AFTER_INITIALIZER", "Initialized"]
 
 _done: set[str] = set()
 """The executors whose initializer has run in this process, by their marks."""
+
+AFTER_INITIALIZER: list[Callable[[], None]] = []
+"""What this process calls after an initializer."""
 
 
 class Initialized:
@@ -34,4 +37,6 @@ class Initialized:
         if self._mark not in _done:
             self.initializer(*self.initargs)
             _done.add(self._mark)
+            for call in AFTER_INITIALIZER:
+                call()
         return self.function(*args, **kwargs)

@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import socket
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from mwpy._system import clock
+from mwpy._system.surroundings import Surroundings
 from mwpy._transport.channel.journal import Journal
 from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
 from mwpy._transport.passage import Passage, is_folded, make_passage, read_references, unfold
@@ -187,11 +189,16 @@ class NotedResults(Struct, frozen=True):
 class SlaveEnd:
     """The slave's end. Receiving and sending block.
 
+    Args:
+        fds: its file descriptors.
+        surroundings: what is put back after each task; None if nothing is.
+
     Raises:
         OSError: the file descriptors are not those of a channel.
     """
 
-    def __init__(self, fds: SlaveFds) -> None:
+    def __init__(self, fds: SlaveFds, surroundings: Surroundings | None = None) -> None:
+        self._surroundings = surroundings
         for fd in fds.numbers():
             os.set_inheritable(fd, False)
         self._memory = SharedMemory(fds.memory)
@@ -317,6 +324,9 @@ class SlaveEnd:
         """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled. This loop
         determines what a task of a portion costs.
 
+        Streams and handlers are put back after each task. An alarm is stopped after each task only if the ends are
+        wanted, because this would cost a short task too much. The caller stops it after the last task.
+
         Args:
             function: the task algorithm.
             calls: the arguments of each task if `are_rows`, else its only argument.
@@ -333,6 +343,9 @@ class SlaveEnd:
         """
         monotonic = clock.monotonic
         started, recalls, heard, append, plain = self._started, self._recalls, self._recalls_heard, values.append, None
+        around = self._surroundings
+        if around is not None:
+            stdout, stderr, root, handlers = around.stdout, around.stderr, around.root, around.handlers
         for started[0], args in enumerate(calls, position):
             if recalls[0] != heard:
                 return
@@ -343,6 +356,10 @@ class SlaveEnd:
                     plain = type(value)
                 elif not encode_last():
                     return
+            if around is not None and (
+                ends is not None or sys.stdout is not stdout or sys.stderr is not stderr or root.handlers != handlers
+            ):
+                around.restore()
             if ends is not None:
                 ends.append(now := monotonic())
                 if now >= until:
