@@ -86,19 +86,6 @@ def test_a_number_of_numpy_comes_back_with_its_type(number: Any) -> None:
     assert (list(args[1:]), kwargs) == ([5, "x"], {})
 
 
-def test_numbers_of_numpy_beside_other_arguments_are_pickled_with_them() -> None:
-    for others in ([1], 1 << 70, "\ud800"):
-        args, _ = loads_call(messagepack.decode(CODEC.dumps_call((np.int8(3), others), {}, "f")[0]))
-        assert list(args) == [3, others]
-        assert type(args[0]) is np.int8
-
-
-@pytest.mark.parametrize("data", [b"", b"<f8", b"<f8\0short", b"<f9\0" + bytes(9), b"|O\0\0" + bytes(8)])
-def test_damaged_numbers_of_numpy_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="damaged"):
-        read(messagepack.encode(messagepack.as_number(data)))
-
-
 def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() -> None:
     array = np.arange(OUT_OF_BAND_BYTES, dtype=np.uint8)
     payload, buffers = CODEC.dumps_value(array)

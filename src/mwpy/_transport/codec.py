@@ -1,10 +1,9 @@
 """Objects to bytes and back. Only this module and `by_value.py`, which it uses, pickle objects.
 
 *Plain values* are numbers, texts, bytes and None. They are written as MessagePack, and so are calls that have only
-plain positional arguments. This is faster and smaller than pickles, and a whole group is read in one call. Numbers of
-NumPy have an encoding of their own (see `numbers.py`). Every other object is pickled in protocol 5, and the pickle is
-an extension type in the MessagePack. Its buffers of 64 KiB and more, such as those of NumPy arrays, are frames of their
-own and are not copied.
+plain positional arguments. This is faster and smaller than pickles, and a whole group is read in one call. Every other
+object is pickled in protocol 5, and the pickle is an extension type in the MessagePack. Its buffers of 64 KiB and more,
+such as those of NumPy arrays, are frames of their own and are not copied.
 
 Plain pickle is tried first, because it is ten times faster. cloudpickle pickles the rest: objects that plain pickle
 refuses, and objects that plain pickle would write as a name in `__main__` that slaves do not find. This is necessary
@@ -32,7 +31,6 @@ from mwpy._system.script import can_run_elsewhere
 from mwpy._transport.call_parts import condition_and_call
 from mwpy._transport.error_copies import reduced_error
 from mwpy._transport.error_texts import describe_error, encodable, text_of
-from mwpy._transport.numbers import call_with_numbers, encoded_number, number_in
 from mwpy._transport.shared import LARGE_BYTES, lend
 from mwpy._values.bounds import MAX_REPORT_BYTES, shortened
 from mwpy._values.digested import Digested, read_digested
@@ -44,8 +42,6 @@ from mwpy._values.messagepack import (
     DIGESTED,
     FAILURE,
     NOT_ENCODABLE,
-    NUMBER,
-    NUMBERS,
     PLAIN,
     REFERRING,
     SEEDED,
@@ -53,7 +49,6 @@ from mwpy._values.messagepack import (
     Pickled,
     as_digested,
     as_failure,
-    as_number,
     as_pickle,
     as_referring,
     decode,
@@ -152,8 +147,6 @@ class Codec(Struct, frozen=True):
                 return encode(value), ()
             except NOT_ENCODABLE:
                 pass
-        elif (number := encoded_number(value)) is not None:
-            return encode(as_number(number)), ()
         pickled, buffers = self._pickled(value)
         return encode(as_pickle(pickled)), buffers
 
@@ -225,8 +218,6 @@ class Codec(Struct, frozen=True):
                     return encode(args), ()
             except NOT_ENCODABLE:
                 pass
-        if not kwargs and (numbers := call_with_numbers(args)):
-            return numbers, ()
         references: dict[Reference, None] = {}
         NOTED.found = references
         try:
@@ -437,8 +428,6 @@ def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
     if entry.kind == FAILURE:
         failure = read_failure(bytes(entry.pickle))
         return failure.type_name, failure.text, failure.traceback, _rebuild(failure.cause)
-    if entry.kind == NUMBER:
-        return number_in(entry.pickle)
     if entry.kind == DIGESTED:
         return loads(decode(read_digested(bytes(entry.pickle)).value), buffers)
     return pickle.loads(entry.pickle, buffers=buffers)
@@ -452,9 +441,6 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     """
     if type(entry) is not Pickled:
         return entry, {}
-    if entry.kind == NUMBERS:
-        found: Any = decode(entry.pickle)
-        return [*map(loads, found)], {}
     if entry.kind == SEEDED:
         call = bytes(entry.pickle)  # with msgspec 0.19, a slice of this memoryview can go beyond its end
         return loads_call(decode(call[SEED_BYTES:]), buffers)

@@ -28,8 +28,6 @@ __all__ = [
     "LIST_PREFIX",
     "MALFORMED",
     "NOT_ENCODABLE",
-    "NUMBER",
-    "NUMBERS",
     "PLAIN",
     "REFERRING",
     "RESUMED",
@@ -43,8 +41,6 @@ __all__ = [
     "as_digested",
     "as_encoded",
     "as_failure",
-    "as_number",
-    "as_numbers",
     "as_pickle",
     "as_read",
     "as_referring",
@@ -90,12 +86,6 @@ DIGESTED = 6
 
 REFERRING = 7
 """The number of the extension type of a call that refers to the results of other tasks."""
-
-NUMBER = 8
-"""The number of the extension type of a number of NumPy."""
-
-NUMBERS = 9
-"""The number of the extension type of a call with plain arguments among which are numbers of NumPy."""
 
 STORED = -1
 """The kind of a `Pickled` that replaces a value in the run database. It is never encoded."""
@@ -155,12 +145,6 @@ as_referring: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, REFERRING
 """Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind
 `REFERRING`. The next buffer of the call is an index of the results to which it refers: the id of the task and the
 number of buffers of each. These buffers follow."""
-
-as_number: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, NUMBER)
-"""Mark bytes as a number of NumPy, to be encoded and to be read as `Pickled` of the kind `NUMBER`."""
-
-as_numbers: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, NUMBERS)
-"""Mark an encoded list as a call with such numbers, to be encoded and to be read as `Pickled` of the kind `NUMBERS`."""
 
 as_failure: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, FAILURE)
 """Mark bytes as a failure, to be encoded and to be read as `Pickled` of the kind `FAILURE`."""

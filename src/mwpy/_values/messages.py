@@ -77,7 +77,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
