@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -414,35 +413,6 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     assert list(groups.each_task(noted[0])) == [(9, 2), (1, 2), (2, 2)]
     assert list(map(loads, groups.entries(*noted)[0])) == [0, "done", "done"]
     assert agent.end.started == 4
-
-
-@pytest.mark.parametrize("is_read", [False, True])
-@pytest.mark.parametrize(
-    ("killer", "arrived", "left"), [(5, [], [1, 2, 3, 4]), (7, [1, 2, 3, 4, 5], [6])], ids=["gathered", "some are sent"]
-)
-def test_arrays_that_a_slave_has_not_sent_are_in_its_journal_when_it_dies(
-    agents: Agents, gate: Gate, is_read: bool, killer: int, arrived: list[int], left: list[int]
-) -> None:
-    """Also those that its agent has read there before."""
-    agent = agents().ready()
-    agent.define(1, lambda: np.full(1 << 17, 5.0))
-    agent.define(2, gate.task())
-    agent.define(3, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    agent.end.feed(time.monotonic() + 1000.0)  # no result is due
-    call, _ = agent.codec.dumps_call((), {}, "f")
-    numbers = [1] * 15
-    numbers[1], numbers[killer - 1] = 2, 3
-    agent.send(messages.Tasks(7, [*range(1, 16)], [1] * 15, [2] * 15, numbers), [groups.payload(15, [call] * 15)])
-    gate.wait_until_begun()
-    before = agent.end.journal.read(7) if is_read else None
-    gate.let_go()
-    assert agent.exit_code() == -9
-    noted = agent.end.journal.read(7)
-    assert noted is not None
-    found = [agent.finished(*message) for message in (before, *agent.heard, noted) if message is not None]
-    assert [[*each] for each in found] == [[1]] * is_read + [arrived] * bool(arrived) + [left]
-    for task, value in chain.from_iterable(each.items() for each in found):
-        assert value == 0 if task == 2 else np.array_equal(value, np.full(1 << 17, 5.0))
 
 
 # ---- failures ----

@@ -1,4 +1,4 @@
-"""Random results, special ones and interrupted ones, in a journal that its agent reads after each of them."""
+"""Random results, failures and interrupted ones, in a journal that its agent reads after each of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ RESULTS = st.tuples(
     st.integers(1, 6),  # few tasks, so that many follow one another
     st.integers(1, 2),
     st.sampled_from((VALUE, VALUE, VALUE, FAILED, AGAIN)),
-    st.sampled_from((0, 0, 0, 1, 2)),
     st.booleans(),
 )
-"""Task, attempt, what the result is, how many large buffers it has, and whether an exception ends the addition."""
+"""Task, attempt, what the result is, and whether an exception ends the addition."""
 
-Noted = tuple[int, int, bool, bool, int, int]
+Noted = tuple[int, int, bool, bool, int]
 
 
 class Interrupted:
@@ -30,36 +29,34 @@ class Interrupted:
 
 
 def noted(journal: Journal) -> list[Noted]:
-    """What an agent reads: each task, its attempt, whether it failed or is tried again, its buffers, and its value."""
+    """What an agent reads: each task, its attempt, whether it failed or is tried again, and its value."""
     found = journal.read(1)
     assert found is not None
-    group, frames, packets = found
-    check(group, [*frames, *[b""] * sum(group.buffers)])
-    values, _ = groups.entries(group, [*frames, *[b""] * sum(group.buffers)])
-    assert packets == [packet for packet in group.buffers if packet]
-    buffers = group.buffers or [0] * len(values)
-    each = zip(groups.each_task(group), values, buffers, strict=True)
+    group, frames = found
+    check(group, frames)
+    values, _ = groups.entries(group, frames)
+    each = zip(groups.each_task(group), values, strict=True)
     return [
-        (task, attempt, place in group.failed, place in group.again, number, value)
-        for place, ((task, attempt), value, number) in enumerate(each)
+        (task, attempt, place in group.failed, place in group.again, value)
+        for place, ((task, attempt), value) in enumerate(each)
     ]
 
 
 @settings(max_examples=500)
 @given(st.lists(st.lists(RESULTS, max_size=8), max_size=4))
-def test_an_agent_reads_exactly_what_was_added(fillings: list[list[tuple[int, int, int, int, bool]]]) -> None:
+def test_an_agent_reads_exactly_what_was_added(fillings: list[list[tuple[int, int, int, bool]]]) -> None:
     """An attempt ends only once, also if an exception ended the addition of its result."""
     memory = memoryview(bytearray(JOURNAL_BYTES))
     slave, agent = Journal(memory), Journal(memory)
     times = slave._seconds
     for results in fillings:
         expected, ended = list[Noted](), set[tuple[int, int]]()
-        for value, (task, attempt, kind, buffers, is_interrupted) in enumerate(results):
+        for value, (task, attempt, kind, is_interrupted) in enumerate(results):
             if (task, attempt) in ended:
                 continue
             ended.add((task, attempt))
-            add = slave.add if (kind, buffers) == (VALUE, 0) else slave.add_special
-            more = () if add == slave.add else (kind, buffers, buffers)  # the packet has the number of its buffers
+            add = slave.add if kind == VALUE else slave.add_any
+            more = () if kind == VALUE else (kind,)
             if is_interrupted:
                 slave._seconds = Interrupted()  # type: ignore[assignment]
                 with pytest.raises(KeyboardInterrupt):
@@ -67,7 +64,7 @@ def test_an_agent_reads_exactly_what_was_added(fillings: list[list[tuple[int, in
                 slave._seconds = times
             else:
                 assert add(task, attempt, 0.5, bytes([value]), *more)
-                expected.append((task, attempt, kind != VALUE, kind == AGAIN, buffers, value))
+                expected.append((task, attempt, kind != VALUE, kind == AGAIN, value))
             assert noted(agent) == expected
         slave.clear()
         assert noted(agent) == []

@@ -19,7 +19,6 @@ from mwpy._transport import stream
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel
 from mwpy._transport.channel import ends as channel_ends
 from mwpy._transport.passage import Passage
-from mwpy._transport.shared import lend, part_of
 from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -107,22 +106,6 @@ def test_the_receiver_can_change_large_frames_in_place(ends: Ends, has_passage: 
     [frames] = slave.receive()
     assert isinstance(frames[0], bytes)
     assert not memoryview(frames[1]).readonly
-
-
-def test_a_slave_cannot_change_what_its_agent_has_checked(ends: Ends) -> None:
-    """The agent checks the header and the list. It only passes on a large buffer, which is not copied."""
-    agent, slave = ends
-    sent = [b"header", b"list" * stream.LARGE_BYTES, b"buffer" * stream.LARGE_BYTES]
-    large = lend(sent[1:])
-    assert large is not None
-    slave.send([b"header", *large])
-    [frames] = agent.receive()
-    for part in map(part_of, large):
-        assert part is not None
-        assert part.file.fd is not None
-        os.pwrite(part.file.fd, b"changed", part.start)
-    assert frames[:2] == sent[:2]
-    assert bytes(frames[2]).startswith(b"changed")
 
 
 def test_a_message_can_arrive_byte_by_byte(ends: Ends) -> None:
@@ -443,7 +426,6 @@ def test_finished_results_survive_the_slave() -> None:
     os.waitpid(pid, 0)
     assert (agent.receive(), agent.eof) == ([], True)
     assert agent.journal.read(7) == (messages.Results(7, [1], [1], [1], [0.25], []), [groups.payload(1, [b"done"])])
-    assert agent.journal.count(7) == 1
     assert agent.started == 2
     agent.close()
 

@@ -10,7 +10,6 @@ import pytest
 
 from mwpy._transport.channel.journal import AGAIN, CAPACITY, FAILED, JOURNAL_BYTES, PAYLOAD_BYTES, VALUE, Journal
 from mwpy._transport.codec import Codec
-from mwpy._transport.passage import LAST_NUMBER
 from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.message_checks import check
@@ -45,8 +44,7 @@ def entries(journal: Journal) -> list[Entry] | None:
     found = journal.read(7)
     if found is None:
         return None
-    group, frames, packets = found
-    assert packets == []
+    group, frames = found
     check(group, frames)
     assert (group.slave, group.buffers, len(frames)) == (7, [], 1)
     failed = [position in group.failed for position in range(len(group.seconds))]
@@ -57,7 +55,7 @@ def entries(journal: Journal) -> list[Entry] | None:
 def test_the_journal_holds_the_results_that_were_not_sent(slave: Journal, agent: Journal) -> None:
     assert entries(agent) == []
     assert slave.add(1 << 40, 2, 0.5, encoded("value"))
-    assert slave.add_special(3, 1, 0.0, encoded(None), FAILED)
+    assert slave.add_any(3, 1, 0.0, encoded(None), FAILED)
     assert entries(agent) == [(1 << 40, 2, 0.5, False, "value"), (3, 1, 0.0, True, None)]
     assert (slave.count, agent.count) == (2, 0)
     slave.clear()
@@ -69,31 +67,18 @@ def test_the_journal_holds_the_results_that_were_not_sent(slave: Journal, agent:
 def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) -> None:
     """The slave sends the group that it reads from its journal."""
     for task_id, attempt in ((5, 1), (6, 1), (7, 2), (9, 2)):
-        slave.add_special(task_id, attempt, 0.5, encoded(task_id), FAILED if task_id in (6, 9) else VALUE)
+        slave.add_any(task_id, attempt, 0.5, encoded(task_id), FAILED if task_id in (6, 9) else VALUE)
     group = messages.Results(3, [5, 7, 9], [2, 1, 1], [1, 2, 2], [0.5] * 4, [1, 3])
-    assert slave.read(3) == (group, [groups.payload(4, [bytes([5, 6, 7, 9])])], [])
-
-
-def test_a_result_names_the_packet_of_its_large_buffers(slave: Journal, agent: Journal) -> None:
-    slave.add(5, 1, 0.5, encoded(5))
-    slave.add_special(6, 1, 0.5, encoded(6), VALUE, LAST_NUMBER, 3)
-    slave.add_special(7, 1, 0.5, encoded(7), AGAIN)
-    slave.add_special(8, 1, 0.5, encoded(8), VALUE, 1, 1)
-    group = messages.Results(3, [5], [4], [1], [0.5] * 4, [2], [0, 3, 0, 1], [2])
-    payload = [groups.payload(4, [bytes([5, 6, 7, 8])])]
-    assert slave.read(3) == agent.read(3) == (group, payload, [LAST_NUMBER, 1])
-    slave.clear()
-    slave.add(9, 1, 0.5, encoded(9))
-    assert agent.read(3) == (messages.Results(3, [9], [1], [1], [0.5], []), [groups.payload(1, [b"\x09"])], [])
+    assert slave.read(3) == (group, [groups.payload(4, [bytes([5, 6, 7, 9])])])
 
 
 def test_a_result_says_whether_it_is_a_failure_and_whether_the_task_is_tried_again(slave: Journal) -> None:
     """Another number is a failure: a task may have overwritten the memory."""
     for task_id, kind in enumerate((VALUE, AGAIN, FAILED, AGAIN, 77)):
-        slave.add_special(task_id, 1, 0.5, encoded(task_id), kind)
+        slave.add_any(task_id, 1, 0.5, encoded(task_id), kind)
     found = slave.read(3)
     assert found is not None
-    check(*found[:2])
+    check(*found)
     assert (found[0].failed, found[0].again) == ([1, 2, 3, 4], [1, 3])
 
 
@@ -102,10 +87,9 @@ def test_a_full_journal_refuses_results_and_keeps_the_others(slave: Journal, age
     """A full journal has no room for a row or for a payload, perhaps because one large payload fills it."""
     value = "x" * size
     count = 0
-    while slave.has_room(len(encoded(value))):
-        assert slave.add(count, 1, 0.0, encoded(value))
+    while slave.add(count, 1, 0.0, encoded(value)):
         count += 1
-    assert not slave.add(count, 1, 0.0, encoded(value))
+    assert not slave.add_any(count, 1, 0.0, encoded(value), FAILED)
     assert count == min(CAPACITY, PAYLOAD_BYTES // len(encoded(value)))
     assert slave.count == count
     assert entries(agent) == [(number, 1, 0.0, False, value) for number in range(count)]
@@ -116,8 +100,8 @@ def test_a_full_journal_refuses_results_and_keeps_the_others(slave: Journal, age
 
 def test_a_journal_full_of_failures_has_all_of_them(slave: Journal, agent: Journal) -> None:
     for number in range(CAPACITY):
-        assert slave.add_special(2 * number, 1, 0.0, encoded(number), FAILED)
-    assert not slave.add_special(1, 1, 0.0, encoded(1), FAILED)
+        assert slave.add_any(2 * number, 1, 0.0, encoded(number), FAILED)
+    assert not slave.add_any(1, 1, 0.0, encoded(1), FAILED)
     assert entries(agent) == [(2 * number, 1, 0.0, True, number) for number in range(CAPACITY)]
 
 
@@ -134,7 +118,7 @@ def test_an_addition_that_an_exception_ends_leaves_nothing(slave: Journal, agent
     for _ in range(CAPACITY + 1):
         slave._seconds = Interrupted()  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
-            slave.add_special(5, 1, 0.0, encoded(5), FAILED)
+            slave.add_any(5, 1, 0.0, encoded(5), FAILED)
     slave._seconds = seconds
     assert entries(agent) == []
     assert slave.add(6, 1, 0.5, encoded(6))
@@ -150,7 +134,6 @@ def test_the_numbers_of_a_full_journal_do_not_reach_its_filling(slave: Journal, 
     assert slave.read(1) == (
         messages.Results(1, [0], [CAPACITY], [1], [0.0] * CAPACITY, []),
         [groups.payload(CAPACITY, [bytes(PAYLOAD_BYTES)])],
-        [],
     )
 
 
@@ -217,7 +200,7 @@ def test_a_journal_that_faulty_code_overwrote_can_be_read_and_does_not_pass_as_r
         found = agent.read(7)
         assert found is not None
         with pytest.raises(ProtocolError):
-            check(*found[:2])
+            check(*found)
 
 
 def test_a_closed_journal_releases_the_memory(memory: bytearray, slave: Journal) -> None:

@@ -23,12 +23,9 @@ from mwpy._transport.link.connections import Connections
 from mwpy._transport.link.door import NO_MESSAGE
 from mwpy._transport.link.master_link import MESSAGES_UNREAD
 from mwpy._transport.link.pieces import PIECE_BYTES, Arriving, in_pieces
-from mwpy._transport.passage import FOLDED
-from mwpy._transport.shared import part_of
 from mwpy._transport.stream import FRAMES_SLACK
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import encode
 
 FOREVER_S = 900.0
 """A timeout longer than the time limit of a test. A test that passes has not waited for it."""
@@ -442,42 +439,8 @@ def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: li
     assert (master.messages[1], agent.messages) == (frames, [frames])
 
 
-def test_large_frames_of_one_host_pass_in_files(ends: Loopback) -> None:
-    """What the agent receives can be passed on, and what the master receives can be written."""
-    master, agent, peer = ends.pair()
-    frames: list[Buffer] = [b"a", b"x" * PIECE_BYTES, b"b"]
-    agent.link.send(frames)
-    master.link.send(peer, frames)
-    ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
-    assert (master.messages[1], agent.messages) == (frames, [frames])
-    at_master, at_agent = memoryview(master.messages[1][1]), memoryview(agent.messages[0][1])
-    assert (part_of(at_master), at_master.readonly) == (None, False)
-    assert (part_of(at_agent) is not None, at_agent.readonly) == (True, True)
-
-
-def test_a_peer_that_announces_files_and_passes_none_is_malformed(ends: Loopback) -> None:
-    master, agent, peer = ends.pair()
-    agent.link.send([FOLDED + encode([[(1, 1, 0)], []]), b"header"])
-    ends.until(lambda: isinstance(master.events[-1], Malformed), "refusal")
-    last = master.events[-1]
-    assert isinstance(last, Malformed)
-    assert (last.peer, last.address) == (peer, "127.0.0.1")
-    assert last.reason == "a message with 1 shared files, but 0 were passed"
-
-
-def test_an_agent_leaves_a_master_that_announces_files_and_passes_none(ends: Loopback) -> None:
-    master, agent, peer = ends.pair()
-    master.link.send(peer, [FOLDED + encode([[(1, 1, 0)], []]), b"header"])
-    ends.until(lambda: agent.broken, "end")
-    last = agent.fates[-1]
-    assert isinstance(last, Broken)
-    assert last.reason.startswith("a message of the master cannot be read: a message with 1 shared files")
-
-
 @pytest.mark.parametrize("over", [-1, 0])
-def test_only_large_frames_are_views(ends: Loopback, over: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is so between hosts. The master of this test cannot accept the passage that the agent offers."""
-    monkeypatch.setattr(master_link, "connect", lambda name: None)
+def test_only_large_frames_are_views(ends: Loopback, over: int) -> None:
     master, agent, peer = ends.pair()
     frames = [b"header", b"x" * (PIECE_BYTES + over)]
     agent.link.send(frames)
@@ -641,7 +604,7 @@ def test_a_master_without_free_descriptors_turns_connections_away_and_is_quiet_t
 def test_connections_beyond_the_limit_are_turned_away_and_members_stay(ends: Loopback) -> None:
     """The master's script needs files too."""
     master, agent, _ = ends.pair()
-    master.link.limit(8, 1)
+    master.link.limit(8)
     clients = subprocess.Popen(
         [sys.executable, "-c", CLIENTS, str(master.link.port)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )

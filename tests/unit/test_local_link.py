@@ -25,7 +25,7 @@ from mwpy._transport.local_link import (
     NoNetwork,
     wait_until_loaded,
 )
-from mwpy._transport.shared import LARGE_BYTES, part_of
+from mwpy._transport.shared import LARGE_BYTES, file_of
 from mwpy._transport.waits import heartbeat_interval
 from mwpy._values.environment import MasterStream
 from mwpy._values.errors import UsageError
@@ -132,7 +132,7 @@ def test_large_frames_pass_in_shared_files(pair: Pair) -> None:
     pair.master.send(peer, [b"a", bytes(4 * PAYLOAD_BYTES)])
     pair.agent.send([b"b", bytes(PAYLOAD_BYTES)])
     pair.until(lambda: pair.received and pair.happened)
-    assert part_of(pair.received[0][1]) is not None
+    assert file_of(pair.received[0][1]) is not None
     [event] = pair.happened
     assert isinstance(event, Frames)
     assert not memoryview(event.frames[1]).readonly

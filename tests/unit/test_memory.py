@@ -40,23 +40,3 @@ def test_pages_that_a_fork_shares_do_not_count_for_it_alone() -> None:
         finally:
             os.kill(fork, 9)
             process.kill()
-
-
-PASSING = """
-import os, signal
-from mwpy._transport.shared import lend
-views = [lend([bytes(2 << 20)]) for _ in range(50)]
-os.write(1, b"ready\\n")
-signal.pause()
-"""
-
-
-def test_memory_in_which_arrays_pass_does_not_count_for_a_process() -> None:
-    with subprocess.Popen([sys.executable, "-c", PASSING], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            assert used_by(process.pid, 1 << 40) > 100 * MEGABYTE, "the rough number has everything"
-            assert used_by(process.pid, 0) < 60 * MEGABYTE
-        finally:
-            process.kill()

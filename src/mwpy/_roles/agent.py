@@ -429,7 +429,9 @@ class Agent:
         """Report how far a slave is that is silent, or may be over a limit."""
         if self._is_intact(slave, now):
             channel = slave.channel
-            facts = channel.started, channel.began, channel.journal.count(slave.number), self._watched.unfinished(slave)
+            noted = channel.journal.read(slave.number)
+            num_unsent = None if noted is None else len(noted[0].seconds)
+            facts = channel.started, channel.began, num_unsent, self._watched.unfinished(slave)
             later = self.stops.look()  # the slave may have started the task after `now`
             self._core.handle(events.MemoryRead(slave.number, *facts), later)
 

@@ -28,9 +28,6 @@ of them."""
 NAME = b"mwpy-agent"
 """The name of a forked agent in `ps`."""
 
-PASSAGES_SHARE = 16
-"""One in so many files may be a passage to an agent on the same host."""
-
 
 class AgentStarter(Struct, frozen=True):
     """Starts agents on this machine."""
@@ -105,9 +102,8 @@ def open_connections(options: Options, key: str | None) -> Connections:
     key = key or former.key or network.new_key()
     link = network.listen(options, key, only_here(options), former.port)
     reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
-    passages = limit // PASSAGES_SHARE
-    room = max(1, limit - open_files.count() - reserve - passages)
-    link.limit(room + reserve // 2, passages)
+    room = max(1, limit - open_files.count() - reserve)
+    link.limit(room + reserve // 2)
     addresses = network.addresses(options, link.port, only_here(options))
     return Connections(_with_streams(link, options), limit, room, key, addresses, link.port)
 

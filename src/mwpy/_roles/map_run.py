@@ -52,7 +52,7 @@ MAP_BYTES = 256 << 20
 LARGE_BYTES_OPEN = 16 << 20
 LARGE_ITEMS_OPEN = 4
 """For items with large buffers: how many bytes of arguments may be in flight, and how many items for each slave. The
-larger limit holds. With few bytes in flight, their memory is used again: fresh memory costs more than the copy."""
+larger limit holds. More would need memory, and would not be faster."""
 
 MAP_WINDOW = 250_000
 """How many items an ordered map may run ahead of the item that it waits for."""

@@ -104,10 +104,6 @@ class _Channel(Struct, eq=False):
         """Whether there is an agent: always."""
         return True
 
-    def pass_ahead(self, buffers: Sequence[Buffer]) -> int:  # noqa: ARG002  # there is no passage
-        """Pass nothing: the results of this slave do not wait."""
-        return 0
-
     def rest(self) -> None:
         """Do nothing: nobody can enforce a limit of time."""
 

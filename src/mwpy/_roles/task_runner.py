@@ -2,8 +2,7 @@
 
 The agent sends groups of tasks. Before the runner starts a task, it writes the task's position into shared memory, so
 that the agent knows which task runs. Small results are gathered for up to `GATHER_S` in the journal. The agent reads
-the journal if this process dies, or if it is busy with one task for long. Results with large buffers are gathered, too,
-but only a few of them, and their buffers are passed to the agent at once.
+the journal if this process dies, or if it is busy with one task for long. A result with large buffers is sent at once.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from mwpy._transport.call_parts import condition_of, seed_of, split_resumed
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import Codec, loads_call, loads_condition
 from mwpy._transport.error_texts import describe_error
-from mwpy._transport.passage import with_ahead
 from mwpy._values import checkpoints, groups, messages
 from mwpy._values.bounds import shortened
 from mwpy._values.errors import EndIsNear, ExitCode
@@ -53,13 +51,6 @@ GATHER_S = 0.02
 take longer. This time and the silence that the agent measures begin at the same moment. Shorter times mean more
 messages: with 10 ms, a short task takes 14 % more processor time. Longer times break the promise that a finished result
 leaves its slave within 50 ms."""
-
-GATHERED = 4
-"""How many results with large buffers are gathered at most. More would not make a task much cheaper, and their files
-could not be used again meanwhile."""
-
-GATHERED_BYTES = 16 * 1024
-"""A result with large buffers is gathered with others if the rest of it has at most this size."""
 
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
@@ -117,8 +108,6 @@ class TaskRunner:
         """How many tasks ever arrived; also the position of the last one."""
         self._due = 0.0
         """When the gathered results must be sent."""
-        self._gathered = 0
-        """How many of them have large buffers."""
         self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
         self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
         self._logs = TaskLogs(end, number, self._tasks, self._send)
@@ -265,7 +254,7 @@ class TaskRunner:
                 logs.send()
             seconds = ended - began if began else 0.0
             if large or kind or not note(task_id, attempt, seconds, result):
-                self._send_or_note(task_id, attempt, seconds, result, kind, large, span.count - ran)
+                self._send_or_note(task_id, attempt, seconds, result, kind, large)
             if journal.count >= group if group else ended + seconds > self._due:
                 self.flush()
         RUNNING.seed = None
@@ -292,18 +281,12 @@ class TaskRunner:
         return span.count
 
     def _send_or_note(
-        self, task_id: int, attempt: int, seconds: float, result: bytes, kind: int, large: Sequence[Buffer], left: int
+        self, task_id: int, attempt: int, seconds: float, result: bytes, kind: int, large: Sequence[Buffer]
     ) -> None:
-        """Note a special result. If there is no room, send the journal's results, then note this result in the empty
-        journal, or send it if it is too large."""
-        end, note, packet = self._end, self._end.journal.add_special, 0
-        if large and not self.result_group and len(result) <= GATHERED_BYTES:
-            if not end.journal.has_room(len(result)):
-                self.flush()
-            packet = end.pass_ahead(large)
-        if packet and note(task_id, attempt, seconds, result, kind, packet, len(large)):
-            self._gather(left)
-        elif large or not note(task_id, attempt, seconds, result, kind):
+        """Note a result. If there is no room, send the journal's results, then note this result in the empty journal,
+        or send it if it is too large. A result with large buffers is always sent."""
+        note = self._end.journal.add_any
+        if large or not note(task_id, attempt, seconds, result, kind):
             self.flush()
             if not large and note(task_id, attempt, seconds, result, kind):
                 return
@@ -312,14 +295,6 @@ class TaskRunner:
             failed, again = [0] if kind else [], [0] if kind == AGAIN else []
             group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
             self._send(group, [groups.payload(1, [result]), *large])
-
-    def _gather(self, left: int) -> None:
-        """Send the results if enough with large buffers are gathered. Send fewer if fewer tasks remain here: with the
-        results, the master learns that this slave needs more. `left` tasks of the running span remain."""
-        self._gathered += 1
-        few = self._gathered >= left + self.num_waiting and not self._end.has_message
-        if few or self._gathered >= GATHERED:
-            self.flush()
 
     def flush(self, *, in_task: bool = False) -> None:
         """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
@@ -333,7 +308,6 @@ class TaskRunner:
             self._send(*noted)
             if not self._end.eof:
                 journal.clear()
-            self._gathered = 0
             self._due = monotonic() + GATHER_S
 
     def _measure(self) -> None:
@@ -356,12 +330,10 @@ class TaskRunner:
 
     # ---- messages -------------------------------------------------------------------------------------------
 
-    def _send(self, message: messages.Message, frames: Sequence[Buffer] = (), ahead: Sequence[int] = ()) -> None:
-        """Send a message. Its last frames may have been passed ahead, in these packets."""
+    def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
         if self._logs.waiting:
             self._logs.send()
-        encoded = wire.encode(message, frames)
-        self._end.send(with_ahead(encoded, ahead) if ahead else encoded)
+        self._end.send(wire.encode(message, frames))
 
     def receive(self, timeout: float = 0.0) -> bool:
         """Handle the messages that have arrived, and return whether there were any.

@@ -30,10 +30,6 @@ class SimulatedJournal(Struct, eq=False):
         self.num_read = len(self.results)
         return self.group(slave)
 
-    def count(self, slave: int) -> int | None:
-        """How many results there are; None if the slave sent them meanwhile."""
-        return None if (found := self.read(slave)) is None else len(found[0].seconds)
-
     def clear(self) -> None:
         """The slave has sent its results."""
         self.results, self.num_read = [], 0

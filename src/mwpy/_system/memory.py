@@ -56,10 +56,6 @@ OWN = "/proc/self/cgroup"
 SHARED_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
 """How the names of mappings of shared memory begin."""
 
-PASSING = "/memfd:mwpy-buffers"
-"""The name of the files in which large buffers pass. If a process has one mapped together with others, no task uses its
-content: a task gets a copy, or a private mapping (see `_transport/shared.py`)."""
-
 _SHARED, _OF_FILE = ("Pss:", "SwapPss:"), ("Private_Dirty:", "SwapPss:")
 _OF_NO_FILE = (*_OF_FILE, "Private_Clean:")
 """The rows of a mapping in `smaps` that count, for shared memory, for files, and for all others."""
@@ -149,8 +145,6 @@ def _private(pid: int) -> int:
         if not words[0].endswith(":"):  # another mapping: addresses, rights, start, device, inode, and perhaps its name
             is_shared = len(words) > 5 and words[5].startswith(SHARED_MEMORY)
             counted = _SHARED if is_shared else _OF_FILE if words[4] != "0" else _OF_NO_FILE
-            if is_shared and words[5] == PASSING and words[1].endswith("s"):
-                counted = ()
         elif words[0] in counted:
             total += int(words[1]) * 1024
     return total

@@ -198,7 +198,7 @@ class Codec(Struct, frozen=True):
     def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
         """Encode the arguments of a task as they are now. Later changes of the arguments do not reach the task.
 
-        Large buffers are copied into a file that can be passed to slaves on this host.
+        Large buffers are copied into files that can be passed to slaves on this host.
 
         Args:
             name: the name of the task algorithm, for the error message.
@@ -412,7 +412,7 @@ def _can_travel(value: object) -> bool:
 
 
 def _copied(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    return lend(buffers) or [bytes(buffer) for buffer in buffers]
+    return [bytes(buffer) if (copy := lend(buffer)) is None else copy for buffer in buffers]
 
 
 def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:

@@ -28,7 +28,7 @@ from msgspec import Struct, field
 
 from mwpy._system import memory
 from mwpy._transport.codec import Codec, loads, loads_shared
-from mwpy._transport.shared import add_seals, write_all
+from mwpy._transport.shared import SEALS, add_seals, write_all
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
@@ -67,8 +67,6 @@ names this number."""
 
 FILES_SHARE = 4
 """One in so many descriptors of a process may belong to them."""
-
-SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _SIZE = struct.Struct(f"={SIZE_FORMAT}")
 

@@ -15,8 +15,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 
 from mwpy._system import clock
-from mwpy._transport.passage import Passage, is_folded, read_references, unfold
-from mwpy._transport.shared import settled
+from mwpy._transport.passage import Passage, is_folded, unfold
 from mwpy._transport.waits import milliseconds
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -155,7 +154,7 @@ def pack(frames: Sequence[Buffer], passage: Passage | None = None) -> list[Buffe
     if max(lengths, default=0) < LARGE_BYTES:
         head = struct.pack(f"=QI{count}Q", 8 * count + sum(lengths), count, *lengths)
         return [b"".join((head, *frames))]
-    if passage is not None and not is_folded(frames):
+    if passage is not None:
         return pack(passage.fold(frames))
     small = [frame for frame in frames if len(frame) < LARGE_BYTES]
     head = struct.pack(f"=QI{count}Q", 8 * count + sum(map(len, small)), count, *lengths)
@@ -170,19 +169,14 @@ class StreamEnd:
         passage: this end of the passage.
         max_bytes: the largest message that is accepted from the other side.
         passes_on: whether this process may pass large frames on. Otherwise they are private and writable.
-        checked: how many of the first frames of a message this process checks before it passes them on. The peer cannot
-            change these any more.
     """
 
-    def __init__(
-        self, stream: socket.socket, passage: Passage, max_bytes: int, *, passes_on: bool, checked: int = 0
-    ) -> None:
+    def __init__(self, stream: socket.socket, passage: Passage, max_bytes: int, *, passes_on: bool) -> None:
         stream.setblocking(False)
         self._stream = stream
         self._passage = passage
         self._max_bytes = max_bytes
         self._passes_on = passes_on
-        self._checked = checked
         self._reader = Reader(stream, max_bytes)
         self._unsent: deque[Buffer] = deque()
         self.wants_write = False
@@ -244,7 +238,9 @@ class StreamEnd:
                     self.eof = True
                     break
                 for frames in found:
-                    messages.append(self._restored(frames) if is_folded(frames) else frames)
+                    if is_folded(frames):
+                        frames = unfold(frames, self._passage, self._max_bytes, passes_on=self._passes_on)  # noqa: PLW2901
+                    messages.append(frames)
                 if self._reader.emptied:
                     break
         except BlockingIOError:
@@ -252,23 +248,6 @@ class StreamEnd:
         except OSError:
             self.eof = True
         return messages
-
-    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
-        references = read_references(frames, self._max_bytes)
-        message = unfold(frames, references, self._passage, passes_on=self._passes_on)
-        message[: self._checked] = map(settled, message[: self._checked])
-        return message
-
-    def ahead(self, packets: Sequence[int]) -> Sequence[Buffer] | None:
-        """Return the buffers that the peer has passed ahead in these packets; None if its messages have named them.
-
-        Raises:
-            ProtocolError: they were not passed; the peer's fault.
-        """
-        try:
-            return self._passage.ahead(packets)
-        except OSError as error:
-            raise ProtocolError(f"buffers that were passed ahead cannot be received: {error}") from error
 
     def end(self) -> None:
         """End the stream for both sides, and for every process that has a copy of it. Then `receive` finds the end."""

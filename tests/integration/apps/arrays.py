@@ -25,7 +25,7 @@ def is_mapped(array: np.ndarray) -> bool:
     owner: object = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    return isinstance(owner, memoryview) and hasattr(owner.obj, "owner")
+    return isinstance(owner, memoryview) and hasattr(owner.obj, "file")
 
 
 def files_of(pid: int) -> int:

@@ -18,12 +18,9 @@ from msgspec import Struct
 
 from mwpy._system import clock
 from mwpy._system.surroundings import Surroundings
-from mwpy._transport.channel.journal import Journal
 from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
-from mwpy._transport.passage import Passage, is_folded, make_passage, read_references, unfold
+from mwpy._transport.passage import Passage, is_folded, make_passage, unfold
 from mwpy._transport.stream import MAX_BYTES, Reader, StreamEnd, pack
-from mwpy._values import messages
-from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import PLAIN
 
@@ -31,10 +28,6 @@ __all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
 
 SETTLE_S = 0.001
 """How long an agent waits after a recall before it reads `started`, in seconds."""
-
-CHECKED = 2
-"""How many frames of a slave's message the agent checks: the header, and the list of results. The slave must not change
-them after the check, because the master drops an agent that passes nonsense on."""
 
 NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 """The descriptor of a stream was closed, or it belongs to something else now."""
@@ -69,7 +62,7 @@ def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
     agent, slave = socket.socketpair()
     passage, other = make_passage()
     memory = make_file()
-    stream = StreamEnd(agent, passage, max_bytes, passes_on=True, checked=CHECKED)
+    stream = StreamEnd(agent, passage, max_bytes, passes_on=True)
     return AgentEnd(stream, os.dup(memory)), SlaveFds(slave.detach(), memory, other.detach())
 
 
@@ -89,7 +82,7 @@ class AgentEnd:
         self.overwritten = False
         """Whether the slave changed a number that only the agent writes; `look` and each write of such a number find
         it out."""
-        self.journal = NotedResults(self._memory.journal, stream)
+        self.journal = self._memory.journal
 
     @property
     def eof(self) -> bool:
@@ -158,34 +151,6 @@ class AgentEnd:
         self._memory.close()
 
 
-class NotedResults(Struct, frozen=True):
-    """The journal of a slave, as its agent reads it."""
-
-    _journal: Journal
-    _stream: StreamEnd
-
-    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
-        """Read the results; see `Journal.read`. Also return None if they have arrived as a message, and the slave is
-        about to empty its journal.
-
-        Raises:
-            ProtocolError: the journal names large buffers that the slave has not passed.
-        """
-        noted = self._journal.read(slave)
-        if noted is None:
-            return None
-        group, frames, packets = noted
-        try:
-            buffers = self._stream.ahead(packets)
-        except ProtocolError as error:
-            raise ProtocolError(f"Results: {error}") from error
-        return None if buffers is None else (group, [*frames, *buffers])
-
-    def count(self, slave: int) -> int | None:
-        """How many results the slave has not sent; None if it emptied its journal meanwhile."""
-        return None if (noted := self._journal.read(slave)) is None else len(noted[0].seconds)
-
-
 class SlaveEnd:
     """The slave's end. Receiving and sending block.
 
@@ -211,7 +176,6 @@ class SlaveEnd:
         self._stream = socket.socket(fileno=fds.stream)
         self._stream.setblocking(True)
         self._passage = Passage(socket.socket(fileno=fds.passage))
-        self.pass_ahead = self._passage.pass_ahead
         self._reader = Reader(self._stream)
         self._unsent: deque[Sequence[Buffer]] = deque()
         """Messages that wait until another one is sent."""
@@ -272,7 +236,7 @@ class SlaveEnd:
     def _restored(self, frames: list[Buffer]) -> list[Buffer]:
         if not is_folded(frames):
             return frames
-        return unfold(frames, read_references(frames, MAX_BYTES), self._passage, passes_on=False)
+        return unfold(frames, self._passage, MAX_BYTES, passes_on=False)
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message; sets `eof` when the agent is gone.

@@ -5,9 +5,8 @@ or falls silent in a long task, the agent reads the journal.
 
 Most results are values of tasks that follow one another. So there is one column, of the times, and behind it the
 payloads, one after the other, so that they can be sent as they are. Two tables have the rest: one has a row for each
-*span*, where consecutive tasks begin. The other one has a row for each *special* result: a failure, or a result with
-large buffers. These buffers are not in the journal. The slave passes them to its agent ahead, and the row names the
-packet in which they are (see `passage.py`).
+*span*, where consecutive tasks begin. The other one has a row for each *failure*. A result with large buffers never
+waits in the journal: the slave sends it at once.
 
 The journal's first 64-bit number says, in its lower half, how many results there are, and how many bytes their payloads
 have together. The upper half is the number of the current *filling*: emptying the journal begins a new filling.
@@ -50,12 +49,11 @@ _LINE_BYTES = 64
 """The size of a cache line. The numbers have their own, because one side writes while the other reads."""
 _SPAN = struct.Struct("=QII")
 """The first task of a span, its attempt, and how many results precede it."""
-_SPECIAL = struct.Struct("=QIIII")
-"""Task and attempt of a special result, what it is, the packet of its large buffers (0 if it has none), and their
-number."""
+_FAILURE = struct.Struct("=QII")
+"""Task and attempt of a failure, and whether the task is tried again."""
 _SPANS = _LINE_BYTES + CAPACITY * 8
-_SPECIALS = _SPANS + CAPACITY * _SPAN.size
-_PAYLOADS = _SPECIALS + CAPACITY * _SPECIAL.size
+_FAILURES = _SPANS + CAPACITY * _SPAN.size
+_PAYLOADS = _FAILURES + CAPACITY * _FAILURE.size
 JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
 
 
@@ -70,7 +68,7 @@ class Journal:
         self._memory = memory
         self._counter = memory[:8].cast("Q")
         self._rows = memory[8:24].cast("Q")
-        """How many rows the tables of spans and of special results have."""
+        """How many rows the tables of spans and of failures have."""
         self._seconds: memoryview[float] = memory[_LINE_BYTES:_SPANS].cast("d")
         self.count = 0
         """How many results the slave has written and not sent."""
@@ -111,27 +109,19 @@ class Journal:
         self._last[table] = row + 1, self.count
         return row
 
-    def add_special(
-        self, task_id: int, attempt: int, seconds: float, payload: bytes, kind: int, packet: int = 0, buffers: int = 0
-    ) -> bool:
-        """Write any result. Return False if there is no room.
+    def add_any(self, task_id: int, attempt: int, seconds: float, payload: bytes, kind: int) -> bool:
+        """Write a value or a failure. Return False if there is no room.
 
         Args:
             kind: `VALUE`, `FAILED` or `AGAIN`.
-            packet: the packet in which its large buffers were passed ahead; 0 if it has none.
-            buffers: how many they are.
         """
-        if not self.has_room(len(payload)):
+        if self.count == CAPACITY or self._end + len(payload) > JOURNAL_BYTES:
             return False
-        if kind or packet:
+        if kind:
             row = self._row(1)
-            _SPECIAL.pack_into(self._memory, _SPECIALS + row * _SPECIAL.size, task_id, attempt, kind, packet, buffers)
+            _FAILURE.pack_into(self._memory, _FAILURES + row * _FAILURE.size, task_id, attempt, kind)
             self._rows[1] = row + 1
         return self.add(task_id, attempt, seconds, payload)
-
-    def has_room(self, size: int) -> bool:
-        """Whether there is room for a result whose payload has this size."""
-        return self.count < CAPACITY and self._end + size <= JOURNAL_BYTES
 
     def clear(self) -> None:
         """Empty the journal. Call this only after its results were sent."""
@@ -140,40 +130,36 @@ class Journal:
         self._last = [(0, -1), (0, -1)]
         self._next, self._end = -1, _PAYLOADS
 
-    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer], Sequence[int]] | None:
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
         """Read the results.
 
         Args:
             slave: the slave's number within its agent.
 
         Returns:
-            A group of results, its payload, and the packets in which its large buffers were passed ahead. None if the
-            slave sent the results itself and emptied the journal during the read. If faulty code in the slave wrote
-            into the memory, `message_checks.check` may reject it.
+            A group of results, and its payload. None if the slave sent the results itself and emptied the journal
+            during the read. If faulty code in the slave wrote into the memory, `message_checks.check` may reject it.
         """
         number = self._counter[0]
         count, size = min(number % _COUNTS, CAPACITY), number % _FILLING >> _SIZE_SHIFT
-        num_spans, num_special = (min(rows, CAPACITY) for rows in self._rows)
+        num_spans, num_failures = (min(rows, CAPACITY) for rows in self._rows)
         seconds: list[float] = self._seconds[:count].tolist()  # type: ignore[assignment]  # a stub of integers
         payload = groups.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + size]])
         table = _SPAN.iter_unpack(self._memory[_SPANS : _SPANS + num_spans * _SPAN.size])
         spans = {start: (first, attempt) for first, attempt, start in table if start < count}
-        table = _SPECIAL.iter_unpack(self._memory[_SPECIALS : _SPECIALS + num_special * _SPECIAL.size])
-        special = {(task_id, attempt): row for task_id, attempt, *row in table}
+        table = _FAILURE.iter_unpack(self._memory[_FAILURES : _FAILURES + num_failures * _FAILURE.size])
+        kinds = {(task_id, attempt): kind for task_id, attempt, kind in table}
         if self._counter[0] // _FILLING != number // _FILLING:
             return None
         starts = sorted(spans)  # they are, unless faulty code wrote them
         counts = [end - start for start, end in pairwise((*starts, count))]
         firsts, attempts = ([spans[start][column] for start in starts] for column in range(2))
         group = messages.Results(slave, firsts, counts, attempts, seconds, [])
-        if not special:
-            return group, [payload], []
-        rows = [special.get(name, (VALUE, 0, 0)) for name in groups.each_task(group)]
-        failed = [place for place, (kind, _, _) in enumerate(rows) if kind != VALUE]
-        again = [place for place in failed if rows[place][0] == AGAIN]
-        packets = [packet for _, packet, _ in rows if packet]
-        buffers = [number for _, _, number in rows] if packets else []
-        return replace(group, failed=failed, buffers=buffers, again=again), [payload], packets
+        if not kinds:
+            return group, [payload]
+        each = [kinds.get(name, VALUE) for name in groups.each_task(group)]
+        failed = [place for place, kind in enumerate(each) if kind != VALUE]
+        return replace(group, failed=failed, again=[place for place in failed if each[place] == AGAIN]), [payload]
 
     def close(self) -> None:
         """Release the memory."""

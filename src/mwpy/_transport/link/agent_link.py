@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import zmq
@@ -12,8 +11,6 @@ from mwpy._transport.happened import Broken, Connected
 from mwpy._transport.link.keys import CurvePair
 from mwpy._transport.link.pieces import Arriving, is_announcement
 from mwpy._transport.link.sockets import MOST_FRAMES, configure, events, has_more, receive, send, send_heartbeats
-from mwpy._transport.passage import Offer, Passage, is_folded, read_references, unfold, with_offer
-from mwpy._transport.shared import LARGE_BYTES
 from mwpy._transport.waits import heartbeat_interval, milliseconds
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
@@ -75,12 +72,6 @@ class AgentLink:
         self._monitor = self._dealer.get_monitor_socket()
         self._monitor_fd = int(self._monitor.get(zmq.FD))
         self._monitor.get(zmq.EVENTS)  # from now on, its descriptor says when there is something to read
-        self._offer: Offer | None = None
-        with suppress(OSError):
-            self._offer = Offer()
-        self._is_offered = False
-        self._passage: Passage | None = None
-        """The passage to a master on this host; None before the master has sent or been sent large frames."""
         self._arriving: Arriving | None = None
         """The large message that has not arrived as a whole."""
         self._poller = zmq.Poller()
@@ -91,13 +82,6 @@ class AgentLink:
         except zmq.ZMQError as error:
             self.close(0.0)
             raise UsageError(f"{address} is no address to connect to: write tcp://HOST:PORT") from error
-
-    def _take_passage(self) -> Passage | None:
-        """Return the passage if the master has accepted the offer."""
-        if self._passage is None and self._offer is not None and (passage := self._offer.accepted()) is not None:
-            self._passage = passage
-            self._offer.close()
-        return self._passage
 
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
         """Let `poll` wait for a file descriptor too."""
@@ -124,7 +108,7 @@ class AgentLink:
         if has_arrived := bool(ready.pop(self._dealer, 0)):
             try:
                 received += self._receive()
-            except (ProtocolError, OSError) as error:
+            except ProtocolError as error:
                 fates.append(Broken("lost", f"a message of the master cannot be read: {error}"))
         if ready.pop(self._monitor_fd, 0) and not has_arrived:  # all messages are read before the end is reported
             for event, _ in events(self._monitor):
@@ -145,26 +129,13 @@ class AgentLink:
             elif is_announcement(frames):
                 self._arriving, whole = Arriving(frames, MAX_BYTES, MOST_FRAMES), None
             if whole is not None:
-                return [self._restored(whole)]
+                return [whole]
             if not has_more(self._dealer):
                 break
         return []
 
-    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
-        if not is_folded(frames):
-            return frames
-        return unfold(frames, read_references(frames, MAX_BYTES), self._take_passage(), passes_on=True)
-
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send to the master without waiting. Only an answer shows that the message arrived.
-
-        If the master is on this host, large frames are passed in shared files. The first message offers it a passage.
-        """
-        if not self._is_offered and self._offer is not None:
-            frames = with_offer(frames, self._offer)
-            self._is_offered = True
-        elif max(map(len, frames)) >= LARGE_BYTES and (passage := self._take_passage()) is not None:
-            frames = passage.fold(frames)
+        """Send to the master without waiting. Only an answer shows that the message arrived."""
         try:
             send(self._dealer, frames)
         except zmq.ZMQError:
@@ -174,8 +145,5 @@ class AgentLink:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
         self._dealer.disable_monitor()
         self._dealer.close(int(linger_s * 1000))
-        for passage in (self._offer, self._passage):
-            if passage is not None:
-                passage.close()
         self._monitor.close(0)
         self._context.term()

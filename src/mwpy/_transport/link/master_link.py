@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Sequence
 
 import zmq
@@ -15,7 +14,6 @@ from mwpy._transport.link.kernel import KNOWS_SILENCE
 from mwpy._transport.link.keys import member_keys, raw, server_keys
 from mwpy._transport.link.pieces import PIECE_BYTES, Arriving, is_announcement
 from mwpy._transport.link.sockets import configure, has_more, receive, send, send_heartbeats
-from mwpy._transport.passage import Passage, connect, is_folded, read_references, unfold
 from mwpy._transport.stream import FRAMES_SLACK
 from mwpy._transport.waits import heartbeat_interval, milliseconds
 from mwpy._values.errors import ProtocolError, UsageError
@@ -106,9 +104,6 @@ class MasterLink:
         """Peers to which a send failed."""
         self._arriving: dict[bytes, Arriving] = {}
         """The large message of each peer that has not arrived as a whole."""
-        self._passages: dict[bytes, Passage] = {}
-        """The passages to the peers on this host."""
-        self._most_passages = sys.maxsize
         self._bell_out, self._bell_in = socket.socketpair()  # as in `NoNetwork`
         self._bell_out.setblocking(False)
         self._bell_in.setblocking(False)
@@ -135,9 +130,9 @@ class MasterLink:
         endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT))
         return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
 
-    def limit(self, connections: int, passages: int) -> None:
-        """Turn connections away beyond a number, and accept no more than so many passages."""
-        self._door.limit, self._most_passages = connections, passages
+    def limit(self, connections: int) -> None:
+        """Turn connections away beyond a number."""
+        self._door.limit = connections
 
     def watch(self, fd: int, writable: bool = False) -> None:
         """Let `poll` wait for another file descriptor, too."""
@@ -209,7 +204,7 @@ class MasterLink:
             if peer in self._arriving or is_announcement(frames):
                 happened += self._piece(peer, address, frames)
             else:
-                happened.append(self._restored(peer, address, frames))
+                happened.append(Frames(peer, address, frames))
             if not has_more(router):
                 return
 
@@ -222,29 +217,10 @@ class MasterLink:
             elif (message := arriving.add(frames)) is None:
                 self._arriving[peer] = arriving
             else:
-                return [self._restored(peer, address, message)]
+                return [Frames(peer, address, message)]
         except ProtocolError as error:
             return [Malformed(peer, address, str(error))]
         return []
-
-    def _restored(self, peer: bytes, address: str, frames: Sequence[Buffer]) -> Frames | Malformed:
-        """Restore a message if its large frames were passed in shared files."""
-        if not is_folded(frames):
-            return Frames(peer, address, frames)
-        try:
-            references = read_references(frames, self._most_bytes)
-            if references.offer:
-                self._open_passage(peer, references.offer)
-            whole = unfold(frames, references, self._passages.get(peer), passes_on=False)
-        except (ProtocolError, OSError) as error:
-            return Malformed(peer, address, str(error))
-        return Frames(peer, address, whole)
-
-    def _open_passage(self, peer: bytes, name: str) -> None:
-        """Accept the passage that an agent offers, if the agent is on this host."""
-        passage = connect(name) if len(self._passages) < self._most_passages else None
-        if passage is not None and self._passages.setdefault(peer, passage) is not passage:
-            passage.close()
 
     def _look(self, now: float) -> None:
         """Look at all connections: end those that were silent for too long, and probe peers that may be gone."""
@@ -271,14 +247,9 @@ class MasterLink:
         return gone
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent.
-
-        If the peer is on this host, large frames are passed in shared files.
-        """
+        """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
         if peer in self._gone:
             return
-        if (passage := self._passages.get(peer)) is not None:
-            frames = passage.fold(frames)
         try:
             send(self._router, frames, [peer])
         except zmq.ZMQError:
@@ -291,8 +262,6 @@ class MasterLink:
         self._connections.forget(peer)
         self._arriving.pop(peer, None)
         self._gone.pop(peer, None)
-        if (passage := self._passages.pop(peer, None)) is not None:
-            passage.close()
 
     def disconnect(self, peer: bytes) -> None:
         """End the connection of a peer; `poll` then reports that it is gone."""
@@ -302,8 +271,6 @@ class MasterLink:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
         self._router.disable_monitor()
         self._router.close(int(linger_s * 1000))
-        for passage in self._passages.values():
-            passage.close()
         self._door.close()
         self._context.term()
         self._bell_in.close()

@@ -26,8 +26,7 @@ FRAME_BYTES = PIECE_BYTES + 64
 """The largest size of a frame on the wire. CURVE adds 33 bytes to a piece."""
 
 MARK = b"\1"
-"""The first byte of an announcement. Other messages begin with the version of the protocol, which is larger, or with
-0 (see `passage.py`)."""
+"""The first byte of an announcement. Other messages begin with the version of the protocol, which is larger."""
 
 _ANNOUNCED = struct.Struct("<cQ")
 _SIZE = struct.Struct("<Q")
