@@ -302,7 +302,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 process = self.processes[number]
                 runs_timed = process.running is not None and process.running[0] in process.limits
                 began = process.began if runs_timed else 0.0
-                self.happens(events.MemoryRead(number, process.started, began, len(process.done)))
+                self.happens(events.MemoryRead(number, process.started, began))
             for number, exact_above in actions.measure:
                 process = self.processes[number]
                 used = 2 * exact_above if process.running is not None and self.now >= process.grown_at else 0

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import mwpy
-from mwpy._core.agent import enforcement, late, output, traffic, trust, watch
+from mwpy._core.agent import enforcement, late, output, traffic, watch
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.departure import Departure
@@ -36,8 +36,6 @@ from mwpy._core.master.results import Results
 from mwpy._core.master.spans import Span
 from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.verification import Verification
-from mwpy._roles import session_link
-from mwpy._roles.agent_files import WatchedFiles
 from mwpy._roles.slave_processes import SlaveProcesses
 from mwpy._simulation import algorithm
 from mwpy._simulation.checkers import HistoryChecker
@@ -440,21 +438,6 @@ def test_the_simulation_finds_wrong_decisions_about_portions(
 ) -> None:
     monkeypatch.setattr(part, name, mistake)
     assert any(re.search(found, reason) for reason in map(reason_of_failure, _LATER_FIRST))
-
-
-@pytest.mark.long
-def test_the_simulation_finds_that_a_slave_is_killed_while_its_agent_does_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """When much waits for a connection to the master, slaves must wait, too. Here they wait in each outage."""
-    monkeypatch.setattr(session_link, "KEPT_BYTES", -1)
-    monkeypatch.setattr(watch, "CHECK_S", 0.5)
-    monkeypatch.setattr(trust, "UNFINISHED_S", 0.4)
-    correct = WatchedFiles.unfinished
-    monkeypatch.setattr(WatchedFiles, "unfinished", lambda _, slave: slave.channel.unfinished)
-    found = next(seed for seed in _LATER_FIRST if "but it has time until" in reason_of_failure(seed))
-    monkeypatch.setattr(WatchedFiles, "unfinished", correct)
-    assert not reason_of_failure(found)
 
 
 def _hear_while_it_lives(self: SlaveProcesses, now: float) -> None:

@@ -18,7 +18,6 @@ from mwpy._core.agent.events import (
     Terminated,
 )
 from mwpy._core.agent.traffic import SPARED_S
-from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_TASKS
@@ -110,7 +109,7 @@ def test_tasks_that_have_not_started_are_taken_back_and_the_slave_goes_on(core: 
     assert to_slaves(actions) == [(1, messages.Revoked(1, [3, 5], [1, 1], [1, 1], cancelled=True))]
     assert (to_master(actions), actions.kill) == ([], [])
     assert held(core) == [1, 2, 4]
-    assert core.next_deadline() == CHECK_S
+    assert core.next_deadline() is None
 
 
 @pytest.mark.parametrize("started", [2, 3])
@@ -124,7 +123,7 @@ def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: A
     assert core.next_deadline() == SPARED_S
     actions = look(core, 2)
     assert (actions.kill, to_slaves(actions)) == ([1], [])
-    assert core.next_deadline() == CHECK_S
+    assert core.next_deadline() is None
     core.handle(ExitSeen(1, by_sigkill=True), 0.2)
     core.decide(0.2)
     assert core.take_actions().collect == [1], "the end of a slave that the agent killed is no surprise"
@@ -140,7 +139,7 @@ def test_a_slave_that_has_started_the_next_task_is_not_killed(core: AgentCore) -
     actions = look(core, 3)
     assert (actions.kill, to_slaves(actions)) == ([], [(1, messages.Revoked(1, [], [], []))])
     assert to_master(actions) == []
-    assert core.next_deadline() == CHECK_S
+    assert core.next_deadline() is None
 
 
 @pytest.mark.parametrize("how", ["result", "refusal"])
@@ -154,7 +153,7 @@ def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore
         assert list(groups.each_task(message)) == [(1, 1)]
     else:
         core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [1])), 0.0)
-    assert core.next_deadline() == CHECK_S
+    assert core.next_deadline() is None
     core.check()
 
 
@@ -181,7 +180,7 @@ def test_running_tasks_may_finish_if_the_master_says_so(core: AgentCore) -> None
     revoked = messages.Revoked(1, [3, 4], [1, 1], [1, 1], cancelled=True)
     assert to_slaves(actions) == [(1, revoked)]
     assert to_master(actions) == [revoked]
-    assert (held(core), core.next_deadline()) == ([1, 2, 5], CHECK_S)
+    assert (held(core), core.next_deadline()) == ([1, 2, 5], None)
     core.handle(results(2), 0.0)
     assert len(to_master(core.take_actions())) == 1
 

@@ -28,7 +28,6 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.state import UNBOUNDED
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
-from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS
@@ -460,10 +459,10 @@ def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> Non
     assert dies(core, 0) == messages.SlaveDied(1, 2, Cause.CRASH, f"killed by its agent because {why}", NO_WORDS)
 
 
-def test_a_silent_slave_with_an_impossible_number_is_killed(core: AgentCore) -> None:
+def test_a_slave_with_an_impossible_number_is_killed(core: AgentCore) -> None:
     core.handle(tasks(1, 2), 0.0)
     core.take_actions()
-    core.handle(MemoryRead(1, 3, 0.0, 0), CHECK_S)
+    core.handle(MemoryRead(1, 3, 0.0), 1.0)
     assert core.take_actions().kill == [1]
     assert "it says that it runs task 3 of 2" in dies(core, 3).reason
 
@@ -489,56 +488,6 @@ def test_a_slave_that_died_with_an_impossible_number_charges_the_first_task_that
     died = dies(core, 1 << 60, "killed by signal 11")
     assert died.running == 1
     assert died.reason.startswith("killed by signal 11; it overwrote the memory that it shares with its agent: it says")
-
-
-def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: AgentCore) -> None:
-    """The slave started a later task, but the results before it are neither sent nor in its journal."""
-    core.handle(tasks(1, 2, 3, 4), 0.0)
-    core.take_actions()
-    core.decide(CHECK_S)
-    assert core.take_actions().check_memory == [1]
-    for unsent in (2, 2, 1):
-        core.handle(MemoryRead(1, 3, 0.0, unsent), CHECK_S)
-        assert core.take_actions() == AgentActions()
-    core.handle(results(1), CHECK_S)
-    for now in (2 * CHECK_S, 2 * CHECK_S + 0.05):  # the agent may look for another reason
-        core.handle(MemoryRead(1, 3, 0.0, 0), now)
-        assert core.take_actions().kill == []
-    core.handle(MemoryRead(1, 3, 0.0, 0), 3 * CHECK_S)
-    assert core.take_actions().kill == [1]
-    died = dies(core, 3)
-    assert died.running == 3
-    assert "the results of tasks that it has finished are lost" in died.reason
-
-
-def test_a_slave_is_killed_if_a_message_that_it_has_begun_does_not_go_on(core: AgentCore) -> None:
-    """Its later messages would be the content of this message, so the agent would hear nothing any more."""
-    core.handle(tasks(1), 0.0)
-    core.take_actions()
-    checks = [(5.0, None), (10.0, 100), (15.0, 200), (40.0, None), (45.0, 200), (50.0, 300), (50.1, 300)]
-    for now, arrived in checks:  # the last one is early, because the agent looked for another reason
-        core.handle(MemoryRead(1, 1, 0.0, 0, arrived), now)
-        assert core.take_actions().kill == []
-    core.handle(Resumed(100.0), 55.0)  # while the agent was stopped, most likely with its slave
-    for now, kills in ((55.0, []), (55.0 + CHECK_S, [1])):
-        core.handle(MemoryRead(1, 1, 0.0, 0, 300), now)
-        assert core.take_actions().kill == kills
-    assert "the beginning of a message, and never its rest" in dies(core, 1).reason
-
-
-def test_the_memory_of_a_slave_is_checked_as_long_as_it_holds_tasks_and_is_silent(core: AgentCore) -> None:
-    """A task that runs for an hour and overwrites the memory at its end is found, too."""
-    core.handle(heard(messages.Welcome("AGENT-0", 100, 1000, 30.0)), 0.0)
-    core.handle(tasks(1), 0.0)
-    for number in range(1, 720):
-        core.decide(number * CHECK_S)
-        assert core.take_actions().check_memory == [1]
-        core.handle(MemoryRead(1, 1, 0.0, 0), number * CHECK_S)
-        assert core.take_actions().kill == []
-        assert core.next_deadline() == (number + 1) * CHECK_S
-    core.handle(results(1), 3600.0)
-    core.take_actions()
-    assert core.next_deadline() is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from math import inf
 
 import pytest
@@ -114,34 +113,6 @@ def test_a_message_can_arrive_byte_by_byte(ends: Ends) -> None:
         assert agent.receive() == []
         slave._stream.send(bytes([piece]))
     assert agent.receive() == [[b"ab", b"header"]]
-
-
-@pytest.mark.parametrize(
-    ("frames", "cuts"),
-    [
-        ([b"ab", b"header"], (1, 12, 13, 30)),
-        ([b"a" * stream.LARGE_BYTES], (12, 20, 21, 30_000)),
-        ([b"a" * (stream.LARGE_BYTES - 1)] * 3, (12, 13, 30_000, 190_000)),
-    ],
-    ids=["small", "a large frame", "a large piece of small frames"],
-)
-def test_an_agent_knows_how_much_has_arrived_if_a_message_is_not_complete(
-    ends: Ends, frames: list[Buffer], cuts: tuple[int, ...]
-) -> None:
-    agent, slave = ends
-    slave.send([b"before"])
-    assert agent.unfinished is None
-    assert agent.receive() == [[b"before"]]
-    assert agent.unfinished is None
-    before = len(b"".join(stream.pack([b"before"])))
-    message = b"".join(stream.pack(frames))
-    for start, end in pairwise((0, *cuts)):
-        slave._stream.sendall(message[start:end])
-        assert agent.receive() == []
-        assert agent.unfinished == before + end
-    slave._stream.sendall(message[cuts[-1] :])
-    assert receive(agent, 1) == [frames]
-    assert agent.unfinished is None
 
 
 def test_an_agent_never_waits_for_a_slave_that_does_not_read(ends: Ends) -> None:
@@ -309,7 +280,6 @@ def test_the_slave_sees_when_its_task_must_end(ends: Ends) -> None:
     assert (slave.task_ends_at(None), slave.task_ends_at(5.0)) == (1e9, agent.began + 5.0)
     agent.end_at(agent.began + 2.0)
     assert slave.task_ends_at(5.0) == agent.began + 2.0
-    assert not agent.overwritten
 
 
 def test_after_a_recall_no_task_starts_until_its_message_was_received(ends: Ends) -> None:
@@ -479,30 +449,7 @@ def test_file_descriptors_without_a_channel_are_refused() -> None:
         SlaveEnd(SlaveFds(1000, 1001, 1002))
 
 
-# ---- overwritten memory ----
-
-
-def test_the_agent_notices_that_its_own_numbers_have_changed(ends: Ends) -> None:
-    """Feeding and recalling look first, because they write the number themselves."""
-    agent, slave = ends
-    for _ in range(2):
-        agent.recall()
-        agent.feed(5.0)
-        agent.look()
-    found = [agent.overwritten]
-    slave._memory.recalls[0] = (1 << 64) - 1
-    agent.recall()
-    found.append(agent.overwritten)
-    agent.overwritten = False
-    slave._memory.fed[0] = float("nan")
-    agent.look()
-    found.append(agent.overwritten)
-    slave._memory.fed[0] = 5.0
-    agent.overwritten = False
-    slave._memory.ends[0] = 1e12
-    agent.look()
-    found.append(agent.overwritten)
-    assert found == [False, True, True, True]
+# ---- the shared file ----
 
 
 def test_the_shared_file_cannot_be_made_shorter(ends: Ends) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import AgentActions, AgentSettings, Heard, JournalRead, MemoryRead, SlaveHeard
-from mwpy._core.agent.trust import MISSING_S
-from mwpy._core.agent.watch import AGAIN_S, CHECK_S, LATE_S
+from mwpy._core.agent.events import AgentActions, AgentSettings, Heard, JournalRead, SlaveHeard
+from mwpy._core.agent.watch import AGAIN_S, LATE_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 
@@ -94,12 +93,6 @@ def test_the_states_of_a_task_do_not_hide_the_results_that_wait_behind_it(core: 
         core.take_actions()
         sent = silent(core, 6, look(number)).to_master
     assert sent[-1].message == messages.Revoked(1, [5], [1], [1], late=True)
-
-
-def test_a_slave_is_trusted_although_its_results_are_in_no_journal(core: AgentCore) -> None:
-    for moment in (CHECK_S, CHECK_S + MISSING_S + 1.0):
-        core.handle(MemoryRead(1, 7, 0.0, 0), 1.0 + moment)
-    assert not core.take_actions().kill
 
 
 def test_nonsense_in_the_memory_gives_nothing_back(core: AgentCore) -> None:

@@ -365,7 +365,7 @@ class Agent:
                     self._read_journal(self._slaves[number], now)
             for number in actions.check_memory:
                 if number in self._slaves:
-                    self._check_memory(self._slaves[number], now)
+                    self._check_memory(self._slaves[number])
             for number, exact_above in actions.measure:
                 if number in self._slaves:
                     self._measure(self._slaves[number], exact_above, now)
@@ -400,7 +400,7 @@ class Agent:
         for slave, wanted in slaves:
             if wanted is None:  # a task that is over its limit may have ended meanwhile
                 self._hear_slave(slave, now)
-            if slave.parts.process.poll() is None and self._is_intact(slave, now):
+            if slave.parts.process.poll() is None:
                 self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
 
     def _read_journal(self, slave: SlaveHandle, now: float) -> None:
@@ -417,37 +417,23 @@ class Agent:
             noted = (None,) if found is None else (found[0], wire.encode(*found), started)
             self._core.handle(events.JournalRead(slave.number, *noted), now)
 
-    def _is_intact(self, slave: SlaveHandle, now: float) -> bool:
-        """Compare the numbers in the shared memory that only the agent writes. Report the slave if one was changed."""
-        slave.channel.look()
-        if slave.channel.overwritten:
-            reason = "numbers that only the agent writes have changed"
-            self._core.handle(events.MemoryBroken(slave.number, reason), now)
-        return not slave.channel.overwritten
-
-    def _check_memory(self, slave: SlaveHandle, now: float) -> None:
-        """Report how far a slave is that is silent, or may be over a limit."""
-        if self._is_intact(slave, now):
-            channel = slave.channel
-            noted = channel.journal.read(slave.number)
-            num_unsent = None if noted is None else len(noted[0].seconds)
-            facts = channel.started, channel.began, num_unsent, self._watched.unfinished(slave)
-            later = self.stops.look()  # the slave may have started the task after `now`
-            self._core.handle(events.MemoryRead(slave.number, *facts), later)
+    def _check_memory(self, slave: SlaveHandle) -> None:
+        """Report how far a slave is that may be over a limit."""
+        facts = slave.channel.started, slave.channel.began
+        later = self.stops.look()  # the slave may have started the task after `now`
+        self._core.handle(events.MemoryRead(slave.number, *facts), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
         """Report how much memory a slave uses."""
-        if self._is_intact(slave, now):
-            process, started = slave.parts.process, slave.channel.started  # first: the slave may go on meanwhile
-            used = process.used_memory(exact_above)
-            self._core.handle(events.Measured(slave.number, started, used, process.limit_kills), now)
+        process, started = slave.parts.process, slave.channel.started  # first: the slave may go on meanwhile
+        used = process.used_memory(exact_above)
+        self._core.handle(events.Measured(slave.number, started, used, process.limit_kills), now)
 
     def _collect(self, slave: SlaveHandle, now: float) -> None:
         """Report the remaining results and output of an ended slave, and its exit."""
         while self._hear_slave(slave, now):
             pass
-        if self._is_intact(slave, now):
-            self._read_journal(slave, now)
+        self._read_journal(slave, now)
         process, channel, outputs = slave.parts.process, slave.channel, slave.parts.outputs
         self._outlets[STDOUT].pass_on(outputs[STDOUT].read_rest(), now)
         error_output = outputs[STDERR].read_rest()

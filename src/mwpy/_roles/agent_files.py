@@ -99,11 +99,6 @@ class WatchedFiles:
                 if slave.channel.fileno() in slave.fds:
                     self._link.watch(slave.channel.fileno(), slave.writable_watched, wanted)
 
-    def unfinished(self, slave: SlaveHandle) -> int | None:
-        """If a part of a message has arrived from a slave: how many bytes have ever arrived. None between two messages,
-        and while the stream is not read: then the rest cannot arrive."""
-        return slave.channel.unfinished if self._listens else None
-
     def control_flow(self, now: float) -> None:
         """Watch the agent's streams that have waiting output. Do not read slaves while such a stream is full."""
         for number, outlet in self._outlets.items():

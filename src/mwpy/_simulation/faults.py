@@ -28,7 +28,6 @@ KINDS = (
     "template",
     "hang",
     "nonsense",
-    "overwrite",
 )
 """Every kind of fault is equally likely."""
 
@@ -99,5 +98,3 @@ class Faults(Struct, eq=False):
                 process.hang(slave)
             case "nonsense":
                 slave.channel.write_nonsense()
-            case "overwrite":
-                slave.channel.overwrite()

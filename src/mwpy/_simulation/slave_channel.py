@@ -28,7 +28,6 @@ class SimulatedChannel(Struct, eq=False):
     started: int = 0
     began: float = 0.0
     recalls: int = 0
-    overwritten: bool = False
     fed_at: float = 0.0
     tasks_end_at: float = inf
     """When the tasks of the slave must have ended."""
@@ -37,17 +36,11 @@ class SimulatedChannel(Struct, eq=False):
     closed: bool = False
     """Whether the agent has collected the slave."""
     spoilt: bool = False
-    """Whether some code in the slave has written into the stream or into the shared memory."""
+    """Whether some code in the slave has written into the stream."""
     to_slave: deque[Sequence[Buffer]] = field(default_factory=deque)
     _to_agent: list[list[Buffer]] = field(default_factory=list)
     _ended: bool = False
     _nonsense: bool = False
-    _received: int = 0
-
-    @property
-    def unfinished(self) -> int | None:
-        """What has arrived, if a message has not: a part of this message may have been received."""
-        return self._received if self._to_agent else None
 
     def fileno(self) -> int:
         """The file descriptor to wait for."""
@@ -68,16 +61,12 @@ class SimulatedChannel(Struct, eq=False):
             self._nonsense = False
             raise ProtocolError("simulated nonsense")
         received, self._to_agent = self._to_agent, []
-        self._received += len(received)
         self.eof = self._ended
         return received
 
     def recall(self) -> None:
         """Stop the slave from starting tasks."""
         self.recalls += 1
-
-    def look(self) -> None:
-        """Do nothing: `overwritten` is always up to date."""
 
     def feed(self, now: float) -> None:
         """Record when an idle slave gets tasks."""
@@ -107,11 +96,6 @@ class SimulatedChannel(Struct, eq=False):
         """The slave closes its end."""
         self._ended = True
         self._link.readable(self._fd, True)
-
-    def overwrite(self) -> None:
-        """Some code in the slave overwrites the shared memory. The slave waits for a recall that never comes."""
-        self.overwritten = self.spoilt = True
-        self.recalls += 1 << 40
 
     def write_nonsense(self) -> None:
         """Some code in the slave writes into the stream, after everything that the slave has sent."""

@@ -3,7 +3,7 @@
 A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/task_runner.py`). Before it
 starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
 recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,
-hangs, writes nonsense into its stream, and overwrites the memory that it shares with its agent.
+hangs, and writes nonsense into its stream.
 """
 
 from __future__ import annotations

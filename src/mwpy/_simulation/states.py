@@ -56,7 +56,7 @@ class StateChecker(Struct, eq=False):
         self._left[peer, slave] = state
 
     def forget(self, peer: bytes, slave: int) -> None:
-        """A slave begins another attempt, or has overwritten what it shares with its agent, so that states are lost."""
+        """A slave begins another attempt, or has written nonsense into its stream, so that states are lost."""
         self._left.pop((peer, slave), None)
 
     def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:

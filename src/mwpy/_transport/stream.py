@@ -56,7 +56,6 @@ class Reader:
         self._large = memoryview(b"")
         """The part of a large frame that was not received yet."""
         self._messages = self._cut()
-        self._received = 0
         self.emptied = False
         """Whether the last `read` emptied the stream: it got fewer bytes than it had room for."""
 
@@ -83,18 +82,12 @@ class Reader:
             self.emptied = self._end < READ_BYTES
         if not count:
             return None
-        self._received += count
         found: list[list[Buffer]] = []
         while (message := next(self._messages, None)) is not None:
             found.append(message)
             if self._start == self._end:
                 break
         return found
-
-    @property
-    def unfinished(self) -> int | None:
-        """If a part of a message has been received: how many bytes were ever received. None between two messages."""
-        return self._received if self._large or self._start < self._end else None
 
     def _cut(self) -> Generator[list[Buffer] | None, None, None]:
         """Yield each message, and None whenever more bytes must be read first."""
@@ -183,11 +176,6 @@ class StreamEnd:
         """Whether a message waits until the peer reads: call `flush` when the stream can be written."""
         self.eof = False
         """Whether the other end of the stream is closed, by the peer and by every process that the peer forked."""
-
-    @property
-    def unfinished(self) -> int | None:
-        """As `Reader.unfinished`."""
-        return self._reader.unfinished
 
     def fileno(self) -> int:
         """Return the descriptor of the stream, to wait for."""

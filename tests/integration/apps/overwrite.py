@@ -25,12 +25,6 @@ def overwrite(how: str) -> None:
     match how:
         case "ones":
             ctypes.memset(start, 255, size)
-        case "zeros":
-            ctypes.memset(start, 0, size)
-        case "a recall":
-            ctypes.memset(start + FED // 2, 1, 1)
-        case "times":
-            ctypes.memset(start + FED, 255, 8)
         case "journal":
             ctypes.memset(start + FED + 64, 7, size - FED - 64)
         case "rows":

@@ -175,8 +175,6 @@ class Child(Struct, eq=False):
     """Why the agent killed it; empty if it did not."""
     loss: Cause = Cause.CRASH
     """The cause of the loss of the task that it runs, if it ends now."""
-    check_at: float | None = None
-    """When to check the memory that it shares with the agent, if it stays silent until then."""
     look_at: float | None = None
     """When to look how long its task runs; None if it holds no task with a limit."""
     measure_at: float | None = None
@@ -197,13 +195,8 @@ class Child(Struct, eq=False):
     """How many of its processes the kernel had killed then for lack of memory."""
     memory_limit: int | None = None
     """The limit that the kernel enforces for it, if it can."""
-    unfinished: tuple[int, float] | None = None
-    """If a part of a message had arrived at the last check: how many bytes had ever arrived, and since when. Else None.
-    """
     stood_at: int = 0
     """Position of the task that it had started last when its journal was read during a silence."""
-    missing_from: float | None = None
-    """Since when results are missing, and the slave is silent; None if there are none."""
     started: int = 0
     """Position of the task that it started last, as far as it is known."""
     condemned: str = ""

@@ -165,7 +165,6 @@ class AgentCore:
                 self.departure.resumed(stopped_s, now)
                 self._enforcement.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
-                self._trust.resumed()
             case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
                 self.outage.handle(event, now)
         self._dues.all_changed()
@@ -267,10 +266,8 @@ class AgentCore:
 
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
         self._dues.changed[child.number] = child
-        if self._trust.believes(child, event.started):
-            self._trust.check(child, event.unsent, event.unfinished, now)
-            if not child.condemned:
-                self._enforcement.looked(child, event.began, now)
+        if not child.condemned and self._trust.believes(child, event.started):
+            self._enforcement.looked(child, event.began, now)
 
     def _measured(self, child: Child, event: Measured, now: float) -> None:
         if not child.condemned and self._trust.believes(child, event.started):

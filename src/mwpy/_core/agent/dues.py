@@ -54,7 +54,7 @@ class Dues(Struct, eq=False):
         return [*due.values()]
 
     def _due(self, child: Child) -> float:
-        looks = child.read_journal_at, child.check_at, child.look_at, child.measure_at
+        looks = child.read_journal_at, child.look_at, child.measure_at
         waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
         sends_at = self._checkpoints.due(child, self._departure.code is not None) if child.unsent is not None else None
         reports_at = self._reports.due(child) if child.report is not None else None

@@ -150,11 +150,6 @@ class MemoryRead(Struct, frozen=True):
     """Position of the last task that it started; 0 if it started none."""
     began: float
     """When it started this task, if this task has a limit of time and still runs; else 0."""
-    unsent: int | None
-    """How many results are in its journal; None if the slave emptied its journal during the read."""
-    unfinished: int | None = None
-    """If a part of a message has arrived: how many bytes have ever arrived. None between two messages, and while the
-    stream is not read."""
 
 
 class Measured(Struct, frozen=True):
@@ -413,7 +408,7 @@ class AgentActions(Struct):
     read_journal: list[int] = []
     """Slaves that are silent: report `JournalRead` or `MemoryBroken`."""
     check_memory: list[int] = []
-    """Slaves that are silent for longer, or may be over a limit: report `MemoryRead` or `MemoryBroken`."""
+    """Slaves that may be over a limit: report `MemoryRead`."""
     measure: list[tuple[int, int]] = []
     """Pairs (slave, bytes): report `Measured`. Up to this number of bytes, a rough number is enough."""
     collect: list[int] = []

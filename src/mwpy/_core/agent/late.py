@@ -19,7 +19,7 @@ from mwpy._core.agent.watch import Watch
 from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
 
-__all__ = ["LateResults", "num_missing"]
+__all__ = ["LateResults"]
 
 
 class LateResults(Struct, eq=False):
@@ -43,11 +43,6 @@ class LateResults(Struct, eq=False):
             self._state.to_master(_take_late(child, started))
         else:
             self._watch.look_again(child, now)
-
-
-def num_missing(child: Child, started: int) -> int:
-    """How many results must be in the journal of a slave that started the task at this position last."""
-    return sum(count for _, count, _ in child.lost(started)) - _num_late(child, started)
 
 
 def _num_late(child: Child, started: int) -> int:

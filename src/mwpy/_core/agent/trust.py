@@ -3,13 +3,6 @@
 A slave runs the user's code, which may write into any memory and any file descriptor of its process. So the agent does
 not rely on the numbers in the memory that both share, or on the messages of the slave. A slave that shows nonsense is
 killed and replaced, and its end has the reason. From then on, nothing of it counts.
-
-A slave has started the task after each one that it has finished. So if the results of finished tasks are neither sent
-nor in the journal, and this is still so after `MISSING_S` of silence, they are lost.
-
-If a task writes the beginning of a message, the later messages of its slave seem to be the rest of it. None of this is
-nonsense, but the agent hears nothing any more. A slave that sends a message does nothing else meanwhile. So if nothing
-arrives for `UNFINISHED_S`, the slave has not begun this message.
 """
 
 from __future__ import annotations
@@ -17,7 +10,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mwpy._core.agent.child import Child
-from mwpy._core.agent.late import num_missing
 from mwpy._core.agent.state import AgentState
 from mwpy._values import records
 from mwpy._values.causes import Cause
@@ -26,12 +18,6 @@ __all__ = ["Trust"]
 
 OVERWROTE = "it overwrote the memory that it shares with its agent"
 UNREADABLE = "what it sent cannot be read"
-
-MISSING_S = 2.5
-"""Seconds after which missing results of a silent slave are lost. A slave sends results within milliseconds."""
-
-UNFINISHED_S = 4.0
-"""Seconds without another byte after which the agent gives up a message that has begun. The next check finds it."""
 
 
 class Trust(Struct, eq=False):
@@ -59,34 +45,6 @@ class Trust(Struct, eq=False):
         if child.killed_at is not None:
             return child.killed_at
         return started if self.believes(child, started) else child.passed_on + 1
-
-    def check(self, child: Child, unsent: int | None, unfinished: int | None, now: float) -> None:
-        """Check a silent slave; see `MemoryRead` for the two numbers."""
-        if unsent is not None:
-            self._check_results(child, unsent, now)
-        self._check_stream(child, unfinished, now)
-
-    def resumed(self) -> None:
-        """The agent was stopped, most likely with its slaves: they get more time to complete their messages."""
-        for child in self._state.children.values():
-            child.unfinished = None
-
-    def _check_results(self, child: Child, unsent: int, now: float) -> None:
-        if num_missing(child, child.started) <= unsent:
-            child.missing_from = None
-        elif child.missing_from is None:
-            child.missing_from = now
-        elif now >= child.missing_from + MISSING_S:
-            self.broken_memory(child, "the results of tasks that it has finished are lost")
-
-    def _check_stream(self, child: Child, unfinished: int | None, now: float) -> None:
-        last = child.unfinished
-        if unfinished is None:
-            child.unfinished = None
-        elif last is None or last[0] != unfinished:
-            child.unfinished = unfinished, now
-        elif now >= last[1] + UNFINISHED_S:
-            self.broken_stream(child, "the beginning of a message, and never its rest")
 
     def _condemn(self, child: Child, reason: str) -> None:
         if child.condemned or child.killed_because:

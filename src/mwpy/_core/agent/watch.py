@@ -5,10 +5,6 @@ delay the results of the tasks before it. So the agent reads the journal of a sl
 nothing for `SILENT_S`, or `LATE_S` (see `late.py`). If the master fixes the size of groups, only the slave sends
 results.
 
-*Shared memory.* A task may overwrite the memory that its slave shares with the agent. The slave may then wait forever,
-or its results may be lost. So the agent checks the memory of a slave that holds tasks and has sent nothing for
-`CHECK_S` (see `trust.py`).
-
 *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
 Then it is killed with a reason. Otherwise, SIGKILL would seem to come from the kernel.
 
@@ -32,7 +28,7 @@ from mwpy._core.agent.state import AgentState
 from mwpy._core.moments import known
 from mwpy._values import messages
 
-__all__ = ["AGAIN_S", "CHECK_S", "EXIT_S", "KILLED_TOO_S", "LATE_S", "SILENT_S", "Watch"]
+__all__ = ["AGAIN_S", "EXIT_S", "KILLED_TOO_S", "LATE_S", "SILENT_S", "Watch"]
 
 SILENT_S = 0.03
 """The journal of a busy slave is read after this many seconds of silence. A result waits for at most this time and the
@@ -44,9 +40,6 @@ LATE_S = 0.04
 AGAIN_S = 0.01
 """Seconds from this look to the next one, which shows whether it is still at the same task. By then, a result has
 waited for as long as it may."""
-
-CHECK_S = 5.0
-"""Seconds of silence of a busy slave after which the shared memory is checked, and between two checks."""
 
 EXIT_S = 5.0
 """Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
@@ -71,8 +64,6 @@ class Watch(Struct, eq=False):
     def active(self, child: Child, now: float) -> None:
         """A slave sent something, or got tasks while it had none: its silence begins now."""
         child.read_journal_at = now + _patience_s(child) if self.reads_journals and child.held else None
-        child.check_at = now + CHECK_S if child.held else None
-        child.missing_from = None
 
     def heard(self, child: Child, message: messages.Message, now: float) -> None:
         """A slave sent a message. Before a state, it sends the results in its journal, but those of a stretch wait."""
@@ -94,7 +85,7 @@ class Watch(Struct, eq=False):
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
         child.ended = True
-        child.check_at = child.look_at = child.measure_at = None
+        child.look_at = child.measure_at = None
         unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
         child.collect_at = now + KILLED_TOO_S if unexpected else now
 
@@ -105,13 +96,8 @@ class Watch(Struct, eq=False):
             child.read_journal_at = None
             if child.held:
                 actions.read_journal.append(child.number)
-        checks = child.check_at is not None and now >= child.check_at
-        looks = child.look_at is not None and now >= child.look_at
-        if checks:
-            child.check_at = now + CHECK_S if child.held else None
-        if looks:
+        if child.look_at is not None and now >= child.look_at:
             child.look_at = None
-        if checks or looks:
             actions.check_memory.append(child.number)
         if child.measure_at is not None and now >= child.measure_at:
             child.measure_at = None

@@ -78,10 +78,6 @@ class AgentEnd:
         self.flush = stream.flush
         self.receive = stream.receive
         self._recalls = 0
-        self._fed = self._ends = 0.0
-        self.overwritten = False
-        """Whether the slave changed a number that only the agent writes; `look` and each write of such a number find
-        it out."""
         self.journal = self._memory.journal
 
     @property
@@ -94,35 +90,21 @@ class AgentEnd:
         """Whether a message waits until the slave reads: call `flush` when the stream can be written."""
         return self._stream.wants_write
 
-    @property
-    def unfinished(self) -> int | None:
-        """If a part of a message has arrived: how many bytes have ever arrived. None between two messages."""
-        return self._stream.unfinished
-
     def recall(self) -> None:
         """Stop the slave from starting another task until it has received a message that names the recalled tasks.
 
         After this call, wait `SETTLE_S`, read `started`, and send that message. Send nothing else before that message.
         """
-        self.look()
         self._recalls += 1
         self._memory.recalls[0] = self._recalls
 
     def feed(self, now: float) -> None:
         """Record that tasks are about to be sent to a slave that has none, at a moment of the monotonic clock."""
-        self.look()
-        self._fed = self._memory.fed[0] = now
+        self._memory.fed[0] = now
 
     def end_at(self, moment: float) -> None:
         """Record when the tasks of the slave must have ended, on the monotonic clock."""
-        self.look()
-        self._ends = self._memory.ends[0] = moment
-
-    def look(self) -> None:
-        """Compare the numbers that only the agent writes with what it wrote."""
-        memory = self._memory
-        if (memory.recalls[0], memory.fed[0], memory.ends[0]) != (self._recalls, self._fed, self._ends):
-            self.overwritten = True
+        self._memory.ends[0] = moment
 
     @property
     def started(self) -> int:

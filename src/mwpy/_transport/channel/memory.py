@@ -9,9 +9,9 @@ Its first part holds five numbers, each in a cache line of its own, because one 
 - `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
 - `ends`: when the tasks of the slave must have ended; 0 if this is not known. Only the agent writes it.
 
-A task can overwrite all of it, by accident or with intent. So the agent relies on none of it: it compares the numbers
-that only the agent writes with its own, and the core checks the others. The file cannot be shortened, because reading
-memory that the file no longer has would kill the agent (SIGBUS).
+A task can overwrite all of it, by accident or with intent. So the agent relies on none of it: the core checks the
+numbers that it reads. The file cannot be shortened, because reading memory that the file no longer has would kill the
+agent (SIGBUS).
 
 The journal follows; see `journal.py`. Behind the memory, in the same file, Python's fault handler of the slave writes
 what it knows of a crash in native code. So this report is complete even if a task closed its standard error.
