@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
@@ -19,9 +19,13 @@ from typing import Any
 import pytest
 from tests.stored import NOON, Failures, algorithm, opened, received, submitted, write
 
-from mwpy._database import owner, place
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import MasterSettings
+from mwpy._database import owner, place, value_files
 from mwpy._database import writer as writing
 from mwpy._database.owner import Owner
+from mwpy._database.value_files import LARGE_BYTES
+from mwpy._roles.run_store import RunStore
 from mwpy._system import clock
 from mwpy._system.locks import LocksUnsupported
 from mwpy._values import records
@@ -29,6 +33,7 @@ from mwpy._values.earlier import KEY_BYTES, EarlierAnswers, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.given import Given
 from mwpy._values.groups import each_task, entries
+from mwpy._values.options import Options
 from mwpy.run_database import RunDatabase
 
 
@@ -37,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.db"
 
 
-# A file that was cut off
+# A file that is damaged, or of another program
 
 KILLED = """
 import os, signal, sys
@@ -54,10 +59,7 @@ def values_in(path: Path) -> list[object]:
     """Open a run database and return the value of each answer."""
     writer = opened(path)
     try:
-        found = list(writer.earlier())
-        submitted_first = [each.first for each in found if isinstance(each, EarlierTasks)]
-        answers = [each for each in found if isinstance(each, EarlierAnswers)]
-        assert submitted_first == [*range(1, len(submitted_first) + 1)]
+        answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
         return [entries(*writer.frames(each.row))[0][0] for each in answers]
     finally:
         writer.close()
@@ -81,36 +83,144 @@ def test_a_log_that_was_cut_off_anywhere_has_the_first_commits(tmp_path: Path) -
     assert (counts[0], counts[-1]) == (0, 12)
 
 
-def test_a_file_that_was_cut_off_has_only_right_values(tmp_path: Path) -> None:
-    """The file is cut at 19 places. Each time, what can be read is a part of what was written."""
-    whole = tmp_path / "whole.db"
-    writer = opened(whole)
-    write(writer, algorithm())
-    for number in range(1, 41):
-        write(writer, submitted(number, 1), received({number: "x" * 3000 + str(number)}))
-    writer.close()
-    content, counts = whole.read_bytes(), []
+def value(number: int) -> str:
+    return "x" * 3000 + str(number)
+
+
+def whole(path: Path, count: int = 40) -> bytes:
+    """Write a run database with a result for each task. Return its bytes."""
+    with closing(opened(path)) as writer:
+        write(writer, algorithm())
+        for number in range(1, count + 1):
+            write(writer, submitted(number, 1), received({number: value(number)}))
+    return path.read_bytes()
+
+
+def nonsense_at(content: bytes, start: int, size: int = 4096) -> bytes:
+    return content[:start] + b"\xff" * size + content[start + size :]
+
+
+def cut_off(content: bytes) -> bytes:
+    return content[:-12288]
+
+
+def with_a_damaged_page(content: bytes) -> bytes:
+    """SQLite notices it only when it reads the page."""
+    return nonsense_at(content, len(content) * 3 // 4 // 4096 * 4096)
+
+
+def saved(message: str, folder: Path) -> Path:
+    """Run the commands that a message gives. Return the new file that it names."""
+    commands, _, rest = message.partition("To save what can be read: ")[2].partition(". Then give the file ")
+    subprocess.run(commands, shell=True, cwd=folder, check=True, capture_output=True)
+    return folder / rest.partition(";")[0]
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the shell of SQLite is not installed")
+@pytest.mark.parametrize("damaged", [cut_off, with_a_damaged_page])
+def test_a_damaged_file_is_kept_and_refused_with_the_commands_that_save_what_can_be_read(
+    tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    """A restart with the new file has nothing but right values, and those of large values, too."""
+    path = tmp_path / "my run.db"
+    with closing(opened(path)) as writer:
+        write(writer, algorithm(), submitted(100, 1), received({100: "x" * LARGE_BYTES}))
+    path.write_bytes(damaged(whole(path)))
+    with pytest.raises(RunDatabaseError, match=r"is damaged .*It is kept, and not used") as caught:
+        values_in(path)
+    assert "\n" not in str(caught.value)
+    found = values_in(saved(str(caught.value), tmp_path))
+    assert found[0] == "x" * LARGE_BYTES
+    assert {*found[1:]} <= {value(number) for number in range(1, 41)}
+    assert len(found) > 30
+    assert path.exists()
+
+
+def test_a_file_that_was_cut_off_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """The file is cut at 19 places."""
+    content = whole(tmp_path / "whole.db")
     for step in range(3, 40, 2):
         cut = tmp_path / f"cut{step}.db"
-        cut.write_bytes(content[: len(content) * step // 40 - step % 5])
-        found = right_answers(cut)
-        counts.append(found)
-        assert cut.with_name(f"{cut.name}.damaged").exists()
-    assert counts[0] == 0
-    assert counts[-1] >= 30
+        cut.write_bytes(left := content[: len(content) * step // 40 - step % 5])
+        with pytest.raises(RunDatabaseError, match=r"It is kept, and not used\. To save what can be read: "):
+            opened(cut)
+        assert cut.read_bytes() == left
 
 
-def right_answers(cut: Path) -> int:
-    """Open a damaged file, check all values in it, and return how many there are."""
-    writer = opened(cut)
-    assert f"{cut} was damaged. " in writer.remark
-    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    for each in answers:
-        [number] = each.results.tasks
-        assert entries(*writer.frames(each.row))[0] == ["x" * 3000 + str(number)]
-    writer.close()
-    assert not (answers and "Nothing of it could be read" in writer.remark)
-    return len(answers)
+def test_a_file_of_another_program_or_without_its_beginning_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    content = whole(tmp_path / "whole.db", 1)
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE stars (mass REAL)")
+        connection.commit()
+    foreign = [b"mass,", b"mass,spin\n" * 10_000, bytes(100_000), other.read_bytes()]
+    torn = [nonsense_at(content, 0), nonsense_at(content, 0, 16), *(content[:size] for size in (15, 70, 100, 4095))]
+    for at, begins in enumerate(foreign + torn):
+        path = tmp_path / f"run{at}.db"
+        path.write_bytes(begins)
+        for opens in (opened, RunDatabase):
+            with pytest.raises(RunDatabaseError, match=rf"run{at}\.db .*give (another|a new) file"):
+                opens(path)
+        assert path.read_bytes() == begins
+
+
+def test_a_log_whose_file_was_deleted_is_not_lost(path: Path, tmp_path: Path) -> None:
+    """SQLite would delete it."""
+    with closing(opened(path)) as writer:
+        write(writer, algorithm())
+        log = Path(f"{path}-wal").read_bytes()
+    for other in (tmp_path / "deleted.db", tmp_path / "empty.db"):
+        Path(f"{other}-wal").write_bytes(log)
+        if other.name == "empty.db":
+            other.touch()
+        with pytest.raises(RunDatabaseError, match=f"is empty or was deleted, but its log {other}-wal is there"):
+            opened(other)
+        assert Path(f"{other}-wal").read_bytes() == log
+
+
+def test_a_reader_says_that_no_master_has_written_anything(path: Path) -> None:
+    path.touch()
+    with pytest.raises(RunDatabaseError, match="is empty: its master has not written anything"):
+        RunDatabase(path)
+
+
+def with_a_changed_value(path: Path) -> None:
+    """A run database with two results, of which one is not what was written. This is no damage for SQLite, but the
+    checksum is wrong."""
+    content = whole(path, 2)
+    path.write_bytes(content.replace(b"x" * 100, b"y" * 100, 1))
+
+
+def test_a_damaged_value_is_found_before_a_restart_uses_it(path: Path) -> None:
+    """Its task runs again in the same start, and the user gets no error."""
+    with_a_changed_value(path)
+    store = RunStore.open(Options(run_database=str(path)), str(path), "")
+    core = MasterCore(MasterSettings("m", "g"))
+    store.read_into(core, Options(run_database=str(path)))
+    assert core.reuse is not None
+    assert core.reuse.answered == 1
+    [lost] = store.writer.lost
+    [notice] = [
+        each.text for each in core.take_actions().records if isinstance(each, records.Notice) if "parts" in each.text
+    ]
+    assert lost.startswith("row ")
+    assert f"parts of the run database are missing or damaged: {lost}. " in notice
+    store.close()
+
+
+def test_a_value_that_is_found_damaged_while_it_is_read_does_not_count_at_the_next_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest values are read at a start."""
+    with_a_changed_value(path)
+    monkeypatch.setattr(value_files, "CHECKED_BYTES", 1000)
+    with closing(opened(path)) as writer:
+        rows = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+        with pytest.raises(RunDatabaseError, match=r"its checksum is wrong\. Start again, and its task runs again"):
+            [writer.frames(row) for row in rows]
+    lost: list[str] = []
+    assert len(answers_of(path, lost)) == 1
+    assert [name.partition(" of ")[2] for name in lost] == ["the table results"]
 
 
 def answers_of(path: Path, lost: list[str]) -> dict[bytes, Any]:
@@ -186,16 +296,6 @@ def test_a_generation_that_only_its_rows_show_has_its_number(path: Path) -> None
     assert writer.generation == 2
     assert len(list(writer.earlier())) == 3
     writer.close()
-
-
-def test_a_file_of_another_program_is_refused_and_left_as_it_is(path: Path) -> None:
-    for size in (5, 100_000):
-        path.write_bytes(b"mass,spin\n"[:size] * (size // 10 or 1))
-        before = path.read_bytes()
-        with pytest.raises(RunDatabaseError, match="is no run database of mwpy, nor any SQLite file"):
-            opened(path)
-        assert path.read_bytes() == before
-        assert not list(path.parent.glob("*damaged*"))
 
 
 # A full disk

@@ -464,16 +464,6 @@ def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
     assert asked(path, "SELECT count(*) FROM once") == [(0,)]
 
 
-def test_a_damaged_file_of_an_older_mwpy_is_saved(path: Path) -> None:
-    run(path, algorithm(), *[submitted(number, 1) for number in range(1, 200)])
-    for statement in FIRST_VERSION:
-        asked(path, statement)
-    os.truncate(path, path.stat().st_size - 8192)
-    writer = opened(path)
-    assert "was damaged. What could be read of it is used" in writer.remark
-    writer.close()
-
-
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunDatabaseError, match="No such file or directory; make its folder, or give"):
         opened(tmp_path / "missing" / "run.db")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,10 @@ from urllib.parse import quote
 from mwpy._database.schema import APPLICATION_ID, CHECKED, UPGRADES, WITHOUT_CHECKSUMS, row_checksum
 from mwpy._values.errors import RunDatabaseError
 
-__all__ = ["Connection", "Damaged", "connected", "in_memory"]
+__all__ = ["Connection", "connected"]
 
 WAIT_S = 10.0
 """How long a connection waits for a lock of SQLite, in seconds. Only a person's tools have such locks for longer."""
-
-
-class Damaged(RunDatabaseError):
-    """Pages of the file are missing or have wrong content."""
 
 
 class Connection:
@@ -85,11 +82,6 @@ class Connection:
             self.run(f"PRAGMA application_id = {APPLICATION_ID}")
             self.run(f"PRAGMA user_version = {len(UPGRADES)}")
 
-    def content(self) -> bytes:
-        """Return the whole database as a file has it."""
-        with self._lock, self._explained():
-            return self._connection.serialize()
-
     def close(self) -> None:
         """Close it. A second call does nothing."""
         with self._lock, self._explained():
@@ -114,25 +106,43 @@ def connected(path: Path, mode: str) -> Connection:
     return Connection(path, opened)
 
 
-def in_memory(page_bytes: int) -> Connection:
-    """Make a database that is no file."""
-    made = Connection(Path(":memory:"), sqlite3.connect(":memory:", isolation_level=None))
-    made.run(f"PRAGMA page_size = {page_bytes}")
-    return made
-
-
 def _explained_error(path: Path, error: Exception) -> RunDatabaseError:
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or not isinstance(error, sqlite3.Error):
-        return Damaged(
-            f"the run database {path} is damaged ({error}). A master that opens it saves what can be read; or move it "
-            f"away to start from the beginning"
-        )
+    if name.startswith("SQLITE_CORRUPT") or not isinstance(error, sqlite3.Error):
+        return RunDatabaseError(_damage(path, error))
     return RunDatabaseError(_explanation(path, error, name))
+
+
+def _damage(path: Path, error: Exception) -> str:
+    """Say that a file is damaged, and give the commands that save what can be read of it.
+
+    `.dump` reads each table from both ends up to the damage. It leaves out the numbers that mark a run database, and
+    ends with a ROLLBACK. The shells of some systems have no `.recover`.
+    """
+    with path.open("rb") as file:
+        version = int.from_bytes(file.read(64)[60:], "big") or len(UPGRADES)
+    saved = path.with_name(f"{path.stem}-saved{path.suffix}")
+    old, new = shlex.quote(str(path)), shlex.quote(str(saved))
+    commands = (
+        f"(echo 'PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};'; sqlite3 {old} .dump) | "
+        f"sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {new}"
+    )
+    if Path(f"{path}.values").exists():
+        commands += f"; mv {shlex.quote(f'{path}.values')} {shlex.quote(f'{saved}.values')}"
+    return (
+        f"the run database {path} is damaged ({error}). It is kept, and not used. To save what can be read: "
+        f"{commands}. Then give the file {saved}; or give a new file to start from the beginning"
+    )
 
 
 def _explanation(path: Path, error: Exception, name: str) -> str:
     match name.split("_")[1:2]:
+        case ["NOTADB"]:
+            return (
+                f"{path} is no run database of mwpy, nor any SQLite file: give another file. If it was a run database, "
+                f"its beginning was overwritten, or it was encrypted. To save what can be read: sqlite3 "
+                f"{shlex.quote(str(path))} .recover | sqlite3 NEW_FILE"
+            )
         case ["FULL"]:
             return (
                 f"the run database {path} cannot be written, because the disk is full: free some space, and start again"

@@ -8,12 +8,13 @@ from itertools import accumulate, pairwise, repeat
 
 from msgspec import Struct
 
-from mwpy._database.connection import Damaged
+from mwpy._values.errors import RunDatabaseError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import MALFORMED, decoder, encode, encode_json
 from mwpy._values.messages import Results
 
 __all__ = [
+    "Damaged",
     "PackedResults",
     "ResultColumns",
     "columns_of",
@@ -26,7 +27,11 @@ __all__ = [
 ]
 
 
-REMEDY = "Start again: what can be read is saved, and the other tasks run again"
+REMEDY = "Start again, and its task runs again"
+
+
+class Damaged(RunDatabaseError):
+    """A result in a row is not what was written."""
 
 
 class _Head(Struct, frozen=True, array_like=True):

@@ -36,16 +36,16 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 from mwpy._database.batch import Batch, RowNumbers, StoredGroup
-from mwpy._database.connection import Connection, Damaged
+from mwpy._database.connection import Connection
 from mwpy._database.earlier import read_earlier, read_frames
 from mwpy._database.insertion import insert, insert_groups
 from mwpy._database.log_sync import LogSync
-from mwpy._database.opening import is_run_database, open_for_reading, open_for_writing
+from mwpy._database.opening import open_for_reading, open_for_writing
 from mwpy._database.owner import Owner
+from mwpy._database.packing import Damaged
 from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.presence import Presence
 from mwpy._database.rows import Rows
-from mwpy._database.salvage import complete_salvage, is_marked, mark_damaged, salvage
 from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._database.value_files import LARGE_BYTES, ValueDamaged, ValueFiles, sync_folder
 from mwpy._system import clock
@@ -85,7 +85,6 @@ class Writer:
 
     Attributes:
         generation: the number of this life of the master: 1 in a new file.
-        remark: a message for the user if the file was damaged and was replaced by what can be read of it; else empty.
         lost: the rows, and the files of large values, that `earlier` has found to be missing or damaged.
     """
 
@@ -96,10 +95,8 @@ class Writer:
         owner: Owner,
         generation: int,
         on_failure: Callable[[str], None],
-        remark: str = "",
     ) -> None:
         self.generation = generation
-        self.remark = remark
         self.lost: list[str] = []
         self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
         """Called in the writer's thread with the row of results that an agent has brought from a former generation,
@@ -150,8 +147,8 @@ class Writer:
             name: the name of this generation, as the resource file has it.
 
         Raises:
-            RunDatabaseError: another master has the file; or it is no run database, is of a newer mwpy, or cannot be
-                written.
+            RunDatabaseError: another master has the file; or it is damaged, no run database, of a newer mwpy, or cannot
+                be written.
         """
         writer = cls.opened(path, member_id=member_id, on_failure=on_failure, sync=sync, name=name)
         writer._sync.start()
@@ -167,13 +164,13 @@ class Writer:
         shared = is_network(kind_of_file_system(path.parent))
         owner = Owner(path, shared=shared)
         try:
-            connection, generation, remark = _begun(path, member_id, name, exclusive=shared, full=sync == "full")
+            connection, generation = _opened(path, member_id, name, exclusive=shared, full=sync == "full")
             sync_folder(path.parent.absolute())
             reading = connection if shared else open_for_reading(path)
         except BaseException:
             owner.release()
             raise
-        return cls(connection, reading, owner, generation, on_failure, remark)
+        return cls(connection, reading, owner, generation, on_failure)
 
     # ---- for the threads of the master ---------------------------------------------------------------------
 
@@ -181,13 +178,9 @@ class Writer:
         """Yield what former generations submitted and answered, in the order of their records.
 
         Raises:
-            RunDatabaseError: the file is damaged. At the next start, what can be read is saved.
+            RunDatabaseError: the file is damaged.
         """
-        try:
-            yield from read_earlier(self._reading, self._files, self.generation, self.lost.append)
-        except Damaged:
-            mark_damaged(self._connection.path)
-            raise
+        return read_earlier(self._reading, self._files, self.generation, self.lost.append)
 
     def frames(self, row: int) -> tuple[Results, list[Buffer]]:
         """Return the results in a row, and their frames. Any thread may call this at any time until `close`.
@@ -206,7 +199,7 @@ class Writer:
                 self._files.set_aside(error.name)
             raise
         except Damaged:
-            mark_damaged(self._connection.path)
+            self._connection.run("UPDATE results SET row_checksum = NULL WHERE seq = ?", (row,))
             raise
 
     def generations(self) -> dict[str, int]:
@@ -220,11 +213,7 @@ class Writer:
             "WHERE generation >= ? AND generation < ? AND typeof(host) = 'text' AND typeof(pid) = 'integer' "
             "AND typeof(returns_s) = 'real' ORDER BY seq"
         )
-        try:
-            found = self._reading.rows(query, (self.generation - generations, self.generation))
-        except Damaged:
-            mark_damaged(self._connection.path)
-            raise
+        found = self._reading.rows(query, (self.generation - generations, self.generation))
         return [
             FormerAgent(generation, host, pid, returns_s, bool(ended))
             for generation, host, pid, returns_s, ended in found
@@ -373,23 +362,6 @@ class Writer:
                 f"cannot write a large value to {self._files.folder}: {error.strerror or error}; {what_to_do}"
             ) from error
         return names
-
-
-def _begun(path: Path, member_id: str, name: str, *, exclusive: bool, full: bool) -> tuple[Connection, int, str]:
-    """Open the file, and begin the next generation; if the file is damaged, with what can be read of it. Return the
-    number of the generation and a message about damage, too."""
-    remark = complete_salvage(path)
-    if is_marked(path):
-        remark = salvage(path)
-    try:
-        return *_opened(path, member_id, name, exclusive=exclusive, full=full), remark
-    except Damaged as error:
-        if not is_run_database(path):
-            raise RunDatabaseError(
-                f"{path} is damaged, and does not begin like a run database of mwpy: move it away, or give another file"
-            ) from error
-    remark = salvage(path)
-    return *_opened(path, member_id, name, exclusive=exclusive, full=full), remark
 
 
 def _opened(path: Path, member_id: str, name: str, *, exclusive: bool, full: bool) -> tuple[Connection, int]:

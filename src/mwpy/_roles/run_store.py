@@ -9,9 +9,7 @@ from typing import Literal
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.former_agents import FormerAgents
 from mwpy._core.master.reuse import GENERATIONS_KEPT, Reuse
-from mwpy._database.connection import Damaged
 from mwpy._database.place import real_path
-from mwpy._database.salvage import mark_damaged
 from mwpy._database.writer import Writer
 from mwpy._roles.stored_values import StoredValues
 from mwpy._values import records
@@ -39,10 +37,10 @@ class RunStore:
     def __init__(self, path: Path, open_writer: Callable[[Callable[[str], None]], Writer]) -> None:
         self._on_failure: Callable[[str], None] | None = None
         self._reason = ""
-        self._open_writer = open_writer
         self.path = path
         """The file."""
-        self._open()
+        self.writer = open_writer(self._fail)
+        self.values = StoredValues(self.path, self.writer.frames)
 
     @classmethod
     def open(cls, options: Options, path: str, name: str) -> RunStore:
@@ -62,31 +60,17 @@ class RunStore:
 
         return cls(real_path(path).absolute(), open_writer)
 
-    def _open(self) -> None:
-        self.writer = self._open_writer(self._fail)
-        self.values = StoredValues(self.path, self.writer.frames)
-
     @property
     def is_restart(self) -> bool:
         """Whether the file has former generations."""
         return self.writer.generation > 1
 
     def read_into(self, core: MasterCore, options: Options) -> None:
-        """Let a core use the results that are there. If the file is found damaged, save first what can be read of it.
+        """Let a core use the results that are there.
 
         Raises:
-            RunDatabaseError: the file cannot be used.
+            RunDatabaseError: the file is damaged.
         """
-        try:
-            self._read_into(core, options)
-        except Damaged:  # a file with a mark is saved when it is opened again
-            mark_damaged(self.path)
-            self.writer.close()
-            self._reason = ""
-            self._open()
-            self._read_into(core, options)
-
-    def _read_into(self, core: MasterCore, options: Options) -> None:
         read, rerun = self.values.read, options.rerun == "failed"
         core.reuse = reuse = Reuse(core.state, read, changes, captured_changes, rerun, options.reuse_changed_code)
         reuse.names = self.writer.generations()
@@ -94,8 +78,6 @@ class RunStore:
             reuse.apply(entry)
         reuse.begin()
         reuse.awaited.former = FormerAgents(self.writer.agents(GENERATIONS_KEPT))
-        if self.writer.remark:
-            core.state.notice(self.writer.remark)
         if lost := [*dict.fromkeys(self.writer.lost)]:
             core.state.notice(LOST.format(parts=first_of(lost, len(lost))))
         if reuse.answered:
