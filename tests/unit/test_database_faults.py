@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import shutil
 import sqlite3
@@ -21,12 +20,11 @@ from tests.stored import NOON, Failures, algorithm, opened, received, submitted,
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings
-from mwpy._database import owner, place, value_files
+from mwpy._database import opening, place, value_files
 from mwpy._database import writer as writing
-from mwpy._database.owner import Owner
+from mwpy._database.opening import lock
 from mwpy._database.value_files import LARGE_BYTES
 from mwpy._roles.run_store import RunStore
-from mwpy._system import clock
 from mwpy._system.locks import LocksUnsupported
 from mwpy._values import records
 from mwpy._values.earlier import KEY_BYTES, EarlierAnswers, EarlierTasks
@@ -346,77 +344,53 @@ def test_a_large_value_without_room_stops_the_writer(small_disk: Path) -> None:
         assert run.summary()["tasks"]["not ended"] == 1
 
 
-# The owner
+# The lock
 
 
-def owned_by(path: Path, **who: object) -> Path:
-    """Write the file of an owner."""
-    file = path.with_name(f".{path.name}.owner")
-    file.write_text(json.dumps(who))
-    return file
-
-
-def test_on_a_network_file_system_a_living_owner_on_another_host_is_seen(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the change of its file counts. Its clock may be wrong, and the locks may not be seen here."""
-    file = owned_by(path, host="elsewhere", pid=1, started=1, boot="b", beats=7)
-
-    def sleep(_: float) -> None:
-        file.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": 1, "boot": "b", "beats": 8}))
-
-    monkeypatch.setattr(clock, "sleep", sleep)
-    with pytest.raises(RunDatabaseError, match="used by another master: process 1 on elsewhere"):
-        Owner(path, shared=True)
-
-
-def test_the_lock_of_a_dead_owner_on_another_host_is_taken_over(path: Path) -> None:
-    owned_by(path, host="elsewhere", pid=1, started=1, boot="b", beats=7)
-    mine = Owner(path, shared=True, watch_s=0.05)
-    mine.release()
-    assert not path.with_name(".run.db.owner").exists()
-
-
-def test_an_owner_on_the_same_host_is_alive_if_its_process_is(path: Path) -> None:
-    me = owner.process_identity(os.getpid())
-    owned_by(path, host=os.uname().nodename, **me, beats=7)
-    with pytest.raises(RunDatabaseError, match=f"used by another master: process {os.getpid()}"):
-        Owner(path, shared=True)
-    for other in ({"started": 1}, {"boot": "another"}, {"pid": 1 << 30}):
-        owned_by(path, host=os.uname().nodename, **{**me, **other}, beats=7)
-        Owner(path, shared=True).release()
-
-
-def test_an_owner_that_was_replaced_stops(path: Path) -> None:
-    mine = Owner(path, shared=True)
-    mine.beat()
-    owned_by(path, host="elsewhere", pid=1, started=1, boot="b", beats=1)
-    with pytest.raises(RunDatabaseError, match="another master has taken over"):
-        mine.beat()
-    mine.release()
-    assert path.with_name(".run.db.owner").exists()
+def test_a_second_master_is_refused_with_the_process_and_the_host_of_the_first(path: Path) -> None:
+    """A lock file without a text names nobody."""
+    code = "import sys; from tests.stored import *; opened(Path(sys.argv[1]))"
+    with closing(opened(path)):
+        run = [sys.executable, "-c", code, str(path)]
+        first = subprocess.run(run, check=False, capture_output=True, text=True).stderr
+        os.truncate(path.with_name(".run.db.lock"), 0)
+        second = subprocess.run(run, check=False, capture_output=True, text=True).stderr
+    assert f"used by another master: process {os.getpid()} on {os.uname().nodename}, which runs since " in first
+    assert "used by another master: an unknown process. Wait for its end" in second
 
 
 def test_a_lock_whose_file_cannot_be_removed_is_released(path: Path) -> None:
     """The file system may have failed. The owner says nothing, because its database says it."""
-    mine, lock = Owner(path, shared=False), path.with_name(".run.db.lock")
-    lock.unlink()
-    lock.mkdir()
+    mine, file = lock(path), path.with_name(".run.db.lock")
+    file.unlink()
+    file.mkdir()
     mine.release()
-    lock.rmdir()
-    Owner(path, shared=False).release()
+    file.rmdir()
+    lock(path).release()
 
 
 def test_a_file_system_without_locks_is_refused_with_the_reason(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise LocksUnsupported(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(owner, "FileLock", refuse)
+    monkeypatch.setattr(opening, "FileLock", refuse)
     with pytest.raises(RunDatabaseError, match=r"its file system has no locks.*put it on a local disk"):
-        Owner(path, shared=True)
+        opened(path)
 
 
 # Network file systems
+
+
+def test_on_a_network_file_system_a_notice_says_that_only_the_master_has_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mwpy._database.writer.kind_of_file_system", lambda _: "nfs4")
+    store = RunStore.open(Options(run_database=str(path)), str(path), "")
+    core = MasterCore(MasterSettings("m", "g"))
+    store.read_into(core, Options(run_database=str(path)))
+    [notice] = [each for each in core.take_actions().records if isinstance(each, records.Notice)]
+    assert f"{path} is on a network file system (nfs4), so nothing else can open it until" in notice.text
+    store.close()
 
 
 def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

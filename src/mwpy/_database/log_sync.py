@@ -21,13 +21,11 @@ class LogSync:
     Args:
         log: the write-ahead log, which SQLite has made.
         on_failure: called once, with the error, if the disk refuses.
-        also: called once a second.
     """
 
-    def __init__(self, log: Path, on_failure: Callable[[Exception], None], also: Callable[[], None]) -> None:
+    def __init__(self, log: Path, on_failure: Callable[[Exception], None]) -> None:
         self._fd = os.open(log, os.O_RDONLY)
         self._on_failure = on_failure
-        self._also = also
         self._changed = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mwpy-sync", daemon=True)
@@ -57,6 +55,5 @@ class LogSync:
                 if self._changed:
                     self._changed = False
                     os.fdatasync(self._fd)
-                self._also()
         except Exception as error:
             self._on_failure(error)

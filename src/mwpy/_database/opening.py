@@ -1,4 +1,8 @@
-"""Opens run databases for writing and for reading. A file that is damaged, or of another program, is refused."""
+"""Opens run databases for writing and for reading. A file that is damaged, or of another program, is refused.
+
+One master at a time writes a run database. The operating system locks the file .FILE.lock for it, and releases the lock
+when the master ends, in whatever way. Between hosts this needs a file system whose server knows the locks.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,47 @@ from pathlib import Path
 
 from mwpy._database.connection import Connection, connected
 from mwpy._database.schema import APPLICATION_ID, UPGRADES
+from mwpy._system import clock
+from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
 from mwpy._values.errors import RunDatabaseError
 
-__all__ = ["open_for_reading", "open_for_writing"]
+__all__ = ["lock", "open_for_reading", "open_for_writing"]
 
 CHECKPOINT_PAGES = 4096
 """When the write-ahead log has this many pages (16 MiB), they are copied into the file."""
 
 LOG_BYTES = 64 << 20
 """The largest write-ahead log that is left after a copy. It is larger while something reads for a long time."""
+
+
+def lock(path: Path) -> FileLock:
+    """Get the right to write a run database.
+
+    Raises:
+        RunDatabaseError: another master has it, or the file system has no locks.
+    """
+    try:
+        return FileLock(path.with_name(f".{path.name}.lock"), clock.date(clock.wall()))
+    except LockHeld as error:
+        if error.is_here:
+            raise RunDatabaseError(
+                f"the run database {path} is used by another master of this process: close that one first "
+                f"(mw.close()), or give another file. A notebook may have it in a variable, in _ or in Out"
+            ) from None
+        raise RunDatabaseError(
+            f"the run database {path} is used by another master: {str(error) or 'an unknown process'}. Wait for its "
+            f"end, or give another file"
+        ) from None
+    except LocksUnsupported as error:
+        raise RunDatabaseError(
+            f"the run database {path} cannot be protected against a second master, because its file system has no "
+            f"locks ({error.strerror}): put it on a local disk, or mount the file system with locks"
+        ) from error
+    except OSError as error:
+        what_to_do = f"make its folder{' writable and free some space' if path.parent.exists() else ''}"
+        raise RunDatabaseError(
+            f"cannot open the run database {path}: {error.strerror or error}; {what_to_do}, or give another file"
+        ) from error
 
 
 def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:

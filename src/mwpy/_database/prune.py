@@ -6,8 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mwpy._database.opening import open_for_writing
-from mwpy._database.owner import Owner
+from mwpy._database.opening import lock, open_for_writing
 from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.value_files import ValueFiles
 from mwpy._values.errors import RunDatabaseError
@@ -37,11 +36,11 @@ def prune(path: Path) -> Pruned:
     if not path.exists():
         raise RunDatabaseError(f"there is no run database {path}: give the file that a master has written")
     shared = is_network(kind_of_file_system(path.parent))
-    owner = Owner(path, shared=shared)
+    held = lock(path)
     try:
         return _prune(path, shared=shared)
     finally:
-        owner.release()
+        held.release()
 
 
 def _prune(path: Path, *, shared: bool) -> Pruned:

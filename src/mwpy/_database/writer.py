@@ -40,15 +40,14 @@ from mwpy._database.connection import Connection
 from mwpy._database.earlier import read_earlier, read_frames
 from mwpy._database.insertion import insert, insert_groups
 from mwpy._database.log_sync import LogSync
-from mwpy._database.opening import open_for_reading, open_for_writing
-from mwpy._database.owner import Owner
+from mwpy._database.opening import lock, open_for_reading, open_for_writing
 from mwpy._database.packing import Damaged
 from mwpy._database.place import is_network, kind_of_file_system, real_path
-from mwpy._database.presence import Presence
 from mwpy._database.rows import Rows
 from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._database.value_files import LARGE_BYTES, ValueDamaged, ValueFiles, sync_folder
 from mwpy._system import clock
+from mwpy._system.locks import FileLock
 from mwpy._values import records
 from mwpy._values.earlier import Earlier, FormerAgent
 from mwpy._values.errors import MwpyError, RunDatabaseError
@@ -85,6 +84,7 @@ class Writer:
 
     Attributes:
         generation: the number of this life of the master: 1 in a new file.
+        network: the kind of network file system on which the file is; empty if it is on a disk of this machine.
         lost: the rows, and the files of large values, that `earlier` has found to be missing or damaged.
     """
 
@@ -92,11 +92,13 @@ class Writer:
         self,
         connection: Connection,
         reading: Connection,
-        owner: Owner,
+        lock: FileLock,
         generation: int,
         on_failure: Callable[[str], None],
+        network: str,
     ) -> None:
         self.generation = generation
+        self.network = network
         self.lost: list[str] = []
         self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
         """Called in the writer's thread with the row of results that an agent has brought from a former generation,
@@ -105,7 +107,7 @@ class Writer:
         """Called once a second while `write` waits for the disk."""
         self._began: float | None = None
         """When the present commit began; None between two commits."""
-        self._connection, self._reading, self._owner = connection, reading, owner
+        self._connection, self._reading, self._lock = connection, reading, lock
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
         self._rows = Rows(RowNumbers(generation, _last_seq(connection)))
@@ -122,8 +124,7 @@ class Writer:
         self._hurry = threading.Event()
         """Set when the next commit must not wait for more records."""
         self._failed = False
-        self._presence = Presence(connection.path)
-        self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail, self._look)
+        self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail)
         self._thread = threading.Thread(target=self._run, name="mwpy-database", daemon=True)
 
     @classmethod
@@ -161,16 +162,17 @@ class Writer:
     ) -> Writer:
         """Like `open`, but without threads: the caller calls `commit` and at the end `release`."""
         path = real_path(path)
-        shared = is_network(kind_of_file_system(path.parent))
-        owner = Owner(path, shared=shared)
+        kind = kind_of_file_system(path.parent)
+        shared = is_network(kind)
+        held = lock(path)
         try:
             connection, generation = _opened(path, member_id, name, exclusive=shared, full=sync == "full")
             sync_folder(path.parent.absolute())
             reading = connection if shared else open_for_reading(path)
         except BaseException:
-            owner.release()
+            held.release()
             raise
-        return cls(connection, reading, owner, generation, on_failure)
+        return cls(connection, reading, held, generation, on_failure, kind if shared else "")
 
     # ---- for the threads of the master ---------------------------------------------------------------------
 
@@ -240,15 +242,6 @@ class Writer:
         began = self._began
         return 0.0 if began is None else clock.monotonic() - began
 
-    def missing(self) -> Path | None:
-        """A file that was deleted, renamed or replaced although it is in use; None if there is none. Any thread may
-        ask."""
-        return self._presence.missing
-
-    def _look(self) -> None:
-        self._owner.beat()
-        self._presence.look()
-
     def close(self) -> None:
         """Write what was given, and let another master open the file."""
         self._queue.put(None)
@@ -274,7 +267,7 @@ class Writer:
             self._reading.close()
             self._connection.close()
         finally:
-            self._owner.release()
+            self._lock.release()
 
     # ---- the writer's thread -------------------------------------------------------------------------------
 

@@ -25,6 +25,11 @@ LOST = (
     "again"
 )
 
+ALONE = (
+    "the run database {path} is on a network file system ({kind}), so nothing else can open it until this master ends. "
+    "On a local disk, mwpy runs and sqlite3 can read it meanwhile"
+)
+
 
 class RunStore:
     """What `MasterIo` writes to.
@@ -78,6 +83,8 @@ class RunStore:
             reuse.apply(entry)
         reuse.begin()
         reuse.awaited.former = FormerAgents(self.writer.agents(GENERATIONS_KEPT))
+        if self.writer.network:
+            core.state.notice(ALONE.format(path=self.path, kind=self.writer.network))
         if lost := [*dict.fromkeys(self.writer.lost)]:
             core.state.notice(LOST.format(parts=first_of(lost, len(lost))))
         if reuse.answered:
@@ -117,10 +124,6 @@ class RunStore:
     def delay_s(self) -> float:
         """For how many seconds the disk has not answered; see `Writer.delay_s`."""
         return self.writer.delay_s()
-
-    def missing(self) -> Path | None:
-        """A file that is in use and was deleted, renamed or replaced; see `Writer.missing`."""
-        return self.writer.missing()
 
     def watch(self, on_wait: Callable[[], object]) -> None:
         """Call a function once a second while `write` waits for the disk."""

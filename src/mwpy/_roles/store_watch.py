@@ -1,22 +1,16 @@
-"""Says when the disk of the run database does not answer, or when the file is not where it was.
+"""Says when the disk of the run database does not answer.
 
 A network file system may be away, or a disk may be overloaded or frozen. A write to it then neither ends nor fails, and
 nothing can end it. No result reaches the master algorithm meanwhile, so the user must learn why.
-
-A file that was deleted or renamed can be written all the same, and the user must learn that a restart will not find it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from mwpy._roles.edges import RecordStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["StoreWatch"]
 
@@ -41,21 +35,9 @@ class StoreWatch(Struct, eq=False):
     _store: RecordStore
     _notice: Callable[[str], None]
     _due_s: float = LONG_S
-    _missing: Path | None = None
-    """The file of which was said last that it is not there."""
 
     def look(self) -> bool:
-        """Say that the file is not where it was, or that the disk does not answer, if this is due. Return whether
-        results wait for the disk."""
-        missing = self._store.missing()
-        if missing is not None and self._missing is None:
-            self._notice(
-                f"{missing} was deleted, renamed or replaced while the master uses it. The master goes on, but a "
-                f"restart with the run database {self._store.path} does not find its results. If the file was renamed, "
-                f"or its folder, start again with the new name of the run database. If it was deleted, the results "
-                f"in it are lost when the master ends"
-            )
-        self._missing = missing
+        """Say that the disk does not answer, if this is due. Return whether results wait for the disk."""
         delay_s = self._store.delay_s()
         if delay_s < LONG_S:
             self._due_s = LONG_S

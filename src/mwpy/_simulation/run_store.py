@@ -93,10 +93,6 @@ class SimulatedRunStore:
         """For how many seconds the present commit has been going on."""
         return self._world.now - self._began if self._written else 0.0
 
-    def missing(self) -> Path | None:
-        """Nobody deletes a file."""
-        return None
-
     def watch(self, on_wait: Callable[[], object]) -> None:
         """Do nothing: `write` never waits."""
 
