@@ -60,7 +60,6 @@ OWNERS = {
     "classad2": "_batch._htcondor_calls",
     "packaging": "cli.pack",
     "pandas": "_roles.frames",
-    "pyarrow": "_database.export",
     "pex": "cli.pack",
     "tqdm": "_roles.meter",
 }

@@ -8,11 +8,12 @@ for people: it reads the file, also while the master runs. The file has views fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, Self, get_args
 
-from mwpy._database.export import FORMATS, export
 from mwpy._database.opening import open_for_reading
 from mwpy._database.prune import Pruned, prune
 from mwpy._database.summary import summarize
@@ -20,7 +21,7 @@ from mwpy._values.errors import UsageError
 
 __all__ = ["Pruned", "RunDatabase"]
 
-Format = Literal["csv", "jsonl", "parquet"]
+Format = Literal["csv", "jsonl"]
 
 
 class RunDatabase:
@@ -113,20 +114,24 @@ class RunDatabase:
         """Write the tasks for another program, in the columns of `tasks`.
 
         Args:
-            file: the path, or an open text file. Parquet needs a path.
-            kind: CSV with a line of names, one JSON object a line, or Parquet, which needs pyarrow.
+            file: the path, or an open text file.
+            kind: CSV with a line of names, or one JSON object a line.
             generation: which life of the master; None for the last one.
 
         Raises:
-            UsageError: the format is unknown, or pyarrow is missing.
+            UsageError: the format is unknown.
 
         Examples:
-            >>> run.export("tasks.parquet", "parquet")     # doctest: +SKIP
+            >>> run.export("tasks.csv")     # doctest: +SKIP
         """
-        if kind not in FORMATS:
-            raise UsageError(f"unknown format {kind!r}: give {', '.join(FORMATS)}")
+        if kind not in get_args(Format):
+            raise UsageError(f"unknown format {kind!r}: give {', '.join(get_args(Format))}")
         names, rows = self._selected("tasks", generation, None)
-        export(names, rows, kind, Path(file) if isinstance(file, str) else file)
+        if isinstance(file, str | Path):
+            with Path(file).open("w", encoding="utf-8", newline="") as opened:
+                _export(names, rows, kind, opened)
+        else:
+            _export(names, rows, kind, file)
 
     @staticmethod
     def prune(path: str | Path) -> Pruned:
@@ -175,3 +180,12 @@ class RunDatabase:
             condition, parameters = f"{condition} AND state = ?", [generation, state]
         query = f"SELECT * FROM {view} WHERE {condition} ORDER BY task"
         return names, self._connection.each_row(query, parameters)
+
+
+def _export(names: Sequence[str], rows: Iterable[tuple[Any, ...]], kind: Format, file: IO[str]) -> None:
+    if kind == "csv":
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows(rows)
+    else:
+        file.writelines(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)

@@ -71,10 +71,8 @@ def make_parser() -> Parser:
     parser.add_argument("path", type=Path, metavar="RUN_DATABASE", help="the file of --mw-run-database")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--json", action="store_true", help="print the summary as one JSON object, for scripts")
-    formats = "write the tasks of the last life of the master, one row each; parquet needs pyarrow"
-    what.add_argument(
-        "--export", choices=["csv", "jsonl", "parquet"], metavar="FORMAT", help=f"csv, jsonl or parquet: {formats}"
-    )
+    formats = "csv or jsonl: write the tasks of the last life of the master, one row each"
+    what.add_argument("--export", choices=["csv", "jsonl"], metavar="FORMAT", help=formats)
     prune = "remove what no restart needs: old attempts, and results that the last complete run did not use"
     what.add_argument("--prune", action="store_true", help=prune)
     parser.add_argument("--output", type=Path, metavar="FILE", help="with --export: write this file; default: print")
