@@ -9,26 +9,20 @@ import pytest
 from tests.master_state import Books
 from tests.spans import MAX, MIN, span
 
-from mwpy._core.master.attendance import Attendance, Present
 from mwpy._core.master.totals import Totals
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.summary import summary_of
 from mwpy._values.causes import Cause
 
 
-class _Attendance(Attendance):
-    def until(self, now: float) -> dict[str, Present]:
-        return {"node1": Present(2, 10.0), "node2": Present(1, 0.0)}
-
-
 @pytest.fixture
 def io() -> MasterIo:
     books = Books()
     core = SimpleNamespace(state=books.state, totals=Totals(books.state))
-    return cast("MasterIo", SimpleNamespace(core=core, attendance=_Attendance()))
+    return cast("MasterIo", SimpleNamespace(core=core))
 
 
-def test_a_summary_shows_tasks_failures_losses_and_how_long_slaves_waited(io: MasterIo) -> None:
+def test_a_summary_shows_tasks_failures_and_losses(io: MasterIo) -> None:
     io.core.totals.finished(span(1, MAX, 5), "node1", 6.5, 3.0, 3, ["KeyError", "ValueError", "ValueError"])
     io.core.totals.lost(span(9, MIN), "node1", Cause.CRASH, 1, 1.0)
     io.core.state.jar.failed, io.core.state.jar.cancelled = 4, 2
@@ -42,17 +36,11 @@ def test_a_summary_shows_tasks_failures_losses_and_how_long_slaves_waited(io: Ma
         "lost attempts of min on node1: 1 crash",
         "1 task without a result, because they are unrunnable or could not be sent",
         "2 tasks cancelled",
-        "host slaves working s waiting s working",
-        "node1 2 7.5 2.5 75 %",
-        "node2 1 0.0 0.0 -",
     ]
 
 
-def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(
-    io: MasterIo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(io: MasterIo) -> None:
     """Their failures are no tasks without a result. Nothing else may have been done."""
-    monkeypatch.setattr(_Attendance, "until", lambda self, now: {})
     jar = io.core.state.jar
     jar.reused.count = 3
     assert summary_of(io).splitlines()[2:] == ["3 tasks answered from the run database"]
@@ -63,6 +51,5 @@ def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(
     ]
 
 
-def test_a_summary_of_nothing_says_so(io: MasterIo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Attendance, "until", lambda self, now: {})
+def test_a_summary_of_nothing_says_so(io: MasterIo) -> None:
     assert summary_of(io) == "mwpy: summary: no task has ended"

@@ -20,7 +20,6 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from mwpy._core.master.attendance import Attendance
 from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ReleaseResults, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Returned, Send, Stranger, TurnedAway, Vanished
@@ -120,7 +119,6 @@ class MasterIo:
         """How many slaves are started on this machine."""
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
-        self.attendance = Attendance()
         self.progress = OpenProgress()
         self.maps: WeakSet[MapTasks] = WeakSet()
         """The maps, also those of executors. `open_maps` has those that are not closed."""
@@ -315,7 +313,6 @@ class MasterIo:
         for send in sends:
             self._sessions.send(send.peer, send.message, send.frames)
         actions.sends = []  # a busy algorithm gets the actions later, and they would keep the frames in memory
-        self.attendance.note(actions.records, self._clock.monotonic())  # later, because the slaves wait for the tasks
         for peer in actions.forget:
             self._sessions.forget(peer)
         for peer in actions.disconnect:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from mwpy._core.master.attendance import Present
 from mwpy._roles.master_io import MasterIo
-from mwpy._system import clock
 from mwpy._values import records
 from mwpy._values.phrases import amount, counted
 
@@ -40,7 +38,7 @@ def summary_of(io: MasterIo) -> str:
         lines.append(f"{counted(ill, 'task')} without a result, because they are unrunnable or could not be sent")
     if state.jar.cancelled:
         lines.append(f"{counted(state.jar.cancelled, 'task')} cancelled")
-    return "\n".join([*lines, *_hosts(totals, io.attendance.until(clock.monotonic()))])
+    return "\n".join(lines)
 
 
 def table(totals: Sequence[records.Total]) -> Iterator[str]:
@@ -83,22 +81,6 @@ def _limits(totals: Sequence[records.Total]) -> Iterator[str]:
     if largest:
         mebibytes = -(-int(SPARE * largest) // (10 << 20)) * 10
         yield f"a job needs about {mebibytes} MiB of memory for each slave, and {AGENT_MIB} MiB for its agent"
-
-
-def _hosts(totals: Sequence[records.Total], present: Mapping[str, Present]) -> Iterator[str]:
-    """Yield a table of how long the slaves of each host worked, and how long they waited.
-
-    Only a part of a lost attempt is known to be work, so its whole time counts, up to the time of its slave.
-    """
-    working: defaultdict[str, float] = defaultdict(float)
-    for total in totals:
-        working[total.host] += total.seconds + total.lost_s
-    if present:
-        yield f"{'host':<45} {'slaves':>9} {'working s':>11} {'waiting s':>11} {'working':>8}"
-    for host, those in sorted(present.items()):
-        worked = min(working[host], those.seconds)
-        share = f"{100 * worked / those.seconds:.0f} %" if those.seconds else "-"
-        yield f"{host:<45} {those.slaves:>9} {worked:>11.1f} {those.seconds - worked:>11.1f} {share:>8}"
 
 
 def _numbers(counts: Mapping[str, int]) -> str:

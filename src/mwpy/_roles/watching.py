@@ -83,7 +83,7 @@ class Watching:
 
     def summary(self) -> str:
         """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their
-        failures by kind, the lost attempts by cause, and for each host how long its slaves worked and waited.
+        failures by kind, and the lost attempts by cause.
 
         `--mw-summary` writes it to standard error at the end.
 
