@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, Tell
-from mwpy._core.master.first_calls import CALLS_OUTLINED
 from mwpy._roles.access import USED_BY_A_TASK, Access
 from mwpy._roles.corrections import Corrections
 from mwpy._roles.inbox import LoopCounts
@@ -99,8 +98,6 @@ class Master(Maps):
             task_id = io.submissions.add(defined, checked, payload, buffers, tag)
             if keys:
                 keys.referable[task_id] = defined, None, payload
-                if len(defined.calls) < CALLS_OUTLINED:
-                    keys.outline(defined, [call.args])
         if io.link.asleep:
             io.link.wake()
         return task_id

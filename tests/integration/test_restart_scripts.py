@@ -6,7 +6,6 @@ Each of them is careless in one way that makes two runs differ. What the master 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections import Counter
@@ -235,29 +234,21 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "sums", "said"),
+    ("before", "after", "sums"),
     [
-        pytest.param(
-            TIMES, TIMES, (44850, 44850), r"in the file: argument 2 changed from \d+\.\d+ to \d+\.\d+\.", id="time"
-        ),
-        pytest.param(
-            OBJECTS,
-            OBJECTS.replace("3 *", "4 *"),
-            (3 * 44850, 4 * 44850),
-            r"in the file: function script\.Item\.scaled changed\.",
-            id="class",
-        ),
+        pytest.param(TIMES, TIMES, (44850, 44850), id="time"),
+        pytest.param(OBJECTS, OBJECTS.replace("3 *", "4 *"), (3 * 44850, 4 * 44850), id="class"),
     ],
 )
-def test_mwpy_says_which_argument_of_a_script_is_different(
-    stage: Stage, before: str, after: str, sums: tuple[int, int], said: str
+def test_mwpy_says_that_all_arguments_of_a_script_are_different(
+    stage: Stage, before: str, after: str, sums: tuple[int, int]
 ) -> None:
     for script, expected in zip((before, after), sums, strict=True):
         running = _start(stage, script)
         assert running.end() == 0, running.err
         assert running.out.split() == [str(expected)]
     assert "none of the first 20 tasks of simulate has an answer in the run database" in running.err
-    assert re.search(said, running.err), running.err
+    assert "300 tasks of simulate with the same code: their arguments are different. If they contain" in running.err
 
 
 CELLS = (

@@ -39,7 +39,6 @@ from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierCall,
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
@@ -249,15 +248,6 @@ def test_a_restart_learns_which_results_are_in_doubt(path: Path) -> None:
     ]
 
 
-def test_a_restart_reads_the_outlines_of_calls(path: Path) -> None:
-    outlines = [{"argument 1": "'a'"}, {"argument 1": "3"}]
-    run(path, algorithm(), records.CallsOutlined(1, outlines), submitted(1, 2))
-    writer = opened(path)
-    found = [each for each in writer.earlier() if isinstance(each, EarlierCall)]
-    writer.close()
-    assert found == [EarlierCall(1, 1, outline) for outline in outlines]
-
-
 def test_tasks_without_keys_have_none(path: Path) -> None:
     tasks = records.SubmittedTasks(TaskId(1), 1, 1, DEFAULT_POLICY, [b"\x90"], ())
     run(path, algorithm(), records.TasksSubmitted([tasks]))
@@ -443,7 +433,7 @@ def test_the_agents_of_the_last_generations_are_known(path: Path) -> None:
 
 
 FIRST_VERSION = (
-    *("DROP TABLE once", "DROP TABLE doubts", "DROP TABLE calls"),
+    *("DROP TABLE once", "DROP TABLE doubts"),
     *("ALTER TABLE agents DROP COLUMN returns_s", "ALTER TABLE results DROP COLUMN host"),
     *(f"ALTER TABLE {table} DROP COLUMN row_checksum" for table in ("algorithms", "submissions", "reused", "results")),
     "PRAGMA user_version = 1",
@@ -460,7 +450,7 @@ def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
     assert isinstance(answers, EarlierAnswers)
     assert entries(*writer.frames(answers.row))[0] == ["one", 4]
     writer.close()
-    assert asked(path, "PRAGMA user_version") == [(6,)]
+    assert asked(path, "PRAGMA user_version") == [(7,)]
     assert asked(path, "SELECT count(*) FROM once") == [(0,)]
 
 

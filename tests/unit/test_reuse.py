@@ -18,7 +18,6 @@ from mwpy._values import records
 from mwpy._values.earlier import (
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierCall,
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
@@ -431,46 +430,6 @@ def test_first_tasks_of_which_none_has_an_answer_are_reported_once() -> None:
     assert file.submit([1]) == []
     file.submit([*range(2000, 2000 + 2 * MISSES)])
     assert file.notices() == []
-
-
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    return [f"{part} became {text}" for part, text in new.items() if old.get(part) != text]
-
-
-def test_the_notice_says_in_what_the_most_similar_calls_differ() -> None:
-    """The calls of the newest generation count, with the same code."""
-    file = File()
-    file.core.reuse = Reuse(file.core.state, file._read, _changed, _captured)
-    for generation in (1, 2):
-        file.generation(generation, [*range(5)])
-        file.reuse.apply(EarlierCall(generation, 0, {"a": f"{generation}", "b": "same"}))
-        file.reuse.apply(EarlierCall(generation, 0, {"a": "other", "b": "too"}))
-        file.answer(generation, generation, [1, 2, 3, 4, 5])
-    file.reuse.begin()
-    defined = _defined()
-    defined.calls += [{"a": "new", "b": "other, too"}, {"a": "newer", "b": "same"}]
-    file.submit([*range(100, 100 + MISSES)], defined)
-    taken = file.core.take_actions().records
-    [outlined] = [record for record in taken if isinstance(record, records.CallsOutlined)]
-    assert (outlined.number, outlined.outlines) == (0, defined.calls)
-    [notice] = [record.text for record in taken if isinstance(record, records.Notice)]
-    assert "This differs between a task and the most similar one in the file: a became newer. If" in notice
-    file.submit([1], defined)
-    assert not [each for each in file.core.take_actions().records if isinstance(each, records.CallsOutlined)]
-
-
-def test_outlines_of_other_code_count_if_its_answers_do() -> None:
-    file = File()
-    file.core.reuse = Reuse(file.core.state, file._read, _changed, _captured, any_code=True)
-    file.generation(1, [7])
-    file.reuse.apply(EarlierCall(1, 0, {"a": "1"}))
-    file.answer(1, 5, [1])
-    file.reuse.begin()
-    defined = _defined(code="code 2")
-    defined.calls.append({"a": "2"})
-    file.submit([*range(100, 100 + MISSES)], defined)
-    [notice] = file.notices()
-    assert "most similar one in the file: a became 2." in notice
 
 
 def test_tasks_that_are_known_or_cannot_be_compared_are_no_misses() -> None:

@@ -30,7 +30,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
     "once": ("first", "count", "may_have_run"),
     "doubts": ("host", "first", "count"),
-    "calls": ("algorithm", "outline"),
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
     "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),

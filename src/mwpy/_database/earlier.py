@@ -17,7 +17,6 @@ from mwpy._values.earlier import (
     Earlier,
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierCall,
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
@@ -40,7 +39,7 @@ def read_earlier(
     connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[str], None]
 ) -> Iterator[Earlier]:
     """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
-    which results are in doubt, and the outlines of calls, in the order of their records.
+    and which results are in doubt, in the order of their records.
 
     Rows that fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
     file itself are compared with their checksums, so that damage is found before an answer is used: as with large
@@ -76,7 +75,6 @@ def read_earlier(
         "reused": _reused,
         "once": _sent,
         "doubts": _doubts,
-        "calls": _call,
     }
     reason = f", CASE may_have_run WHEN {USED_UP} THEN (SELECT reason FROM ends WHERE ends.seq = once.seq - 1) END"
     streams = [
@@ -100,7 +98,7 @@ def read_earlier(
     for _, entry in heapq.merge(*streams, key=_seq):
         if isinstance(entry, EarlierAlgorithm):
             known.add((entry.generation, entry.number))
-        elif isinstance(entry, EarlierTasks | EarlierCall) and (entry.generation, entry.algorithm) not in known:
+        elif isinstance(entry, EarlierTasks) and (entry.generation, entry.algorithm) not in known:
             continue  # the row of its algorithm is damaged
         yield entry
 
@@ -173,11 +171,6 @@ def _sent(row: tuple[Any, ...]) -> Earlier:
     if may_have_run == USED_UP:
         return EarlierUsedUp(generation, first, count, str(reason or ""))
     return EarlierSent(generation, first, count, bool(may_have_run))
-
-
-def _call(row: tuple[Any, ...]) -> Earlier:
-    _, generation, algorithm, outline = row
-    return EarlierCall(generation, algorithm, json.loads(outline))
 
 
 def _doubts(row: tuple[Any, ...]) -> Earlier:

@@ -16,7 +16,7 @@ WORDS_CHARACTERS = 10_000
 
 
 class MemberRows:
-    """Turns records about agents and slaves, doubts, outlines, and all others that are shown to people, into rows."""
+    """Turns records about agents and slaves, doubts, and all others that are shown to people, into rows."""
 
     def __init__(self, numbers: RowNumbers) -> None:
         self.numbers = numbers
@@ -29,7 +29,6 @@ class MemberRows:
             records.SlaveConnected: self._slave,
             records.SlaveEnded: self._slave_ended,
             records.ResultsDoubted: self._doubted,
-            records.CallsOutlined: self._outlined,
             records.Ended: self._ended,
         }
 
@@ -64,10 +63,6 @@ class MemberRows:
         last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
         what = at, record.cause.value, short(record.reason), short(record.running), words.peak_bytes, last
         batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
-
-    def _outlined(self, record: records.CallsOutlined, _: float, batch: Batch) -> None:
-        for outline in record.outlines:
-            self.numbers.add(batch, "calls", record.number, json.dumps(outline))
 
     def _doubted(self, record: records.ResultsDoubted, at: float, batch: Batch) -> None:
         """If some ids are not known any more, a row without tasks stands for all results of the host."""

@@ -35,7 +35,6 @@ TABLES_BY_SEQ = (
     "allocations",
     "once",
     "doubts",
-    "calls",
     "results",
     "failures",
     "ends",
@@ -52,7 +51,6 @@ CHECKED: dict[str, tuple[str, ...]] = {
     "reused": ("seq", "generation", "first", "count", "algorithm", "keys"),
     "once": ("seq", "generation", "first", "count", "may_have_run"),
     "doubts": ("seq", "generation", "host", "first", "count"),
-    "calls": ("seq", "generation", "algorithm", "outline"),
     "results": ("seq", "generation", "checksum", "head", "file"),
 }
 """The tables that a restart reads, and their columns that decide about a value. The column `row_checksum` is the
@@ -328,7 +326,9 @@ ALTER TABLE results ADD COLUMN host TEXT;
 
 _SIXTH = "".join(f"ALTER TABLE {table} ADD COLUMN row_checksum INTEGER;\n" for table in CHECKED)
 
+_SEVENTH = "DROP TABLE calls;\n"
+
 _FIRST = _TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)
 
-UPGRADES: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
+UPGRADES: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""

@@ -349,8 +349,6 @@ class MapRun:
         elif read.packed:
             items = [*read.items]
             defined, policy, _ = source.terms
-            if self.keys is not None and source.rows is not None:
-                self.keys.outline(defined, source.rows(items))
             # first, so that an interrupt leaves no task that is not known here
             with self.access.io.submitting:
                 portion = self._open(submissions.total + 1, items, read.packed.size)

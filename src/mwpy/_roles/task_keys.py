@@ -3,34 +3,21 @@
 They are made in the thread of the master algorithm when a task is submitted, because arguments can change afterwards.
 The key of a task with plain arguments alone follows from its encoded call, so nothing is done for it here.
 
-A task whose arguments or code cannot be compared has no key, and runs again at each start. A notice says why. The first
-calls of each algorithm get outlines, so that a later master can say in what its calls differ.
+A task whose arguments or code cannot be compared has no key, and runs again at each start. A notice says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import islice
 from typing import Any
 
 from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.first_calls import CALLS_OUTLINED
 from mwpy._roles.terms import Extras
 from mwpy._values.keys import NO_KEY, PLAIN_CALLS, combined_key, plain_keys
-from mwpy._values.record_parts import Outline
 from mwpy._values.records import AlgorithmDefined
-from mwpy._values.sameness import (
-    NotComparable,
-    call_digest,
-    call_outline,
-    code_of,
-    unknown_part,
-    value_digest,
-    value_outline,
-)
+from mwpy._values.sameness import NotComparable, call_digest, code_of, value_digest
 from mwpy._values.seeds import SEED_BYTES
 
 __all__ = ["TaskKeys", "with_code"]
@@ -89,46 +76,28 @@ class TaskKeys(Struct, eq=False):
         """
         if extras is not None and extras.key is not None:
             return self._of_user(defined, extras.key(*args, **kwargs) if callable(extras.key) else extras.key)
-        if len(defined.calls) < CALLS_OUTLINED:
-            defined.calls.append(self._outline(args, kwargs, seed))
         try:
             if extras is None and call[0] in PLAIN_CALLS:
                 return None
             digest = plain_keys([call]) if call[0] in PLAIN_CALLS else call_digest(args, kwargs, self._identity)
         except NotComparable as error:
-            self._not_compared(defined, error, partial(self._outline, args, kwargs, seed))
+            self._not_compared(defined, error)
             return NO_KEY
         return digest if seed is None else combined_key(b"seed", seed.to_bytes(SEED_BYTES, "big"), digest)
 
     def _of_user(self, defined: Defined, key: object) -> bytes:
         """Return the key of a task for which the user has given one."""
-        outline = value_outline("the key", key) if len(defined.calls) < CALLS_OUTLINED else {}
-        if outline:
-            defined.calls.append(outline)
         try:
             return combined_key(b"key", value_digest(key))
         except NotComparable as error:
-            self._not_compared(defined, error, partial(value_outline, "the key", key))
+            self._not_compared(defined, error)
             return NO_KEY
 
-    def _outline(self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> Outline:
-        outline = call_outline(args, kwargs, self._identity)
-        return outline if seed is None else {**outline, "the seed": str(seed)}
-
-    def _not_compared(self, defined: Defined, error: NotComparable, outline: Callable[[], Outline]) -> None:
-        """Tell the user which part of the arguments cannot be compared, as far as this is known."""
+    def _not_compared(self, defined: Defined, error: NotComparable) -> None:
+        """Tell the user why arguments cannot be compared."""
         if self._reasons.get(defined.number) != str(error):
             self._reasons[defined.number] = str(error)
-            self.notice(NOT_COMPARED.format(name=defined.name, reason=unknown_part(outline()) or error))
-
-    def outline(self, defined: Defined, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Outline calls with plain arguments alone, whose keys follow from the encoded calls.
-
-        Args:
-            rows: the positional arguments of each call.
-        """
-        missing = CALLS_OUTLINED - len(defined.calls)
-        defined.calls += [call_outline(row, {}) for row in islice(rows, max(0, missing))]
+            self.notice(NOT_COMPARED.format(name=defined.name, reason=error))
 
     def forget(self, numbers: Iterable[int]) -> None:
         """No later task can refer to these tasks."""

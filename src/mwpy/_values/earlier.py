@@ -19,7 +19,6 @@ __all__ = [
     "Earlier",
     "EarlierAlgorithm",
     "EarlierAnswers",
-    "EarlierCall",
     "EarlierDoubts",
     "EarlierSent",
     "EarlierTasks",
@@ -102,16 +101,6 @@ class EarlierDoubts(Struct, frozen=True):
     """How many tasks from this one on; 0 for all results that this host computed in this generation."""
 
 
-class EarlierCall(Struct, frozen=True):
-    """The outline of one of the first calls of a task algorithm."""
-
-    generation: int
-    algorithm: int
-    """The number of the algorithm in that generation."""
-    outline: dict[str, str]
-    """The parts of the arguments, each with a short text."""
-
-
 class FormerAgent(Struct, frozen=True):
     """An agent of a former generation."""
 
@@ -124,5 +113,5 @@ class FormerAgent(Struct, frozen=True):
     """Whether the master of that generation has seen its end."""
 
 
-Earlier = EarlierCall | EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierUsedUp | EarlierDoubts
+Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierUsedUp | EarlierDoubts
 """An entry of the stream."""

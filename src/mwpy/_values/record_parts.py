@@ -1,4 +1,4 @@
-"""What records consist of: how they name tasks, what was submitted, how calls look, and what a task is charged with."""
+"""What records consist of: how they name tasks, what was submitted, and what a task is charged with."""
 
 from __future__ import annotations
 
@@ -11,19 +11,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.policy import TaskPolicy
 
-__all__ = ["CallsOutlined", "Charge", "Outline", "ReusedTasks", "SubmittedTasks", "TaskRange"]
-
-
-Outline = dict[str, str]
-"""The outline of a call: the parts of its arguments, each with a short text."""
-
-
-class CallsOutlined(Struct, frozen=True, tag=True):
-    """Some of the first calls of a task algorithm, so that a later master can show in what its own calls differ."""
-
-    number: int
-    """The number of the algorithm."""
-    outlines: Sequence[Outline]
+__all__ = ["Charge", "ReusedTasks", "SubmittedTasks", "TaskRange"]
 
 
 class TaskRange(Struct, frozen=True):

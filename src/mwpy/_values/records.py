@@ -39,7 +39,7 @@ from mwpy._values.member_records import (
     SlaveStarted,
 )
 from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.record_parts import CallsOutlined, Charge, ReusedTasks, SubmittedTasks, TaskRange
+from mwpy._values.record_parts import Charge, ReusedTasks, SubmittedTasks, TaskRange
 from mwpy._values.reuse_records import ResultsHandedOver, ResultsReused, TasksAnswered, TasksAwaited, TasksForbidden
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
     "AnswersKept",
     "AttemptsEnded",
     "AttemptsStarted",
-    "CallsOutlined",
     "Charge",
     "Ended",
     "HostExcluded",
@@ -449,7 +448,6 @@ Record = (
     | SlaveEnded
     | AlgorithmRefused
     | PackagesCompared
-    | CallsOutlined
     | TasksSubmitted
     | TasksAllocated
     | AttemptsStarted

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from mwpy._values.record_parts import Outline
 from mwpy._values.records import AlgorithmDefined, AlgorithmsForgotten
 from mwpy._values.shares import SharedObject
 
@@ -56,8 +55,6 @@ class Defined:
         """How many of its tasks have returned a value."""
         self.succeeded_s = 0.0
         """How long these tasks ran, together."""
-        self.calls: list[Outline] = []
-        """With a run database: the outlines of its first calls. The thread of the master algorithm adds them."""
 
     def succeed(self, count: int, seconds: float) -> None:
         """Tasks of it have returned values. Together they ran for `seconds`."""

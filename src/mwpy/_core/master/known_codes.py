@@ -21,10 +21,10 @@ from mwpy._core.master.state import MasterState
 from mwpy._values.earlier import EarlierAlgorithm
 from mwpy._values.records import AlgorithmDefined
 
-__all__ = ["Compare", "KnownCode", "KnownCodes", "shown_changes"]
+__all__ = ["Compare", "KnownCode", "KnownCodes"]
 
 CHANGES_SHOWN = 5
-"""A notice says at most this many changes of the code, or of the arguments."""
+"""A notice says at most this many changes of the code."""
 
 CODE_CHANGED = (
     "{name} has answers in the run database from other code: {changes}. They are not used, so its tasks run again. "
@@ -131,7 +131,7 @@ class KnownCodes(Struct, eq=False):
             return exact
         if not self.any_code:
             if exact is None:
-                changes = shown_changes(self.changes(others[-1].parts, record.parts)) or "it is unknown what changed"
+                changes = _shown(self.changes(others[-1].parts, record.parts)) or "it is unknown what changed"
                 self.state.notice(CODE_CHANGED.format(name=name, changes=changes), key=f"code {name} {code}")
             return exact
         other = self._only(others, record.parts)
@@ -156,11 +156,11 @@ class KnownCodes(Struct, eq=False):
 
     def _refuse(self, name: str, captured: Sequence[Sequence[str]]) -> None:
         """Say why answers of other code do not count."""
-        reason = OTHER_VALUES.format(changes=shown_changes(captured[-1])) if all(captured) else SEVERAL_CODES
+        reason = OTHER_VALUES.format(changes=_shown(captured[-1])) if all(captured) else SEVERAL_CODES
         self.state.notice(NOT_USED.format(name=name, reason=reason), key=f"code {name}")
 
 
-def shown_changes(found: Sequence[str]) -> str:
+def _shown(found: Sequence[str]) -> str:
     """Return the first changes in one text; empty if there are none."""
     more = [f"and {len(found) - CHANGES_SHOWN} more"] if len(found) > CHANGES_SHOWN else []
     return "; ".join([*found[:CHANGES_SHOWN], *more])

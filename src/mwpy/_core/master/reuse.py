@@ -29,10 +29,9 @@ from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.awaited import Awaited, is_holdable
-from mwpy._core.master.first_calls import FirstCalls
 from mwpy._core.master.former import FormerGeneration
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.known_codes import Compare, KnownCode, KnownCodes, shown_changes
+from mwpy._core.master.known_codes import Compare, KnownCode, KnownCodes
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
@@ -41,7 +40,6 @@ from mwpy._values.earlier import (
     Earlier,
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierCall,
     EarlierDoubts,
     EarlierSent,
     EarlierTasks,
@@ -69,7 +67,7 @@ within seconds."""
 
 MISSED = (
     "none of the first {misses} tasks of {name} has an answer in the run database, although it has answers of {count} "
-    "tasks of {name} with the same code: their arguments are different{changes}. If they contain what changes at each "
+    "tasks of {name} with the same code: their arguments are different. If they contain what changes at each "
     "start, such as a time, a temporary path or a random number, give the tasks a key (key=)"
 )
 
@@ -198,7 +196,6 @@ class Reuse:
         """The numbers of the former generations, by their names."""
         self._hand_back = HandBack(state)
         self.awaited = Awaited(state, FORBIDDEN, rerun_failed)
-        self._calls = FirstCalls(state, changes)
         self._generation = 0
         """The generation that is read, or this one."""
         self._codes = KnownCodes(state, changes, captured, any_code)
@@ -227,9 +224,6 @@ class Reuse:
         match entry:
             case EarlierAlgorithm():
                 self._former[entry.generation].define(entry)
-            case EarlierCall():
-                made = self._former[entry.generation].algorithm(entry.algorithm)
-                self._calls.add(entry.generation, made.name, made.code, entry.outline)
             case EarlierTasks():
                 self._waiting.append(entry)
             case EarlierSent():
@@ -345,7 +339,6 @@ class Reuse:
         for span in spans:
             if span.algorithm.number not in self._chosen:
                 self._chosen[span.algorithm.number] = self._codes.choose(span.algorithm.record)
-            self._calls.record(span.algorithm)
             known = self._chosen[span.algorithm.number]
             if known is None or not span.keys:
                 others.append(span)
@@ -416,11 +409,8 @@ class Reuse:
         """No former generation submitted a task. Tasks that cannot be compared say nothing about the arguments."""
         known.misses += key != NO_KEY
         if known.misses == MISSES and key != NO_KEY and known.answering.answered:
-            name, known = defined.name, known.answering
-            found = shown_changes(self._calls.differences(name, known.code, defined))
-            changes = f". This differs between a task and the most similar one in the file: {found}" if found else ""
-            text = MISSED.format(misses=MISSES, name=name, count=f"{known.answered:,}", changes=changes)
-            self.state.notice(text, key=f"misses {name}")
+            text = MISSED.format(misses=MISSES, name=defined.name, count=f"{known.answering.answered:,}")
+            self.state.notice(text, key=f"misses {defined.name}")
 
     def give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
         """Make the results of tasks that all have answers. Return what the record says of them."""

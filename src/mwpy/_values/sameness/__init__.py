@@ -7,7 +7,7 @@ objects are shared.
 - `structure.py` walks over values, `plain.py` and `kinds.py` know special ones. `--mw-verify` compares results with it.
 - `normal.py` and `sources.py` know source, `names.py` what names code uses, `homes.py` where modules come from.
 - `code.py` gathers what a function reaches, `graph.py` makes a digest of it, `changes.py` says what changed.
-- `calls.py` has the digests of arguments, and `outline.py` the texts that show in what two calls differ.
+- `calls.py` has the digests of arguments.
 """
 
 from mwpy._values.sameness.calls import (
@@ -16,17 +16,13 @@ from mwpy._values.sameness.calls import (
 )
 from mwpy._values.sameness.changes import captured_changes, changes
 from mwpy._values.sameness.code import Code, NotComparable, code_of
-from mwpy._values.sameness.outline import call_outline, unknown_part, value_outline
 
 __all__ = [
     "Code",
     "NotComparable",
     "call_digest",
-    "call_outline",
     "captured_changes",
     "changes",
     "code_of",
-    "unknown_part",
     "value_digest",
-    "value_outline",
 ]

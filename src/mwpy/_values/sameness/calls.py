@@ -22,7 +22,7 @@ from mwpy._values.sameness.structure import NoStructure, digest_of, full_name, r
 from mwpy._values.sameness.things import library_name, module_of
 from mwpy._values.shares import Shared
 
-__all__ = ["Resolve", "argument_digest", "call_digest", "value_digest"]
+__all__ = ["Resolve", "call_digest", "value_digest"]
 
 LIBRARY_KEPT = 10_000
 """How many functions and classes of libraries have their digests kept."""
@@ -50,8 +50,8 @@ def call_digest(args: Sequence[Any], kwargs: dict[str, Any], resolve: Resolve | 
             return short_digest(encode(without_nan(args)) if may_have_nan(entry) else entry)
         except NOT_ENCODABLE:
             pass
-    digests = [argument_digest(each, resolve) for each in args]
-    digests.append(argument_digest(kwargs, resolve))
+    digests = [_argument_digest(each, resolve) for each in args]
+    digests.append(_argument_digest(kwargs, resolve))
     return hash_of(b"call", b"".join(digests))
 
 
@@ -61,10 +61,10 @@ def value_digest(value: object) -> bytes:
     Raises:
         NotComparable: as `call_digest`.
     """
-    return hash_of(b"key", argument_digest(value, None))
+    return hash_of(b"key", _argument_digest(value, None))
 
 
-def argument_digest(value: object, resolve: Resolve | None) -> bytes:
+def _argument_digest(value: object, resolve: Resolve | None) -> bytes:
     """Return the digest of one argument.
 
     Raises:
