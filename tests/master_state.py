@@ -9,15 +9,11 @@ from tests.spans import MAX, MIN, span
 
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.definitions import Definitions
-from mwpy._core.master.doubts import Doubts
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterSettings, MasterState
-from mwpy._core.master.totals import Totals
-from mwpy._core.master.verification import Verification
 from mwpy._values import records
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
@@ -88,13 +84,6 @@ class Books:
 
     def _admission(self) -> Admission:
         return Admission(self.state, SlaveKinds(self.state, HandBack(self.state)))
-
-    def verification(self) -> Verification:
-        """The part of a core that compares results of several hosts."""
-        kept = KeptAnswers(
-            self.state, SlaveKinds(self.state, HandBack(self.state)), Totals(self.state), Doubts(self.state)
-        )
-        return Verification(self.state, self.hosts(), kept)
 
     def taken(self) -> list[records.Record]:
         """Return the records since the last call."""

@@ -12,7 +12,6 @@ from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, Tell
 from mwpy._roles.access import USED_BY_A_TASK, Access
-from mwpy._roles.corrections import Corrections
 from mwpy._roles.inbox import LoopCounts
 from mwpy._roles.map_run import algorithm_of_call
 from mwpy._roles.maps import Maps
@@ -60,7 +59,6 @@ class Master(Maps):
         self._keys = parts.keys
         self._seeds = Seeds()
         self._targets = TargetNumbers()
-        self._corrections = Corrections(access, parts.inbox)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(USED_BY_A_TASK)
@@ -248,32 +246,6 @@ class Master(Maps):
             fetched += [task.result() for task in inbox.fetch(inbox.unrunnable)]
         self._fetched(fetched)
         return fetched
-
-    def corrections(self, timeout: float | None = None) -> list[Result[Any]]:
-        """Compute results again that you already have and that are in doubt, and return these second results.
-
-        With `--mw-verify`, a host can turn out to compute wrongly after you have got results that only this host
-        computed, here or in a map. This call computes them on other hosts, and waits for that. Without it, nothing is
-        computed twice for this reason. It returns at once if no result is in doubt.
-
-        Args:
-            timeout: how long to wait at most, in seconds; None for as long as it takes. The next call returns the rest.
-
-        Returns:
-            The second results, each once, with the `task_id` and the `tag` of the first one; the tag of an item of a
-            map is this item. A task that could not be computed again is a failed result. The audit file and a notice
-            name the results in doubt for which there is none.
-
-        Raises:
-            TooManyFailures: `max_failures` stops the whole computation.
-            UsageError: the timeout is not a number.
-
-        Examples:
-            >>> values = {result.tag: result.value for result in mw.map_results(square, range(1000))}  # doctest: +SKIP
-            >>> for result in mw.corrections():                # doctest: +SKIP
-            ...     values[result.tag] = result.value
-        """
-        return self._corrections.fetch(timeout)
 
     def unrunnable_tasks(self) -> list[UnrunnableTask]:
         """Return all unrunnable tasks that `results` did not return; each is returned once.

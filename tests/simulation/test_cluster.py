@@ -25,9 +25,7 @@ from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.wear import Wear
 from mwpy._core.master import hosts, long_tasks, stragglers
 from mwpy._core.master.admission import Admission
-from mwpy._core.master.commands import CorrectResults
 from mwpy._core.master.core import Actions, MasterCore
-from mwpy._core.master.corrections import Corrections
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
@@ -35,11 +33,9 @@ from mwpy._core.master.reports import Reports
 from mwpy._core.master.results import Results
 from mwpy._core.master.spans import Span
 from mwpy._core.master.stragglers import Stragglers
-from mwpy._core.master.verification import Verification
 from mwpy._roles.slave_processes import SlaveProcesses
 from mwpy._simulation import algorithm
 from mwpy._simulation.checkers import HistoryChecker
-from mwpy._simulation.machines import Limits, Pace
 from mwpy._simulation.slave_channel import SimulatedChannel
 from mwpy._simulation.slaves import SimulatedSlave
 from mwpy._values import groups, messages, records
@@ -84,7 +80,7 @@ def test_a_host_where_each_task_fails_gets_no_more_work(bad: str, few: range) ->
 def test_a_good_host_is_not_excluded(few: range) -> None:
     """Tasks kill slaves and raise exceptions, but nowhere more often than elsewhere."""
     for seed in few:
-        cluster = Cluster(seed, agents=4, tasks=200, bad="", verify=0.0, crashes=False)
+        cluster = Cluster(seed, agents=4, tasks=200, bad="", crashes=False)
         cluster.run()
         assert not cluster.checker.hosts.times
 
@@ -426,7 +422,7 @@ _select = groups.select
         (Child, "end", _pass_all, "its result is late already, and now it has a result"),
         (Child, "running", _charge_the_first, "is said to have run at a death, not"),
         (groups, "select", _move_failures, "'int' object has no attribute 'pickle'|the result of another attempt"),
-        (algorithm, "can_be_packed", lambda _, settings: not settings.verify, "ran twice despite retry=False"),
+        (algorithm, "can_be_packed", lambda _, settings: settings.task_group is None, "ran twice despite retry=False"),
     ],
     ids=[
         *("not looked for", "not looked for again", "counted twice", "too many are late", "late results count"),
@@ -536,60 +532,3 @@ def test_reports_of_live_attempts_reach_the_algorithm() -> None:
 def test_the_simulation_finds_a_report_of_an_attempt_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reports, "_counts", lambda *_: True)
     assert any("this attempt does not live" in reason for reason in map(reason_of_failure, range(40)))
-
-
-def test_no_wrong_result_is_given_out_if_each_task_is_verified_on_three_hosts() -> None:
-    """One of three hosts computes wrongly at random. Some tasks kill agents, so there are not always three hosts: only
-    results from times with three hosts count, of tasks that may run twice."""
-    outvoted = sure = 0
-    for seed in range(12):
-        cluster = Cluster(seed, tasks=150, pace=Pace(faulty_s=0.0, submit_s=3.0), bad="", verify=100.0, crashes=False)
-        cluster.checker.verify.wrong = {"host 1": 0.5}
-        for host in cluster.hosts:
-            host.able, host.limits = True, Limits()
-        cluster.run()
-        checker = cluster.checker.verify
-        assert not checker.late_wrong, f"seed {seed}: wrong results were given out: {checker.late_wrong}"
-        outvoted, sure = outvoted + checker.num_outvoted, sure + checker.num_sure
-    assert outvoted > 5
-    assert sure > 200
-
-
-@pytest.mark.long
-def test_verification_without_the_comparison_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the master believed the first answer, the checker would see it."""
-    monkeypatch.setattr(Verification, "_compare", lambda _, span, answers: answers if len(answers) > 1 else ())
-    with pytest.raises(SimulationFailure, match="is wrong, and was confirmed"):
-        _run_all(range(20), verify=100.0)
-
-
-def test_results_in_doubt_are_computed_again() -> None:
-    """One of four hosts computes wrongly, and only a part of the results is compared."""
-    assert any(map(_num_recomputed, range(20)))
-
-
-@pytest.mark.long
-def test_a_result_in_doubt_that_is_not_computed_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(corrections: Corrections, command: CorrectResults) -> None:
-        corrections.state.actions.cancelled.append((command, []))
-
-    monkeypatch.setattr(Corrections, "answer", answer)
-    with pytest.raises(SimulationFailure, match=r"are wrong, and .* could compute them again"):
-        any(map(_num_recomputed, range(20)))
-
-
-def _num_recomputed(seed: int) -> int:
-    """Simulate a cluster in which a host computes wrongly. Return how many results were computed again."""
-    cluster = Cluster(
-        seed, agents=4, tasks=120, pace=Pace(faulty_s=0.0, submit_s=3.0), bad="", verify=20.0, crashes=False
-    )
-    cluster.checker.verify.wrong = {"host 1": 1.0}
-    for host in cluster.hosts:
-        host.able, host.limits = True, Limits()
-    cluster.run()
-    return cluster.checker.verify.num_recomputed
-
-
-def _run_all(seeds: range, verify: float) -> None:
-    for seed in seeds:
-        Cluster(seed, verify=verify, crashes=False).run()

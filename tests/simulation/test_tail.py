@@ -61,7 +61,7 @@ class Watched:
 
     def __attrs_post_init__(self) -> None:
         pace = Pace(faulty_s=0.0)
-        self.cluster = Cluster(1, agents=0, tasks=0, pace=pace, bad="", verify=0.0, crashes=False)
+        self.cluster = Cluster(1, agents=0, tasks=0, pace=pace, bad="", crashes=False)
         io = self.cluster.master.io
         io.commands.clear()  # which the algorithm of the simulator has given, and which has nothing else to do
         settings = io.core.state.settings

@@ -66,30 +66,6 @@ TEXTS: list[tuple[records.Record, str]] = [
         "SLAVE-0 -> 1 result",
     ),
     (
-        records.AnswersKept(SID, "h", messages.Results(1, [1], [1], [1], [0.1], []), [b"\xdd\0\0\0\1\0"]),
-        "SLAVE-0 -> 1 result of h kept, to compare them",
-    ),
-    (
-        records.AnswersGiven(ONE, "a and b computed the same", True),
-        "GIVEN 1 kept result (task 1 (max)): a and b computed the same",
-    ),
-    (
-        records.AnswersDiffer(ONE[0], [["a", "c"], ["b"]], ["b"]),
-        "DIFFERENT results of task 1 (max): a, c / b; outvoted: b",
-    ),
-    (records.AnswersDiffer(ONE[0], [["a"], ["b"]], []), "DIFFERENT results of task 1 (max): a / b; outvoted: nobody"),
-    (records.ResultsDoubted("b", [(1, 1), (3, 2)], 0), "DOUBTED results that only b computed: tasks 1, 3-4"),
-    (
-        records.ResultsDoubted("b", [(1, 9)], 0, [(1, 1), (3, 2)], {"retry=False": 2, "must run alone": 1}),
-        "DOUBTED results that only b computed: tasks 1-9; cannot be computed again (2 retry=False, 1 must run alone): "
-        "tasks 1, 3-4",
-    ),
-    (
-        records.ResultsRecomputed([(1, 1), (3, 2)]),
-        "CORRECTED results that are in doubt: new tasks compute them again, for tasks 1, 3-4",
-    ),
-    (records.ResultsDoubted("b", [(3, 2)], 7), "DOUBTED results that only b computed: tasks 3-4 and 7 more"),
-    (
         records.ResultsReused([records.ReusedTasks(1, 2, 0, "max", b"", [5, 6], [0, 0])]),
         "REUSED 2 stored results (task 1 (max), task 2 (max))",
     ),

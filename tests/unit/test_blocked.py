@@ -343,26 +343,3 @@ def test_a_notice_says_that_the_results_take_much_memory(monkeypatch: pytest.Mon
     master.finish(1, "x" * 2000)
     master.finish(2, "y")
     assert any("mwpy.result take more than 1000 bytes" in str(each) for each in master.replay.taken)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_answer_that_is_compared_counts_when_it_is_given(fails: bool) -> None:
-    """A task that refers to a result waits until the hosts agree."""
-    master = Master(MasterSettings("m", "g", task_group=1, verify=100.0))
-    for host in ("host", "other"):
-        master.join(host)
-    master.submit("a")
-    assert arguments(master.turn()) == ["a"]
-    assert master.dependent(1) == 2
-    answer = CODEC.dumps_failure(OSError("disk full")) if fails else CODEC.dumps_digested(["one"])[0]
-
-    def receive(attempt: int) -> list[object]:
-        master.agents = attempt
-        group = messages.Results(1, [1], [1], [attempt], [0.1], [0] if fails else [])
-        return master.receive(group, groups.payload(1, [answer]))
-
-    assert receive(1) == ["a"]
-    assert receive(2) == ([] if fails else [[["one"]]])
-    assert (master.ended[2] if fails else "") == (
-        "it needs the result of task 1, but task 1 (max) failed: OSError: disk full" if fails else ""
-    )

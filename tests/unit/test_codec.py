@@ -20,7 +20,6 @@ from mwpy._roles import own_slave
 from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads, loads_call, loads_function
 from mwpy._transport.error_texts import MAX_TEXT, describe_error
 from mwpy._values import algorithm, messagepack
-from mwpy._values.digested import read_digested
 from mwpy._values.errors import ArgumentNotPicklable
 from mwpy._values.ids import Buffer
 
@@ -525,29 +524,3 @@ def test_a_function_with_a_closure_that_cannot_be_pickled_is_named() -> None:
     frame = sys._getframe()
     with pytest.raises(ArgumentNotPicklable, match="peek must travel by value"):
         CODEC.dumps_function(lambda: frame, "peek")
-
-
-class _Shy:
-    """An object whose state can be read once."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        self.asked += 1
-        if self.asked > 1:
-            raise RuntimeError
-        return _Shy, ()
-
-
-def test_a_value_with_a_digest_is_read_like_any_other() -> None:
-    """If the digest cannot be computed, the value is sent with the reason."""
-    values: list[Any] = [7, "x", [1, {2}], np.arange(100_000)]
-    for value in values:
-        entry, buffers = CODEC.dumps_digested(value)
-        assert np.array_equal(read(entry, [bytes(each) for each in buffers]), value)
-    found = messagepack.decode(CODEC.dumps_digested(_Shy())[0])
-    assert isinstance(found, messagepack.Pickled)
-    digested = read_digested(bytes(found.pickle))
-    assert digested.digest == b""
-    assert "_Shy has no structure" in digested.why_not

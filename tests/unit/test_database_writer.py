@@ -39,7 +39,6 @@ from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierDoubts,
     EarlierSent,
     EarlierTasks,
     EarlierUsedUp,
@@ -228,26 +227,6 @@ def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
     assert synced
 
 
-def test_a_restart_learns_which_results_are_in_doubt(path: Path) -> None:
-    """If the ids of some are not known any more, all results of their host are."""
-    known = records.ResultsDoubted("node1", [(1, 1), (3, 2)], 0)
-    partly = records.ResultsDoubted("node2", [(9, 1)], 7)
-    run(path, algorithm(), *slave(), submitted(1, 4), allocated(named(1, 4)), known, received({1: 1, 3: 9}), partly)
-    writer = opened(path)
-    found = [each for each in writer.earlier() if isinstance(each, EarlierDoubts)]
-    writer.close()
-    assert found == [
-        EarlierDoubts(1, "node1", 1, 1),
-        EarlierDoubts(1, "node1", 3, 2),
-        EarlierDoubts(1, "node2", 0, 0),
-    ]
-    texts = asked(path, "SELECT text FROM events WHERE kind = 'ResultsDoubted'")
-    assert texts == [
-        ("DOUBTED results that only node1 computed: tasks 1, 3-4",),
-        ("DOUBTED results that only node2 computed: tasks 9 and 7 more",),
-    ]
-
-
 def test_tasks_without_keys_have_none(path: Path) -> None:
     tasks = records.SubmittedTasks(TaskId(1), 1, 1, DEFAULT_POLICY, [b"\x90"], ())
     run(path, algorithm(), records.TasksSubmitted([tasks]))
@@ -315,19 +294,6 @@ def test_a_result_of_medium_size_is_in_the_file(path: Path) -> None:
     writer = opened(path)
     [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
     assert entries(*writer.frames(row))[0] == ["x" * 100_000, "y"]
-    writer.close()
-
-
-def test_kept_answers_count_when_the_algorithm_gets_them(path: Path) -> None:
-    answer = received({1: 1, 2: 4, 3: 9})
-    assert isinstance(answer, records.ResultsReceived)
-    kept = records.AnswersKept(SLAVE, "node1", answer.results, answer.frames)
-    given = records.AnswersGiven([named(2)], "verified", is_sure=True)
-    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), kept, given)
-    writer = opened(path)
-    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    assert [each.results.tasks for each in answers] == [[2]]
-    assert entries(*writer.frames(answers[0].row))[0] == [4]
     writer.close()
 
 
@@ -433,7 +399,7 @@ def test_the_agents_of_the_last_generations_are_known(path: Path) -> None:
 
 
 FIRST_VERSION = (
-    *("DROP TABLE once", "DROP TABLE doubts"),
+    "DROP TABLE once",
     *("ALTER TABLE agents DROP COLUMN returns_s", "ALTER TABLE results DROP COLUMN host"),
     *(f"ALTER TABLE {table} DROP COLUMN row_checksum" for table in ("algorithms", "submissions", "reused", "results")),
     "PRAGMA user_version = 1",

@@ -11,7 +11,7 @@ from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, R
 from mwpy._core.master.events import Vanished
 from mwpy._core.master.explanation import DEATHS_SHOWN, MISSING_NAMED
 from mwpy._core.master.inquiries import PAUSE_OF_AN_OBJECT_S, PAUSE_S
-from mwpy._values import groups, messages, records
+from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.explanations import explained
 from mwpy._values.ids import SlaveId
@@ -234,16 +234,6 @@ def test_a_delayed_task_pauses(asked: Asked) -> None:
         "  its next attempt is possible in 6 s\n"
         "  lost: attempt 1 on SLAVE-0: crash: killed by signal 11"
     )
-
-
-def test_a_task_whose_answer_is_verified_needs_another_host(asked: Asked) -> None:
-    asked.connect()
-    asked.submit(1)
-    results = messages.Results(1, [1], [1], [1], [0.5], [])
-    asked.core.state.record(records.AnswersKept(SID, "node1", results, (groups.payload(1, [b"\0"]),)))
-    answer = asked.core.inquiries.explanations.explanation(1, asked.now)
-    assert (answer.fate, [reason.why for reason in answer.agents]) == (Fate.ANSWERED, [Why.HAS_ANSWERED])
-    assert "another one must confirm the result" in explained(answer)
 
 
 # ---- tasks that slaves have, and those that have ended ----

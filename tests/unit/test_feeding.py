@@ -113,12 +113,3 @@ def test_an_algorithm_that_waits_is_never_blocked_by_results_that_wait() -> None
     master.finish(4)
     master.turn()
     assert master.held == [5, 6, 7, 8]
-
-
-def test_answers_that_wait_for_a_repetition_do_not_hold_tasks_back() -> None:
-    """No call of the algorithm can fetch them. If no task runs, only a task that is sent leads to their end."""
-    feeding = MasterCore(MasterSettings("m", "g", max_waiting_bytes=1000)).feeding
-    feeding.state.jar.answered.bytes = 1001
-    assert feeding.decide(Waiting.NOT, 0.0)
-    feeding.unfetched = 1
-    assert not feeding.decide(Waiting.NOT, 0.0)

@@ -102,14 +102,6 @@ def test_a_host_where_tasks_fail_that_succeed_elsewhere_gets_no_more_work() -> N
     assert pool.slaves["node2"].state is SlaveState.IDLE
 
 
-def test_a_host_that_is_excluded_for_two_reasons_is_named_once() -> None:
-    pool = Pool("node1", "node2", "node3")
-    for reason in ("its tasks fail", "its results are wrong"):
-        pool.hosts.exclude("node1", reason, "task 1", 0.0, key=reason)
-    excluded = [each for each in pool.books.state.take_actions().records if isinstance(each, records.HostExcluded)]
-    assert [each.reason for each in excluded] == ["host node1 gets no more work for 1 h: its tasks fail"]
-
-
 def test_a_host_that_was_good_for_long_is_judged_by_what_follows() -> None:
     pool = Pool("node1", "node2")
     pool.end("node1", GOOD, 100_000)

@@ -163,7 +163,7 @@ def test_tasks_are_counted_by_state_and_algorithm(asked: Asked) -> None:
     status = asked.status
     held = len(held_by(asked.core, "SLAVE-0"))
     pending = 3 - held + 9
-    waiting = {"pending": pending, "blocked": 2, "delayed": 0, "at_slaves": held, "answered": 0}
+    waiting = {"pending": pending, "blocked": 2, "delayed": 0, "at_slaves": held}
     assert status.tasks == {**waiting, "succeeded": 1, "failed": 0, "cancelled": 1, "kept": 0}
     assert sum(each.pending for each in status.algorithms.values()) == pending
     assert sum(each.at_slaves for each in status.algorithms.values()) == held
@@ -202,18 +202,6 @@ def test_second_attempts_are_not_counted_as_tasks(asked: Asked) -> None:
     )
     asked.decide()
     assert asked.status.algorithms["max"].at_slaves == 1
-
-
-def test_tasks_whose_answers_are_verified_are_counted(asked: Asked) -> None:
-    asked.connect()
-    asked.submit(1)
-    results = messages.Results(1, [1], [1], [1], [0.5], [])
-    frames = (groups.payload(1, [b"\0"]),)
-    asked.core.state.record(records.AnswersKept(SlaveId("SLAVE-0"), "node1", results, frames))
-    report = asked.core.inquiries.report
-    status = report.status(asked.core.counts(), asked.now)
-    assert (status.tasks["answered"], status.algorithms["max"].answered) == (1, 1)
-    assert report.work == 1 + 4
 
 
 def test_slaves_are_counted_by_host_and_state(asked: Asked) -> None:

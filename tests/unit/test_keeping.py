@@ -164,11 +164,8 @@ def test_the_algorithm_gets_the_result_without_the_value() -> None:
     assert master.core.state.jar.runnable == 0
 
 
-@pytest.mark.parametrize("settings", [{"verify": 50.0}, {"in_this_process": True}], ids=str)
-def test_values_do_not_stay_if_they_are_compared_or_tasks_run_in_the_process_of_the_master(
-    settings: dict[str, Any],
-) -> None:
-    master = Master(settings=MasterSettings("m", "g", task_group=1, **settings))
+def test_values_do_not_stay_if_tasks_run_in_the_process_of_the_master() -> None:
+    master = Master(settings=MasterSettings("m", "g", task_group=1, in_this_process=True))
     master.submit(policy=KEEP)
     assert [message.keeps for _, message in master.sent if isinstance(message, messages.Tasks)] == [[]]
 
@@ -504,21 +501,17 @@ def test_an_agent_must_drop_what_does_not_count() -> None:
     assert master.sent_to(agent, messages.ShareGone) == gone, "its slave is gone"
 
 
-@pytest.mark.parametrize(
-    ("policy", "settings"), [(DEFAULT_POLICY, {}), (KEEP, {"verify": 50.0})], ids=["no policy", "values are compared"]
-)
-def test_an_agent_that_keeps_a_value_unasked_is_dropped(policy: TaskPolicy, settings: dict[str, Any]) -> None:
+def test_an_agent_that_keeps_a_value_unasked_is_dropped() -> None:
     """The algorithm gets the value that another agent computes."""
-    master = Master(settings=MasterSettings("m", "g", task_group=1, **settings))
-    task = master.submit(policy=policy)
+    master = Master()
+    task = master.submit()
     agent = master.answer(task, keeps=True)
     assert [each.reason for each in master.of(records.PeerDropped)] == [
         f"Results: a value of task {task} (max) stays at its agent, which was not asked to keep it"
     ]
     assert master.results == []
     assert master.answer(task) == 1 - agent
-    if not settings:
-        assert [result.value for result in master.results] == [task]
+    assert [result.value for result in master.results] == [task]
 
 
 def test_a_value_may_stay_beside_one_that_does_not() -> None:

@@ -17,20 +17,17 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from tests.interrupts import moments
 from tests.spans import MAX
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
-from mwpy._core.master.commands import CancelTasks, Command, CorrectResults, Running, Waiting
-from mwpy._core.master.kept_calls import DoubtedCall
+from mwpy._core.master.commands import CancelTasks, Command, Running, Waiting
 from mwpy._core.master.spans import portion_of
 from mwpy._core.master.state import Actions, MasterSettings
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._roles import map_run
 from mwpy._roles.access import Access
-from mwpy._roles.corrections import Corrections
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import RETURNS_IN_VAIN, Inbox
@@ -853,79 +850,3 @@ def test_a_function_of_main_travels_by_value_if_slaves_have_another_main(monkeyp
     by_name, by_value = [Definitions(codec).define(algorithm_of(square)).record for codec in (Codec(), Codec({}))]
     assert (by_name.definition.reference, by_value.definition.reference) == ("__main__:square", "")
     assert loads_function(by_value.packed)(3) == 9
-
-
-# ---- second results ----
-
-
-def _call(number: int, tag: object = None) -> DoubtedCall:
-    return DoubtedCall(number, tag, ALGORITHM, DEFAULT_POLICY, b"\x91\x07", ())
-
-
-def _hand_out(io: _Io, monkeypatch: pytest.MonkeyPatch, *calls: list[DoubtedCall]) -> None:
-    """The core hands out these calls one after the other, each time when it is asked."""
-    left = list(calls)
-
-    def command(command: Command) -> None:
-        assert isinstance(command, CorrectResults)
-        io.outcomes.put(Actions(doubted=left.pop(0) if left else [], cancelled=[(command, [])]))
-
-    monkeypatch.setattr(io, "command", command)
-
-
-def test_results_in_doubt_are_computed_again_until_none_is_left(
-    io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second results have the ids and tags of the first ones; the tag of an item of a map is the item."""
-    inbox = Inbox(access, replace(SETTINGS, verify=10.0))
-    closed = Portion(MapTasks(closed=True), 9, 0, (), 1, 0)
-    first = [_call(3, "mine"), _call(5, Portion(MapTasks(), 4, 0, ["a", "b"], 1, 0)), _call(9, closed)]
-    _hand_out(io, monkeypatch, first, [_call(6)])
-    found = Corrections(access, inbox).fetch(None)
-    assert [(each.task_id, each.tag, each.value) for each in found] == [(5, "b", 70), (3, "mine", 70), (6, None, 70)]
-    assert Corrections(access, inbox).fetch(None) == []
-    assert inbox.results == []
-    assert io.submissions.total == 4
-
-
-def test_a_second_result_that_does_not_count_is_a_failure(
-    io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inbox = Inbox(access, replace(SETTINGS, verify=10.0))
-    call = _call(3)
-    call.only = "host"
-    _hand_out(io, monkeypatch, [call])
-    [found] = Corrections(access, inbox).fetch(None)
-    assert found.error is not None
-    text = (
-        "only host could compute it again, which computed other results wrongly: submit the task again when slaves on"
-    )
-    assert text in found.error.text
-
-
-def test_a_second_computation_may_be_unrunnable_or_late(
-    io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A limit of the time ends the wait, and the next call returns the rest. Other unrunnable tasks stay."""
-    inbox, call = Inbox(access, replace(SETTINGS, verify=10.0)), _call(3, "mine")
-    _hand_out(io, monkeypatch, [call])
-    io.runs = False
-    with pytest.raises(UsageError, match="the timeout must be a number"):
-        Corrections(access, inbox).fetch("soon")  # type: ignore[arg-type]
-    assert Corrections(access, inbox).fetch(0.0) == []
-    io.outcomes.put(Actions(results=[_result(7)], unrunnable=[_unrunnable(1, call), _unrunnable(2)]))
-    [found] = Corrections(access, inbox).fetch(0.0)
-    assert (found.task_id, found.tag, type(found.error)) == (3, "mine", TaskUnrunnable)
-    assert inbox.counts() == (1, 1, 0, 0)
-    assert Corrections(access, inbox).fetch(0.0) == []
-
-
-def test_calls_are_submitted_after_an_interrupt(io: _Io, access: Access) -> None:
-    """A call that was submitted twice has one second result. Without verification, the core is not asked."""
-    inbox, call = Inbox(access, SETTINGS), _call(3)
-    inbox.corrected.calls.extend([call, call])
-    assert [each.task_id for each in Corrections(access, inbox).fetch(None)] == [3]
-    assert io.submissions.total == 2
-    assert Corrections(access, inbox).fetch(None) == []
-    assert not io.commands
-    assert not inbox.results

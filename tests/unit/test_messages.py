@@ -50,8 +50,6 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
         (messages.Results(1, [1], [1], [1], [-0.1], []), [b""]),
         (messages.Results(1, [1], [1], [1], [float("nan")], []), [b""]),
         (messages.Results(1, [1], [-1], [1], [], []), [b""]),
-        (messages.Tasks(1, [1], [1], [1], [0], digests=[1]), [groups.payload(1, [b"x"])]),
-        (messages.Tasks(1, [1], [1], [1], [0], digests=[-1]), [groups.payload(1, [b"x"])]),
         (messages.Revoked(1, [1], [1], []), []),
         (messages.Revoked(1, [1], [-5], [1]), []),
         (messages.Cancel([1], [1, 2], True), []),

@@ -31,7 +31,7 @@ def books() -> Books:
 def dispatched(books: Books) -> messages.Tasks:
     """Send the pending tasks."""
     handback = HandBack(books.state)
-    others = books.definitions(), books.verification(), Shares(books.state)
+    others = books.definitions(), Shares(books.state)
     Dispatch(books.state, handback, Isolation(books.state), *others).decide(0.0)
     books.state.check()
     return [each.message for each in books.state.take_actions().sends if isinstance(each.message, messages.Tasks)][-1]
@@ -41,7 +41,7 @@ def dies(books: Books, allowed: int, cause: Cause = Cause.OUT_OF_MEMORY) -> None
     """The slave of the last task that was sent dies because its job is short of memory."""
     handback = HandBack(books.state)
     kinds, delays = SlaveKinds(books.state, handback), Delays(books.state, handback)
-    losses = Losses(books.state, kinds, handback, Totals(books.state), delays, books.hosts(), books.verification())
+    losses = Losses(books.state, kinds, handback, Totals(books.state), delays, books.hosts())
     [slave] = books.state.members.slaves.values()
     losses.slave_died(slave.agent, messages.SlaveDied(slave.number, 1, cause, "why", NO_WORDS, allowed=allowed))
     losses.check()

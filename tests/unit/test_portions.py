@@ -115,7 +115,7 @@ def test_items_about_which_more_is_said_are_not_packed(policy: dict[str, Any]) -
     assert items([1], **policy).packed([1]) is None
 
 
-@pytest.mark.parametrize("settings", [{"task_group": 5}, {"result_group": 5}, {"verify": 5.0}])
+@pytest.mark.parametrize("settings", [{"task_group": 5}, {"result_group": 5}])
 def test_items_are_not_packed_if_the_user_fixed_the_groups_or_results_are_compared(settings: dict[str, Any]) -> None:
     assert items([1], settings=MasterSettings("m", "g", **settings)).packed([1]) is None
 

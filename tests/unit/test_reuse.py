@@ -18,7 +18,6 @@ from mwpy._values import records
 from mwpy._values.earlier import (
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierDoubts,
     EarlierSent,
     EarlierTasks,
     EarlierUsedUp,
@@ -95,10 +94,6 @@ class File:
         seconds = [float(task) for task in tasks]
         results = Results(1, [*tasks], [1] * count, [2] * count, seconds, [*failed])
         self.reuse.apply(EarlierAnswers(generation, row, SlaveId("SLAVE-4"), "old host", 77.0, results))
-
-    def doubt(self, generation: int, first: int, count: int, host: str = "old host") -> None:
-        """Results of it are in doubt that only this host computed."""
-        self.reuse.apply(EarlierDoubts(generation, host, first, count))
 
     def sent(self, generation: int, first: int, count: int, *, may_have_run: bool = True) -> None:
         """Tasks of it that must not run twice were sent to a slave, or came back before they started."""
@@ -639,71 +634,6 @@ def test_a_task_of_unknown_code_that_was_sent_runs_again() -> None:
     file.sent(1, 1, 1)
     file.reuse.begin()
     assert file.submit([1], _defined(code=""), policy=ONCE) == [1]
-
-
-def test_an_answer_that_is_in_doubt_is_not_used() -> None:
-    """It may be recorded before the answer or after it, or twice."""
-    file = File()
-    file.generation(1, [*range(6)])
-    file.doubt(1, 5, 1)
-    file.answer(1, 5, [1, 2, 3])
-    file.doubt(1, 2, 2)
-    file.doubt(1, 2, 1)
-    file.answer(1, 6, [5, 6])
-    file.reuse.begin()
-    assert file.reuse.answers.doubted == 3
-    assert file.submit([*range(6)]) == [2, 3, 4, 5]
-    results = file.core.take_actions().results
-    assert [(each.task_id, each.value) for each in results] == [(1, "value 0 of row 5"), (6, "value 1 of row 6")]
-
-
-def test_only_the_generation_and_the_host_count_that_a_doubt_names() -> None:
-    file = File()
-    file.generation(1, [1, 2])
-    file.answer(1, 5, [1, 2])
-    file.doubt(1, 1, 1, host="another host")
-    file.generation(2, [1, 2, 3])
-    file.answer(2, 6, [3])
-    file.doubt(2, 1, 3)
-    file.reuse.begin()
-    assert file.submit([1, 2, 3]) == [3]
-
-
-def test_all_answers_of_a_host_are_in_doubt_if_the_ids_are_not_known() -> None:
-    file = File()
-    file.generation(1, [1])
-    file.answer(1, 5, [1])
-    file.generation(2, [2, 3])
-    file.reuse.apply(EarlierTasks(2, 7, 1, 0, NO_KEY))
-    file.answer(2, 6, [1])
-    file.doubt(2, 0, 0)
-    file.reuse.begin()
-    assert file.reuse.answers.doubted == 1
-    assert file.submit([1, 2, 3]) == [2, 3]
-
-
-def test_a_later_answer_replaces_one_that_is_in_doubt() -> None:
-    file = File()
-    file.generation(1, [7])
-    file.answer(1, 5, [1])
-    file.doubt(1, 1, 1)
-    file.generation(2, [7])
-    file.answer(2, 6, [1])
-    file.reuse.begin()
-    assert file.submit([7]) == []
-
-
-def test_an_answer_in_doubt_counts_if_its_task_must_not_run_twice() -> None:
-    file = File()
-    file.generation(1, [7, 8])
-    file.sent(1, 1, 2)
-    file.answer(1, 5, [1])
-    file.doubt(1, 1, 2)
-    file.reuse.begin()
-    assert file.submit([7, 8], policy=ONCE) == []
-    actions = file.core.take_actions()
-    assert [each.task_id for each in actions.results] == [1]
-    assert [each.task_id for each in actions.unrunnable] == [2]
 
 
 def test_without_anything_stored_all_tasks_run() -> None:

@@ -125,22 +125,6 @@ def pair(master: Master) -> Master:
     return master
 
 
-def test_a_task_that_has_two_attempts_is_not_verified() -> None:
-    """The first answer ends both attempts."""
-    settings = MasterSettings("m", "g", verify=100.0)
-    master = Master(MasterCore(settings))
-    master.core.definitions.add(Defined(MAX))
-    master.agent("a")
-    master.know()
-    task = master.submit()
-    master.agent("b")
-    master.pass_time(1.0)
-    assert (master.held("a1"), master.held("b1")) == ([task], [task])
-    actions = master.answer("b1", task, attempt=2)
-    assert [result.task_id for result in actions.results] == [task]
-    assert (master.held("a1"), master.held("b1")) == ([], [])
-
-
 # When and where
 
 

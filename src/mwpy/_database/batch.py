@@ -11,10 +11,10 @@ from mwpy._database.packing import PackedResults, ResultColumns
 from mwpy._values import records
 from mwpy._values.bounds import shortened
 
-__all__ = ["COLUMNS", "COMPARED", "STAYS", "USED_UP", "Batch", "Maker", "RowNumbers", "StoredGroup", "short"]
+__all__ = ["COLUMNS", "STAYS", "USED_UP", "Batch", "Maker", "RowNumbers", "StoredGroup", "short"]
 
-COMPARED, STAYS = 1, 2
-"""Why a stored result is no answer: it waits for the result of another host, or its value stayed at an agent."""
+STAYS = 2
+"""Why a stored result is no answer: its value stayed at an agent."""
 
 USED_UP = 2
 """In place of `may_have_run` in the table `once`: the attempts of the tasks are used up. The row of the table `ends`
@@ -29,7 +29,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "reused": ("at", "first", "count", "algorithm", "failed", "answers", "keys"),
     "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
     "once": ("first", "count", "may_have_run"),
-    "doubts": ("host", "first", "count"),
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
     "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
@@ -50,7 +49,7 @@ class StoredGroup(Struct, gc=False):
     columns: ResultColumns
     failed: int
     kept: int
-    """Why it has no answer for a later generation: `COMPARED` or `STAYS`; 0 if it has one."""
+    """Why it has no answer for a later generation: `STAYS`; 0 if it has one."""
     packed: PackedResults
     generation: int
     """The generation that had sent the tasks to the slave."""

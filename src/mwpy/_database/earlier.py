@@ -17,7 +17,6 @@ from mwpy._values.earlier import (
     Earlier,
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierDoubts,
     EarlierSent,
     EarlierTasks,
     EarlierUsedUp,
@@ -39,7 +38,7 @@ def read_earlier(
     connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[str], None]
 ) -> Iterator[Earlier]:
     """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
-    and which results are in doubt, in the order of their records.
+    in the order of their records.
 
     Rows that fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
     file itself are compared with their checksums, so that damage is found before an answer is used: as with large
@@ -74,7 +73,6 @@ def read_earlier(
         "submissions": _tasks,
         "reused": _reused,
         "once": _sent,
-        "doubts": _doubts,
     }
     reason = f", CASE may_have_run WHEN {USED_UP} THEN (SELECT reason FROM ends WHERE ends.seq = once.seq - 1) END"
     streams = [
@@ -171,10 +169,6 @@ def _sent(row: tuple[Any, ...]) -> Earlier:
     if may_have_run == USED_UP:
         return EarlierUsedUp(generation, first, count, str(reason or ""))
     return EarlierSent(generation, first, count, bool(may_have_run))
-
-
-def _doubts(row: tuple[Any, ...]) -> Earlier:
-    return EarlierDoubts(*row[1:])
 
 
 def _hosts(connection: Connection) -> dict[tuple[int, str], str]:

@@ -16,7 +16,7 @@ WORDS_CHARACTERS = 10_000
 
 
 class MemberRows:
-    """Turns records about agents and slaves, doubts, and all others that are shown to people, into rows."""
+    """Turns records about agents and slaves, and all others that are shown to people, into rows."""
 
     def __init__(self, numbers: RowNumbers) -> None:
         self.numbers = numbers
@@ -28,7 +28,6 @@ class MemberRows:
             records.PackagesCompared: self._packages,
             records.SlaveConnected: self._slave,
             records.SlaveEnded: self._slave_ended,
-            records.ResultsDoubted: self._doubted,
             records.Ended: self._ended,
         }
 
@@ -63,12 +62,6 @@ class MemberRows:
         last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
         what = at, record.cause.value, short(record.reason), short(record.running), words.peak_bytes, last
         batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
-
-    def _doubted(self, record: records.ResultsDoubted, at: float, batch: Batch) -> None:
-        """If some ids are not known any more, a row without tasks stands for all results of the host."""
-        for first, count in [(0, 0)] if record.forgotten else record.tasks:
-            self.numbers.add(batch, "doubts", record.host, first, count)
-        self.event(record, at, batch)
 
     def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
         change = "UPDATE generations SET ended = ?, why = ? WHERE generation = ?"

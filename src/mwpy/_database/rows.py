@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._database.batch import COMPARED, STAYS, USED_UP, Batch, Maker, RowNumbers, StoredGroup, short
+from mwpy._database.batch import STAYS, USED_UP, Batch, Maker, RowNumbers, StoredGroup, short
 from mwpy._database.failed import failure_rows
 from mwpy._database.member_rows import MemberRows
 from mwpy._database.packing import columns_of, each_attempt, pack
@@ -102,8 +102,6 @@ class TaskRows:
             records.ResultsReceived: self._received,
             records.ResultsHandedOver: self.results.handed_over,
             records.TasksAnswered: self._answered,
-            records.AnswersKept: self._answers_kept,
-            records.AnswersGiven: self._answers_given,
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
             records.AttemptsEnded: self._lost,
@@ -201,19 +199,6 @@ class TaskRows:
             if task not in self._stay:
                 self._stay[task] = None
                 self.numbers.add(batch, "ends", at, task, 1, attempt, "kept", record.sid, f"at {record.agent}")
-
-    def _answers_kept(self, record: records.AnswersKept, at: float, batch: Batch) -> None:
-        """Each result has a row of its own, because it may be given to the algorithm without the others."""
-        results, frames = record.results, record.frames
-        count = sum(results.counts)
-        for place in range(count):
-            one, own = (results, frames) if count == 1 else select(results, frames, [place])
-            self.results.add(record.sid, one, own, at, batch, kept=COMPARED)
-        self._heard(record.sid, count, at)
-
-    def _answers_given(self, record: records.AnswersGiven, _: float, batch: Batch) -> None:
-        change = "UPDATE results SET kept = 0 WHERE kept AND generation = ? AND base = ? AND attempt = ?"
-        batch.changes += [(change, (self.numbers.generation, each.first, each.attempt)) for each in record.tasks]
 
     def _heard(self, sid: SlaveId, count: int, at: float) -> None:
         """A slave holds fewer tasks than before."""

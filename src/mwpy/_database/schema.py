@@ -12,7 +12,8 @@ finds each flipped bit and each damage of up to 4 bytes in a row, and misses one
 accidents of disks and memory, not for forgers.
 
 To change the schema, add statements to `UPGRADES`; never change statements that a release has. A newer mwpy upgrades
-the files of an older one. An older mwpy refuses the files of a newer one.
+the files of an older one. An older mwpy refuses the files of a newer one. The column `kept` of `results` is 0 in new
+rows; earlier versions stored results there that are no answers.
 
 Views of single tasks join tables by task. SQLite makes an index for that each time, so they take a few seconds for a
 million tasks.
@@ -34,7 +35,6 @@ TABLES_BY_SEQ = (
     "reused",
     "allocations",
     "once",
-    "doubts",
     "results",
     "failures",
     "ends",
@@ -50,7 +50,6 @@ CHECKED: dict[str, tuple[str, ...]] = {
     "submissions": ("seq", "generation", "first", "count", "algorithm", "keys"),
     "reused": ("seq", "generation", "first", "count", "algorithm", "keys"),
     "once": ("seq", "generation", "first", "count", "may_have_run"),
-    "doubts": ("seq", "generation", "host", "first", "count"),
     "results": ("seq", "generation", "checksum", "head", "file"),
 }
 """The tables that a restart reads, and their columns that decide about a value. The column `row_checksum` is the
@@ -148,7 +147,6 @@ CREATE TABLE results (
     file TEXT,
     frames BLOB
 );
-CREATE INDEX kept_result ON results (generation, base) WHERE kept;
 CREATE TABLE failures (
     seq INTEGER PRIMARY KEY,
     generation INTEGER NOT NULL,
@@ -236,7 +234,7 @@ FROM results r, json_each(coalesce(r.seconds, ZEROS(r.count))) j;
 CREATE VIEW attempts AS
 SELECT a.generation, a.task, a.attempt, a.sid, g.host, a.at AS sent, coalesce(r.at, l.at) AS ended,
     CASE WHEN r.task IS NULL THEN coalesce(l.cause, 'no end is known')
-        WHEN r.kept = 1 THEN 'compared' WHEN f.task IS NULL THEN 'finished' ELSE 'failed' END AS outcome,
+        WHEN f.task IS NULL THEN 'finished' ELSE 'failed' END AS outcome,
     r.seconds
 FROM (
     SELECT a.generation, a.base + j.key AS task, a.sid, a.at,
@@ -300,15 +298,8 @@ CREATE TABLE once (
 );
 """
 
-_THIRD = """
-CREATE TABLE doubts (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    host TEXT NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL
-);
-"""
+_THIRD = ""
+"""It added the table `doubts`, which no new file has."""
 
 _FOURTH = """
 CREATE TABLE calls (
@@ -326,9 +317,15 @@ ALTER TABLE results ADD COLUMN host TEXT;
 
 _SIXTH = "".join(f"ALTER TABLE {table} ADD COLUMN row_checksum INTEGER;\n" for table in CHECKED)
 
-_SEVENTH = "DROP TABLE calls;\n"
+_SEVENTH = """
+DROP TABLE IF EXISTS calls;
+DROP TABLE IF EXISTS doubts;
+DROP INDEX IF EXISTS kept_result;
+DROP VIEW IF EXISTS answers;
+DROP VIEW IF EXISTS attempts;
+DROP VIEW IF EXISTS tasks;
+DROP VIEW IF EXISTS notices;
+""" + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)
 
-_FIRST = _TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)
-
-UPGRADES: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
+UPGRADES: tuple[str, ...] = (_TABLES, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""

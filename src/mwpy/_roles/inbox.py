@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from mwpy._core.master.commands import Asking, CancelTasks, GoOn, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
-from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.access import Access
-from mwpy._roles.corrected import Corrected
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
 from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock, limits
@@ -93,8 +91,6 @@ class Inbox:
         self.disconnected: list[SlaveId] = []
         self.abandoned: dict[MapTasks, None] = {}
         """Closed maps whose tasks may not be cancelled yet."""
-        self.corrected = Corrected()
-        """Results that are computed again."""
         self.reports: dict[SlaveId, Report] = {}
         """The newest reports of tasks, by slave, after the core was asked for them."""
         self._received: deque[Actions | BaseException] = deque()
@@ -281,17 +277,16 @@ class Inbox:
             raise CannotRun(f"the master cannot go on: {limit}") from outcome
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
-        if (self._has_mapped or self.corrected.is_used) and outcome.unrunnable:
-            all_results = [*outcome.results, *(task.result() for task in outcome.unrunnable if _is_own(task.tag))]
-            others = [task for task in outcome.unrunnable if not _is_own(task.tag)]
+        if self._has_mapped and outcome.unrunnable:
+            of_maps = [task.result() for task in outcome.unrunnable if type(task.tag) is Portion]
+            all_results = [*outcome.results, *of_maps]
+            others = [task for task in outcome.unrunnable if type(task.tag) is not Portion]
             # no interrupt comes between, so each becomes one result
             outcome.results, outcome.unrunnable = all_results, others
         if outcome.logged:
             logged, outcome.logged = outcome.logged, []
             self._logged.extend(logged)
         results, unrunnable = outcome.results, outcome.unrunnable
-        if self.corrected.is_used:
-            results = self.corrected.without_own(results)
         if self.settings.max_failures is not None:
             _count_failures(self._failures, [*results, *(task.result() for task in unrunnable)])
         if self._has_mapped:
@@ -310,8 +305,6 @@ class Inbox:
             self.connected.extend(connected)
             disconnected, outcome.disconnected = outcome.disconnected, []
             self.disconnected.extend(disconnected)
-        doubted, outcome.doubted = outcome.doubted, []
-        self.corrected.calls.extend(doubted)
         for call in outcome.failed:
             with _KEEPING:
                 self.failed.keep(call)
@@ -404,11 +397,6 @@ def _count_failures(failures: FailuresByKind, results: list[Result[Any]]) -> Non
             if type(result.tag) is Portion:
                 error.item = result.tag.item(result.task_id)
             failures.add(error)
-
-
-def _is_own(tag: object) -> bool:
-    """Whether the result of a task with this tag is not for `Master.results`."""
-    return type(tag) is Portion or type(tag) is DoubtedCall
 
 
 def _without_those_of_maps(results: list[Result[Any]]) -> list[Result[Any]]:

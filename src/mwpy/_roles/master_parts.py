@@ -32,7 +32,6 @@ def settings_of(options: Options, generation: str, only_here: bool) -> MasterSet
         only_here=only_here,
         max_failures=options.max_failures,
         max_waiting_bytes=options.max_waiting_results,
-        verify=options.verify,
         feeds_until=None if ends_at is None else ends_at - saving_s,
         ends_at=ends_at,
         started_at=clock.monotonic(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mwpy._core.master.commands import TakeReports
-from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.executor_future import Future
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_tasks import Portion
@@ -27,4 +26,4 @@ def _is_wanted(report: Report) -> bool:
         if tag.tasks.closed:
             return False
         report.tag = tag.item(report.task_id)
-    return type(tag) not in (DoubtedCall, Future)
+    return type(tag) is not Future

@@ -88,16 +88,10 @@ class RunStore:
         if lost := [*dict.fromkeys(self.writer.lost)]:
             core.state.notice(LOST.format(parts=first_of(lost, len(lost))))
         if reuse.answered:
-            text = (
+            core.state.notice(
                 f"the run database {self.path} has the results of {counted(reuse.answered, 'task')}. Those of them "
                 f"that this run submits again are not computed again"
             )
-            if reuse.answers.doubted:
-                text += (
-                    f". {reuse.answers.doubted} of the results are in doubt, because other hosts outvoted the host "
-                    f"that computed them. Their tasks run again, except those with retry=False"
-                )
-            core.state.notice(text)
 
     def follow(
         self, on_failure: Callable[[str], None], on_brought: Callable[[records.ResultsHandedOver, int], None]

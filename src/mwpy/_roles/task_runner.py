@@ -25,7 +25,7 @@ from mwpy._roles.peak_memory import PeakMemory
 from mwpy._roles.stretches import Stretches
 from mwpy._roles.task_logs import TaskLogs
 from mwpy._roles.unsendable import check_size, not_sendable
-from mwpy._roles.waiting_tasks import WaitingTasks, divided
+from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
@@ -216,7 +216,7 @@ class TaskRunner:
             return ran
         self.stretches.flush()
         group, limit, attempt, logs, running = self.result_group, self._limit, span.attempt, self._logs, self._tasks
-        dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
+        dumps = self._codec.dumps_value
         journal, note = end.journal, end.journal.add
         load = loads_call if seed_of(span.calls[0]) is None else _loads_seeded  # a span has one policy
         surroundings, ran = self._surroundings, 0
@@ -391,11 +391,7 @@ class TaskRunner:
             if not portion:
                 calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
             position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed, portion)
-            span = WaitingTasks(first, count, attempt, position, number, seconds_max, False, *columns_of)
-            if group.digests:
-                self._waiting.extend(divided(span, [place - start for place in group.digests]))
-            else:
-                self._waiting.append(span)
+            self._waiting.append(WaitingTasks(first, count, attempt, position, number, seconds_max, *columns_of))
             self._arrived += count
             start += count
 

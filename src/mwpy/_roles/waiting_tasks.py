@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 
 from mwpy._values.ids import Buffer
 
-__all__ = ["WaitingTasks", "divided"]
+__all__ = ["WaitingTasks"]
 
 
 class WaitingTasks(Struct, frozen=True, eq=False):
@@ -26,8 +25,6 @@ class WaitingTasks(Struct, frozen=True, eq=False):
     """The algorithm's number."""
     seconds_max: float | None
     """How long each of the tasks may run; None if they have no limit of time."""
-    digested: bool
-    """Whether their results travel with a digest."""
     calls: Sequence[Any]
     buffers: Sequence[Sequence[Buffer]]
     left: Sequence[Buffer] = ()
@@ -46,7 +43,6 @@ class WaitingTasks(Struct, frozen=True, eq=False):
             self.position + count,
             self.number,
             self.seconds_max,
-            self.digested,
             self.calls[count:],
             self.buffers[count:],
             self.left,
@@ -54,11 +50,3 @@ class WaitingTasks(Struct, frozen=True, eq=False):
             self.portion,
         )
         return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
-
-
-def divided(span: WaitingTasks, digests: Sequence[int]) -> Iterator[WaitingTasks]:
-    """Divide tasks into those whose results travel with a digest, which are at these positions, and the others."""
-    wanted = frozenset(digests)
-    for digested, places in groupby(range(span.count), wanted.__contains__):
-        part, span = span.cut(len([*places]))
-        yield replace(part, digested=digested)

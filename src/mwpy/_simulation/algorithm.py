@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from mwpy._core.master.commands import (
     AllocateSlaves,
     CancelTasks,
-    CorrectResults,
     FreeSlave,
     GiveResult,
     GoOn,
@@ -23,7 +22,6 @@ from mwpy._core.master.commands import (
     Running,
     TakeReports,
 )
-from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.portions import can_be_packed
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
@@ -58,9 +56,6 @@ PAUSES = (0.0, 0.0, 0.0, 0.1, 1.0, 20.0)
 
 HOLD_S = 2.0
 """The longest time until the algorithm has fetched results to which tasks refer, in seconds."""
-
-ASK_S = 2.0
-"""How often the algorithm asks for corrections, in seconds."""
 
 REPORTS_S = 2.0
 """The longest pause between two requests for reports, in seconds."""
@@ -124,12 +119,6 @@ class SimulatedAlgorithm:
         self._special: list[SlaveId] = []
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
-        self._corrected = not io.core.state.settings.verify
-        """Whether the last results in doubt were corrected."""
-        self._asks = Random(f"corrections {world.seed}").random() < 0.5
-        """Whether the algorithm asks for corrections already while tasks run."""
-        if not self._corrected:
-            self._after(ASK_S, self._ask)
         self._after(0.0, self._go_on)
         if random.random() < 0.8 and lives is None:  # a commit would delay a report beyond the end of its attempt
             self._after(random.random() * REPORTS_S, self._take_reports)
@@ -138,11 +127,7 @@ class SimulatedAlgorithm:
 
     @property
     def complete(self) -> bool:
-        """Whether all tasks have ended, and all results that are in doubt were computed again."""
-        return self._corrected and self._all_ended
-
-    @property
-    def _all_ended(self) -> bool:
+        """Whether all tasks have ended."""
         return len(self._checker.ended) == self._total
 
     @property
@@ -187,8 +172,6 @@ class SimulatedAlgorithm:
                     self._checker.answered(command, unended, self._world.now)
                 elif isinstance(command, HoldResults):
                     self._refer(command.numbers, unended)
-                elif isinstance(command, CorrectResults):
-                    self._compute_again(outcome.doubted)
                 elif isinstance(command, TakeReports):
                     for report in outcome.reports:
                         self._world.note(f"task {report.task_id} has reported")
@@ -292,32 +275,6 @@ class SimulatedAlgorithm:
         self._io.commands.append(TakeReports())
         self._wake()
         self._after(self._world.random.random() * REPORTS_S, self._take_reports)
-
-    def _ask(self) -> None:
-        """Ask for corrections, for the last time when all tasks have ended and no fault happens any more."""
-        if self._corrected:
-            return
-        if self._asks or (self._all_ended and not self._world.faulty):
-            self._io.commands.append(CorrectResults())
-            self._wake()
-        self._after(ASK_S, self._ask)
-
-    def _compute_again(self, calls: Sequence[DoubtedCall]) -> None:
-        """Submit calls whose results are in doubt."""
-        self._corrected = self._all_ended and not (self._world.faulty or calls)
-        if self._corrected:
-            self._checker.verify.check_corrected()
-        for call in calls:
-            number = self._io.submissions.total + 1
-            self._world.note(f"task {number} computes task {call.task_id} again")
-            self._checker.submitted(number, call.policy, "", 0, call.algorithm.record)
-            self._checker.tags[number] = call
-            self._checker.verify.recomputes(call)
-            if call.task_id in self._checker.shares:
-                self._checker.shares[number] = self._checker.shares[call.task_id]
-            self._calls.add_again(call)
-        self._total += len(calls)
-        self._wake()
 
     def _fetch(self, size: int) -> None:
         """Take results of this size out of the master's memory."""

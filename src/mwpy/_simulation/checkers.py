@@ -24,13 +24,12 @@ from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.states import StateChecker
 from mwpy._simulation.stop_checker import StopChecker
 from mwpy._simulation.time_checker import TimeChecker
-from mwpy._simulation.verify_checker import VerifyChecker
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import Result, UnrunnableTask
+from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
 
 __all__ = ["LARGE_BYTES", "HistoryChecker", "SimulationFailure", "is_cancelled"]
 
@@ -143,10 +142,9 @@ class HistoryChecker:
         self.attempts = AttemptChecker(self._policies)
         self.retries = RetryChecker(self.attempts, self.deaths, self._last_attempts)
         self.times = TimeChecker(self._policies)
-        self.states = StateChecker(self._last_attempts, self.unheard, self.retries.answered)
+        self.states = StateChecker(self._last_attempts, self.unheard)
         self.references = ReferenceChecker(self.lives.numbers)
         self.kept = KeptChecker(self.references, self.ended)
-        self.verify = VerifyChecker(self._policies, self.lost, self.retries, self.lives.numbers)
 
     @property
     def unended(self) -> list[int]:
@@ -177,7 +175,7 @@ class HistoryChecker:
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
         again = {*self.kept.again} if isinstance(record, records.TasksCancelled) else ()
-        for part in (self.stops, self.hosts, self.attempts, self.verify, self.kept, self.lives):
+        for part in (self.stops, self.hosts, self.attempts, self.kept, self.lives):
             part.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
@@ -204,22 +202,19 @@ class HistoryChecker:
                 self.retries.sent(tasks)
                 self.times.sent(self._agent_of[sid], tasks, self.retries.now)
                 self.states.sent(tasks)
-                waiting = 0 if tasks[0].first in self.retries.answered else self.unfetched_bytes
+                waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid], _each(tasks))
             case records.AttemptsEnded(sid, tasks, _, charges):
                 self._back(self._agent_of[sid], _each(tasks))
                 self.retries.lost(tasks, charges)
-            case records.ResultsReceived(sid, results) | records.AnswersKept(sid, _, results):
+            case records.ResultsReceived(sid, results):
                 self._back(self._agent_of[sid], (task for task, _ in groups.each_task(results)))
                 repeated = [task for task, _ in groups.each_task(results) if task in self.attempts.repeated]
                 self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
             case records.TasksReturned(sid, tasks, _, charges, pause_s):
                 self._back(self._agent_of[sid], _each(tasks))
                 self.retries.returned(tasks, charges, pause_s)
-            case records.AnswersGiven(tasks):
-                for agent in self._at:  # one of them may just repeat the task
-                    self._back(agent, (task for task in _each(tasks) if task in self._at[agent]))
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksRecomputed(tasks):
@@ -322,11 +317,13 @@ class HistoryChecker:
         """The algorithm gets a result, perhaps that of a cancelled task."""
         self.stops.failures += not (result.ok or is_cancelled(result) or isinstance(result.error, DependencyFailed))
         self.lives.finished(result)
-        computed = () if result.task_id in self.lives.reused else (self.retries, self.verify)
-        if not computed:
-            self.verify.reused(result)
-        for part in () if is_cancelled(result) else (self.references, *computed):
-            part.finished(result)
+        if result.ok and encoded_in(result)[0] is not KEPT:
+            number = self.lives.number(result.task_id)
+            assert result.value == number, f"task {result.task_id} has the value {result.value}, not {number}"
+        if not is_cancelled(result):
+            self.references.finished(result)
+            if result.task_id not in self.lives.reused:
+                self.retries.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:

@@ -70,7 +70,6 @@ class Cluster:
         now: the simulated time at which it begins.
         bad: what each task does on the last of several machines: it kills its slave ("slave"), raises an exception
             ("error") or works well (""). By default, the seed decides.
-        verify: how many percent of the tasks are repeated on another host; None if the seed decides.
         crashes: whether the master has a run database, crashes and starts again; None if the seed decides.
     """
 
@@ -82,7 +81,6 @@ class Cluster:
         pace: Pace = PACE,
         now: float = 0.0,
         bad: str | None = None,
-        verify: float | None = None,
         crashes: bool | None = None,
     ) -> None:
         self.seed = seed
@@ -91,12 +89,6 @@ class Cluster:
         self._lives = Lives(self.world, seed, tasks) if crashes else None
         self._local = SimulatedLocalAgents(self.world, self.add_agent, lambda: self.master)
         self.checker = HistoryChecker()
-        self.checker.verify.seed, draw = seed, Random(f"verify {seed}")
-        self.checker.verify.percent = draw.choice((0.0, 0.0, 20.0, 100.0)) if verify is None else verify
-        if self.checker.verify.percent:
-            for number in range(agents):
-                if draw.random() < 0.4:
-                    self.checker.verify.wrong[f"host {number}"] = draw.choice((0.02, 0.3, 1.0))
         self._tasks, self._pace = tasks, pace
         self.lives = 0
         """How many lives the master has had."""
@@ -113,8 +105,6 @@ class Cluster:
             limits = replace(limits, returns_s=Random(f"returns {seed} {number}").choice((0.0, 2.0, 60.0)))
             host = AgentHost(f"host {number}", again, limits=limits, able=number == 0, bad=kind)
             self.hosts.append(host)
-            if kind == "error":
-                self.checker.verify.wrong.setdefault(host.name, 0.0)
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:
             self.world.after(random.random(), self._local.have_one)
@@ -194,9 +184,7 @@ class Cluster:
         self.lives += 1
         self.replay = Replay()
         if self._lives is not None and self.lives > 1:
-            before, self.checker = self.checker.verify, HistoryChecker()
-            verify = self.checker.verify
-            verify.seed, verify.percent, verify.wrong = before.seed, before.percent, before.wrong
+            self.checker = HistoryChecker()
         if self._lives is not None:
             self._lives.begin(self.lives, self.checker.lives)
         arguments = self.world, self.checker, self.replay, self._tasks, self._pace

@@ -17,11 +17,6 @@ _FIGURES = re.compile(
 )
 
 
-_LOST = re.compile(r"its repetition on (?P<host>.+?) was lost")
-
-_OUTVOTED = re.compile(r"(?P<wrong>\d+) of its results were different on two other hosts")
-
-
 class HostChecker(Struct, eq=False):
     """Checks the excluded hosts of one computation."""
 
@@ -30,8 +25,6 @@ class HostChecker(Struct, eq=False):
     """How often a host was excluded."""
     _bad: Counter[str] = field(default_factory=Counter)
     """How many attempts and starts were bad on each host, as the records say."""
-    _outvoted: Counter[str] = field(default_factory=Counter)
-    """How many results of each host were outvoted."""
     _agents: dict[str, str] = field(default_factory=dict)
     """The connected agents, and their hosts."""
     _agent_of: dict[SlaveId, str] = field(default_factory=dict)
@@ -61,7 +54,7 @@ class HostChecker(Struct, eq=False):
             case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
                 host = self._hosts[self._agent_of[sid]]
                 assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
-            case records.ResultsReceived(sid, results) | records.AnswersKept(sid, _, results):
+            case records.ResultsReceived(sid, results):
                 self._bad[self._hosts[self._agent_of[sid]]] += len(results.failed)
             case (
                 records.TasksReturned(sid, tasks, _, charges)
@@ -72,11 +65,6 @@ class HostChecker(Struct, eq=False):
                     self._bad[self._hosts[self._agent_of[sid]]] += sum(each.count for each in tasks)
             case records.SlaveEnded(sid) if sid not in self._agent_of:  # in its start; it is named AGENT/NUMBER
                 self._bad[self._hosts[sid.partition("/")[0]]] += 1
-            case records.AnswersGiven(tasks, verdict):
-                if found := _LOST.search(verdict):
-                    self._bad[found["host"]] += len(tasks)
-            case records.AnswersDiffer(_, _, wrong):
-                self._outvoted.update(wrong)
             case records.HostExcluded(host, reason):
                 self._exclude(host, reason)
             case records.HostReadmitted(host):
@@ -88,9 +76,6 @@ class HostChecker(Struct, eq=False):
         self.times += 1
         hosts = {*self._agents.values(), *self.excluded}
         assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
-        if outvoted := _OUTVOTED.search(reason):
-            assert int(outvoted["wrong"]) == self._outvoted[host], f"{self._outvoted[host]} were wrong: {reason}"
-            return
         found = _FIGURES.search(reason)
         assert found, f"no figures: {reason}"
         assert int(found["bad"]) <= self._bad[host], f"only {self._bad[host]} attempts were bad there: {reason}"

@@ -62,14 +62,6 @@ class AttemptChecker(Struct, eq=False):
             case records.ResultsReceived(sid, results):
                 self.answered.update(groups.each_task(results))
                 self._end(sid, groups.each_task(results), others=False)
-            case records.AnswersKept(sid, _, results):
-                for task, _ in groups.each_task(results):
-                    self.repeated.pop(task, None)
-                self._end(sid, groups.each_task(results), others=False)
-            case records.AnswersGiven(tasks):
-                for task, attempt in _each(tasks):
-                    self.answered[task] = attempt
-                    self._live[task].clear()  # a slave may just repeat the task
             case records.TasksReturned(sid, tasks) | records.TasksGivenUp(sid, True, tasks):
                 self._end(sid, _each(tasks), others=False)
             case records.TasksCancelled(sid, tasks) | records.TasksAnswered(sid, tasks) if sid is not None:

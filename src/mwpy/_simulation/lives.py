@@ -15,17 +15,16 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.definitions import Definitions
 from mwpy._simulation.run_store import SimulatedDatabase
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
-from mwpy._values import groups, records
+from mwpy._values import records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import Buffer
-from mwpy._values.keys import NO_KEY, combined_key, plain_keys
+from mwpy._values.keys import combined_key, plain_keys
 from mwpy._values.messagepack import encode
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
@@ -77,11 +76,6 @@ class LifeChecker(Struct, eq=False):
     occurrences: dict[int, Occurrence] = field(default_factory=dict)
     replaced: dict[Occurrence, None] = field(default_factory=dict)
     """Answers of lives before that may have been replaced, because a value was to stay at an agent."""
-    doubted: dict[Occurrence, int] = field(default_factory=dict)
-    """Answers that are in doubt, and the life that said so. They may be computed again, and may be used if the master
-    was killed before it stored the doubt."""
-    stored: dict[Occurrence, int] = field(default_factory=dict)
-    """Those of them whose doubt is in the run database. No later life may use them."""
     life: int = 1
     """The number of this life."""
     ran: dict[Occurrence, int] = field(default_factory=dict)
@@ -95,10 +89,10 @@ class LifeChecker(Struct, eq=False):
     _keeps: dict[int, None] = field(default_factory=dict)
     """Tasks whose values should stay at agents. These are always computed."""
     _made: Counter[Identity] = field(default_factory=Counter)
-    _doubts: list[Occurrence] = field(default_factory=list)
-    """The answers that are in doubt since this life."""
-    _after: dict[int, int] = field(default_factory=dict)
-    """How many of these doubts were recorded before the result of each task."""
+
+    def number(self, task: int) -> int:
+        """The value of a task."""
+        return self.numbers.get(task, task)
 
     def submitted(self, task: int, policy: TaskPolicy, algorithm: records.AlgorithmDefined) -> None:
         """A task is submitted, after all tasks with lower ids."""
@@ -119,17 +113,9 @@ class LifeChecker(Struct, eq=False):
                     self.reused.update(dict.fromkeys(range(each.first, each.first + each.count)))
             case records.TasksAnswered(tasks=answered):
                 self.reused.update((each.first + at, None) for each in answered for at in range(each.count))
-            case records.ResultsDoubted(tasks=ranges):
-                doubted = (first + at for first, count in ranges for at in range(count))
-                self._doubts += [self.occurrences[task] for task in doubted if task in self.occurrences]
-                self.doubted.update(dict.fromkeys(self._doubts, self.life))
             case records.TasksGivenUp(tasks=ranges, used_up=True):
                 used_up = (each.first + at for each in ranges for at in range(each.count))
                 self.used_up.update((self.occurrences[task], None) for task in used_up if task in self.occurrences)
-            case records.ResultsReceived(results=results):
-                self._after.update((task, len(self._doubts)) for task, _ in groups.each_task(results))
-            case records.AnswersGiven(given):
-                self._after.update((each.first, len(self._doubts)) for each in given)
 
     def started(self, task: int) -> None:
         """A slave starts a task."""
@@ -138,13 +124,11 @@ class LifeChecker(Struct, eq=False):
             assert before == self.life, f"task {task} ran in life {before}, and again in life {self.life}"
         occurrence = self.occurrences.get(task)
         assert occurrence not in self.spent, f"task {task} runs, but its attempts were used up in an earlier life"
-        answered, in_doubt = occurrence in self.earlier, occurrence in self.doubted
-        if occurrence is not None and self.stored.get(occurrence, self.life) < self.life:
-            del self.stored[occurrence]  # it may have another answer from now on
+        answered = occurrence in self.earlier
         if task in self._keeps:
             self.replaced.update({self.occurrences[task]: None} if answered else {})
             return
-        assert in_doubt or not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
+        assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
 
     def was_used_up(self, task: int) -> bool:
         """Whether the attempts of a task were used up, in this life or before."""
@@ -159,8 +143,6 @@ class LifeChecker(Struct, eq=False):
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result."""
         task = result.task_id
-        for each in self._doubts[: self._after.pop(task, 0)]:  # they were stored before this result
-            self.stored[each] = self.life
         occurrence = self.occurrences.get(task)
         at_once = result.sid is None or isinstance(result.error, TaskCancelled | DependencyFailed)
         if occurrence is None or at_once or (result.ok and encoded_in(result)[0] is KEPT):
@@ -168,14 +150,9 @@ class LifeChecker(Struct, eq=False):
             return
         answer = self.got[occurrence] = _Answer(result.ok, result.value if result.ok else None)
         before = self.earlier.get(occurrence)
-        in_doubt, is_reused = occurrence in self.doubted, task in self.reused
-        withdrawn = self.stored.get(occurrence, self.life) < self.life
-        assert not (is_reused and withdrawn) or task in self._once, f"task {task} has an answer that is in doubt"
-        if not is_reused and self.doubted.get(occurrence, self.life) < self.life:
-            del self.doubted[occurrence]
         if before is not None and task not in self._keeps:
-            assert is_reused or in_doubt, f"task {task} was computed again"
-            assert answer == before or in_doubt or occurrence in self.replaced, (
+            assert task in self.reused, f"task {task} was computed again"
+            assert answer == before or occurrence in self.replaced, (
                 f"task {task} had the result {before} in an earlier life, and has {answer}"
             )
 
@@ -196,10 +173,6 @@ class Lives:
         """What the algorithm got in all lives that are over."""
         self.replaced: dict[Occurrence, None] = {}
         """As in `LifeChecker`."""
-        self.doubted: dict[Occurrence, int] = {}
-        """As in `LifeChecker`."""
-        self.stored: dict[Occurrence, int] = {}
-        """As in `LifeChecker`."""
         self.ran: dict[Occurrence, int] = {}
         """As in `LifeChecker`."""
         self.used_up: dict[Occurrence, None] = {}
@@ -218,7 +191,6 @@ class Lives:
         checker.life, checker.earlier = life, {**self.answers}
         checker.replaced, checker.ran = self.replaced, self.ran
         checker.used_up, checker.spent = self.used_up, self.spent
-        checker.doubted, checker.stored = self.doubted, self.stored
 
     def script(self) -> list[int]:
         """The numbers of the calls of the next life, in their order."""
@@ -312,14 +284,6 @@ class Calls:
             submissions.add_keyed(defined, policy, payload, buffers, tag, key)
         else:
             submissions.add(defined, policy, payload, buffers, tag)
-
-    def add_again(self, call: DoubtedCall) -> None:
-        """Submit a call whose result is in doubt."""
-        asked = call.algorithm, call.policy, call.payload, call.buffers, call
-        if self._lives is None:
-            self._submissions.add(*asked)
-        else:
-            self._submissions.add_keyed(*asked, NO_KEY)
 
 
 def _work_with(state: int, captured: object) -> Callable[[], object]:

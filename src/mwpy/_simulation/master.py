@@ -87,7 +87,6 @@ class SimulatedMaster:
             max_definition_bytes=kept,
             max_failures=limit,
             max_waiting_bytes=world.random.choice([1 << 30, 1 << 30, 2000]),
-            verify=checker.verify.percent,
         )
         checker.most_waiting = settings.max_waiting_bytes
         trail = _Trail(checker, replay)

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._core.master.answered import Answer
 from mwpy._core.master.members import Members
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings, MasterState
@@ -73,9 +72,6 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         },
         "kept": (_each(jar.kept.tasks.values()), jar.kept.again, jar.blocked.lost),
         "delayed": _each(jar.delayed.tasks.values()),
-        "answered": _each(jar.answered.tasks.values()),
-        "answers": {number: _answers(own) for number, own in jar.answered.answers.items()},
-        "waiting": {place: list(queue) for place, queue in jar.answered.waiting.items()},
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
         "several": {number: list(live) for number, live in jar.allocated.several.items()},
         "pending": jar.pending.counts,
@@ -104,11 +100,6 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
         for span in spans
         for place, (number, payload) in enumerate(zip(span.ids, span.payloads, strict=True))
     ]
-
-
-def _answers(answers: Iterable[Answer]) -> list[tuple[Any, ...]]:
-    """The answers to a task that are compared."""
-    return [(each.sid, each.host, each.attempt, each.failed, each.mark, each.size) for each in answers]
 
 
 def _members(members: Members) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class ReportChecker(Struct, eq=False):
         task, attempt, sid = report.task_id, report.attempt, report.sid
         named = f"the report of task {task}, attempt {attempt}, at {sid}"
         assert checker.attempts.holds(sid, task, attempt), f"{named}: this attempt does not live"
-        unwanted = task in checker.ended or task in checker.states.cancelled or task in checker.retries.answered
+        unwanted = task in checker.ended or task in checker.states.cancelled
         assert not unwanted, f"{named}: nobody wants its result"
         assert report.tag is checker.tags[task], f"{named} has the tag of another task"
         assert (report.values["task"], report.values["attempt"]) == (task, attempt), f"{named} has other values"

@@ -29,8 +29,6 @@ class RetryChecker(Struct, eq=False):
     """How many of its first attempts each task ends with an exception; all if it is not tried again."""
     spoilt: dict[tuple[int, int], None] = field(default_factory=dict)
     """Tasks and their attempts that raise an exception, because they run on a bad host."""
-    answered: dict[int, None] = field(default_factory=dict)
-    """The tasks with an answer that is kept. These do not pause."""
     now: float = 0.0
     """The time of the last records."""
     _due_at: dict[int, float] = field(default_factory=dict)
@@ -59,7 +57,7 @@ class RetryChecker(Struct, eq=False):
         """Tasks come back, and pause for some seconds."""
         self.lost(tasks, charges)
         for task, _ in _each(tasks):
-            charged = any(charge.is_charged for charge in charges) and task not in self.answered
+            charged = any(charge.is_charged for charge in charges)
             expected_s = self.attempts.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
             assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
             self._due_at[task] = self.now + pause_s

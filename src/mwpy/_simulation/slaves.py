@@ -62,7 +62,8 @@ SMALL_BYTES = 300
 
 SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
 
-FAILURE = Codec().dumps_failure(OSError("simulated"))
+CODEC = Codec()
+FAILURE = CODEC.dumps_failure(OSError("simulated"))
 
 
 class SimulatedSlave:
@@ -115,7 +116,6 @@ class SimulatedSlave:
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
         self._stretch = SimulatedStretch(self._world, number, self.channel.reply)
-        self._digested: dict[int, None] = {}
         """The tasks whose results travel with a digest."""
         self._timed: dict[int, None] = {}
         """The positions of tasks with a limit of time."""
@@ -276,7 +276,6 @@ class SimulatedSlave:
                 self._states.hear(message, payload)
                 algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
                 limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
-                self._digested.update((task, None) for task in _digested(message))
                 portions = chain.from_iterable(map(repeat, message.portions or repeat(0), message.counts))
                 columns = zip(groups.each_task(message), algorithms, limits, portions, strict=True)
                 for (task, attempt), algorithm, limit, portion in columns:
@@ -333,10 +332,8 @@ class SimulatedSlave:
             return
         self.running, self.channel.began = 0, 0.0
         journal, killed_tasks = self.channel.journal, self.work.checker.killed_tasks
-        kind, digested = self.work.checker.retries.end_of(task, attempt), task in self._digested
-        entry = FAILURE
-        if kind == VALUE:
-            entry = self.work.checker.verify.value(task, attempt, self.work.host, digested=digested)
+        kind = self.work.checker.retries.end_of(task, attempt)
+        entry = CODEC.dumps_value(self.work.checker.lives.number(task))[0] if kind == VALUE else FAILURE
         result = task, attempt, self._seconds, kind, entry
         in_stretch = self._position in self._stretch.positions
         if in_stretch:
@@ -444,9 +441,3 @@ def fail_to_load(slave: SimulatedSlave, random: Random) -> None:
     slave.printed = f"no module named m{random.randint(1, 2)}\n"
     slave.outputs[2].write(slave.printed)
     slave.end(1)
-
-
-def _digested(message: messages.Tasks) -> list[int]:
-    """The tasks of a message whose results travel with a digest."""
-    wanted = {*message.digests}
-    return [task for place, (task, _) in enumerate(groups.each_task(message)) if place in wanted]

@@ -36,8 +36,6 @@ class StateChecker(Struct, eq=False):
     """Tasks that must not be sent to a slave again. Nobody needs their states."""
     unheard: dict[bytes, None]
     """Connections that broke, or that the master does not listen to any more."""
-    answered: dict[int, None]
-    """The tasks with an answer that is compared. They are repeated without their states."""
     _arrived: dict[int, Progress] = field(default_factory=dict)
     """The newest state of each task that reached the master, from any of its attempts."""
     _restarted: dict[int, int] = field(default_factory=dict)
@@ -61,7 +59,7 @@ class StateChecker(Struct, eq=False):
 
     def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
         """A state reaches the master, perhaps a repeated one."""
-        if peer in self.unheard or message.task in self.answered:
+        if peer in self.unheard:
             return
         state = _read(frames)
         task, attempt, number = state
@@ -77,7 +75,7 @@ class StateChecker(Struct, eq=False):
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
         """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
         state = self._left.get((peer, message.slave))
-        if state is None or state[0] in self.answered:
+        if state is None:
             return
         if message.running == state[0] and state[0] not in self.cancelled and state[0] not in self._restarted:
             arrived = self._newest.get(state[:2])
@@ -102,8 +100,7 @@ class StateChecker(Struct, eq=False):
         """Tasks are sent to a slave."""
         for each in tasks:
             for task in range(each.first, each.first + each.count):
-                arrived = None if task in self.answered else self._arrived.get(task)
-                self._expected[task, each.attempt] = arrived
+                self._expected[task, each.attempt] = self._arrived.get(task)
 
     def began(self, task: int, attempt: int, state: Progress | None) -> None:
         """A slave begins an attempt with a state, or with none."""

@@ -32,14 +32,12 @@ from mwpy._transport.call_parts import condition_and_call
 from mwpy._transport.error_copies import reduced_error
 from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.shared import LARGE_BYTES, lend
-from mwpy._values.bounds import MAX_REPORT_BYTES, shortened
-from mwpy._values.digested import Digested, read_digested
+from mwpy._values.bounds import MAX_REPORT_BYTES
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.failures import Failure, read_failure
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import (
     CONDITIONAL,
-    DIGESTED,
     FAILURE,
     NOT_ENCODABLE,
     PLAIN,
@@ -47,7 +45,6 @@ from mwpy._values.messagepack import (
     SEEDED,
     SIZE_BYTES,
     Pickled,
-    as_digested,
     as_failure,
     as_pickle,
     as_referring,
@@ -149,24 +146,6 @@ class Codec(Struct, frozen=True):
                 pass
         pickled, buffers = self._pickled(value)
         return encode(as_pickle(pickled)), buffers
-
-    def dumps_digested(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
-        """Encode an object with its structural digest, or with the reason why it has none.
-
-        Returns:
-            As `dumps_value`.
-
-        Raises:
-            Exception: as `dumps_value`.
-        """
-        from mwpy._values.sameness.structure import digest_of  # few slaves need it
-
-        entry, buffers = self.dumps_value(value)
-        try:
-            digested = Digested(digest_of(value), "", entry)
-        except Exception as error:
-            digested = Digested(b"", shortened(encodable(text_of(error))) or type(error).__qualname__, entry)
-        return encode(as_digested(encode(digested))), buffers
 
     def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         is_error = isinstance(value, BaseException)
@@ -416,7 +395,7 @@ def _copied(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
 
 
 def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
-    """Return the object of an entry that `dumps_value`, `dumps_digested` or `dumps_failure` made.
+    """Return the object of an entry that `dumps_value` or `dumps_failure` made.
 
     Arrays use the memory of `buffers`, and are writable if the buffers are.
 
@@ -428,8 +407,6 @@ def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
     if entry.kind == FAILURE:
         failure = read_failure(bytes(entry.pickle))
         return failure.type_name, failure.text, failure.traceback, _rebuild(failure.cause)
-    if entry.kind == DIGESTED:
-        return loads(decode(read_digested(bytes(entry.pickle)).value), buffers)
     return pickle.loads(entry.pickle, buffers=buffers)
 
 

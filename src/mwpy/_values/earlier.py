@@ -19,7 +19,6 @@ __all__ = [
     "Earlier",
     "EarlierAlgorithm",
     "EarlierAnswers",
-    "EarlierDoubts",
     "EarlierSent",
     "EarlierTasks",
     "EarlierUsedUp",
@@ -91,16 +90,6 @@ class EarlierUsedUp(Struct, frozen=True):
     """Why they became unrunnable; empty if the file does not say it any more."""
 
 
-class EarlierDoubts(Struct, frozen=True):
-    """Results of a former generation are in doubt: only this host computed them, and other hosts outvoted it."""
-
-    generation: int
-    host: str
-    first: int
-    count: int
-    """How many tasks from this one on; 0 for all results that this host computed in this generation."""
-
-
 class FormerAgent(Struct, frozen=True):
     """An agent of a former generation."""
 
@@ -113,5 +102,5 @@ class FormerAgent(Struct, frozen=True):
     """Whether the master of that generation has seen its end."""
 
 
-Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierUsedUp | EarlierDoubts
+Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierUsedUp
 """An entry of the stream."""

@@ -19,7 +19,6 @@ _FATES: dict[Fate, str] = {
     Fate.CANCELLING: "is at a slave and is cancelled unless it has started",
     Fate.KEPT: "has ended, and its value is kept for later tasks",
     Fate.REUSED: "was answered from the run database, when it was submitted",
-    Fate.ANSWERED: "has a result, which waits until another host has computed it, too",
 }
 
 _REASONS: dict[Why, str] = {
@@ -41,7 +40,6 @@ _REASONS: dict[Why, str] = {
     Why.NO_TIME: "too little time left: {number} s at most, and the task takes {needed_s:.3g} s",
     Why.RESERVED: "reserved for another task, which runs alone",
     Why.OTHER_KIND: "all slaves are ordered or freed, and get no task that is not addressed to them",
-    Why.HAS_ANSWERED: "this host has computed the task, and another one must confirm the result",
     Why.NOT_ALONE: "the task must run alone, and {tasks} are there",
     Why.BUSY: "all slaves are busy, with {tasks}",
     Why.IDLE: "a slave is idle: the task is sent when it is its turn",

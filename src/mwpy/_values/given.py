@@ -11,7 +11,7 @@ __all__ = ["Given"]
 RECORD_BYTES = 500
 """About how many bytes a record takes without its frames and keys."""
 
-_WITH_FRAMES = records.ResultsReceived, records.AnswersKept, records.ResultsHandedOver
+_WITH_FRAMES = records.ResultsReceived, records.ResultsHandedOver
 
 
 class Given:

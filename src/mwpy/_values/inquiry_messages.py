@@ -54,8 +54,6 @@ class AlgorithmStatus(Struct):
     delayed: int = 0
     """They pause before their next attempt."""
     at_slaves: int = 0
-    answered: int = 0
-    """They wait for another host to compute them, too."""
     finished: int = 0
     """They have results, also failures."""
     failed: int = 0
@@ -133,8 +131,6 @@ class Fate(PlainEnum):
     AWAITED = "awaited"
     AT_SLAVE = "at a slave"
     CANCELLING = "cancelling"
-    ANSWERED = "answered"
-    """It has a result, and waits for another host to compute it, too."""
     KEPT = "kept"
     """It has ended, and its value stays at an agent."""
     FAILED = "failed"
@@ -166,7 +162,6 @@ class Why(PlainEnum):
     NO_TIME = "no time"
     RESERVED = "reserved"
     OTHER_KIND = "other kind"
-    HAS_ANSWERED = "has answered"
     NOT_ALONE = "not alone"
     BUSY = "busy"
     IDLE = "idle"

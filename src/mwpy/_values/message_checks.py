@@ -42,8 +42,6 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             spans = len(message.tasks)
             fits = len(message.algorithms) == spans and {len(message.limits), len(message.portions)} <= {0, spans}
             _check_group(message, frames, count, fits)
-            if message.digests:
-                _check_places("Tasks: `digests`", message.digests, count)
             if message.keeps:
                 _check_places("Tasks: `keeps`", message.keeps, count)
         case Results():

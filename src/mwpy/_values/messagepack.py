@@ -3,8 +3,8 @@
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
 extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
 extension type of its own, with the seed and the encoded call. So has a call with the condition under which its task is
-tried again, a call whose task left a state in an earlier attempt, a call that refers to the results of other tasks, the
-failure of a task (see `failures.py`), and a value with its digest (see `digested.py`).
+tried again, a call whose task left a state in an earlier attempt, a call that refers to the results of other tasks, and
+the failure of a task (see `failures.py`).
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
@@ -22,7 +22,6 @@ from mwpy._values.ids import Buffer
 
 __all__ = [
     "CONDITIONAL",
-    "DIGESTED",
     "FAILURE",
     "LIST_OF_ONE",
     "LIST_PREFIX",
@@ -38,7 +37,6 @@ __all__ = [
     "Encoded",
     "Pickled",
     "as_conditional",
-    "as_digested",
     "as_encoded",
     "as_failure",
     "as_pickle",
@@ -81,8 +79,7 @@ RESUMED = 5
 SIZE_BYTES = 4
 """The size of a number before other bytes in an extension type."""
 
-DIGESTED = 6
-"""The number of the extension type of a value with its digest."""
+# 6 is a value with its digest in run databases of earlier versions.
 
 REFERRING = 7
 """The number of the extension type of a call that refers to the results of other tasks."""
@@ -137,9 +134,6 @@ as_conditional: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, CONDITI
 as_resumed: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, RESUMED)
 """Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind
 `RESUMED`. The other buffers of the call are the state of its task."""
-
-as_digested: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, DIGESTED)
-"""Mark bytes as a value with its digest, to be encoded and to be read as `Pickled` of the kind `DIGESTED`."""
 
 as_referring: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, REFERRING)
 """Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind

@@ -197,8 +197,6 @@ class Tasks(Struct, frozen=True):
     buffers: list[int] = field(default_factory=list)
     limits: list[Limits | None] = field(default_factory=list)
     """The limits of each span; empty if no task has any."""
-    digests: list[int] = field(default_factory=list)
-    """The positions in this group of the tasks whose results travel with a digest, in ascending order."""
     shares: list[Share] = field(default_factory=list)
     """The shared objects that a slave needs before it starts one of these tasks."""
     portions: list[int] = field(default_factory=list)

@@ -40,14 +40,9 @@ def _name(value: str) -> str:
     return value
 
 
-def _percent(value: str) -> float:
-    return float(value.removesuffix("%"))
-
-
 _KINDS = {
     int: "a whole number",
     float: "a number",
-    _percent: "a number of percent",
     bytes_in: "a number of bytes, such as 4000000000, 512 MB or 4 GB",
 }
 """What each conversion of a number expects."""
@@ -267,14 +262,6 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "If slaves are idle, start a second attempt of a task that runs for far longer than others. The first answer "
         "counts. This holds for all tasks that may run again, unless their policy differs.",
-    ),
-    Option(
-        "verify",
-        "P",
-        _number(0, 100, _percent),
-        "Repeat P percent of the tasks on another host, compare the results, and name the hosts that differ. Tasks "
-        "with retry=False or a sid are not repeated.",
-        "0",
     ),
     Option(
         "progress",

@@ -92,7 +92,6 @@ class Options(Struct, frozen=True):
     slave_start_timeout: float = DEFAULT_START_TIMEOUT_S
     slave_start: str | None = None
     max_waiting_results: int = 1 << 30
-    verify: float = 0.0
     progress: bool = False
     summary: bool = False
     run_database: str | None = None
@@ -177,7 +176,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Slaves", ("slave-processes", "slave-start", "slave-start-timeout", "slave-max-tasks", "slave-max-memory")),
     ("Limits of tasks", ("seconds-max", "seconds-expected", "memory-max", "attempts-max", "after", "max-failures")),
     ("Restart", ("run-database", "run-database-sync", "rerun", "reuse-changed-code")),
-    ("Doubtful machines", ("speculate", "verify")),
+    ("Slow machines", ("speculate",)),
     ("Time", ("lifetime", "grace-period", "idle-exit")),
     ("Network", ("client-timeout", "reconnect-seconds", "resource-file-update-interval")),
     ("Output", ("progress", "summary", "audit-file", "audit-level", "audit-file-max-size", "help", "version-string")),

@@ -113,7 +113,6 @@ class TaskPolicy(Struct, frozen=True):
     """A checked policy. `Policies` explains the fields.
 
     `seeded` says whether the arguments contain a seed, and `retries_errors` whether they contain a condition.
-    `corrects` says that the task computes again a result that is in doubt; mwpy sets it.
     """
 
     sid: SlaveId | None = None
@@ -127,7 +126,6 @@ class TaskPolicy(Struct, frozen=True):
     retries_errors: bool = False
     after: float = 0.0
     speculate: bool = False
-    corrects: bool = False
     keep: bool = False
 
     @property

@@ -161,26 +161,12 @@ def _text_of_results(record: records.Record) -> str:
             return f"ANSWERED by an earlier generation: {_names(tasks)}"
         case records.ResultsReused(reused):
             return f"REUSED {counted(_count(reused), 'stored result')} ({_names(reused)})"
-        case records.AnswersKept(sid, host, results):
-            return f"{sid} -> {counted(sum(results.counts), 'result')} of {host} kept, to compare them"
-        case records.AnswersGiven(tasks, verdict):
-            return f"GIVEN {counted(_count(tasks), 'kept result')} ({_names(tasks)}): {verdict}"
         case records.ResultsHeld(numbers):
             return f"HELD for later tasks: {_results_of(numbers)}"
         case records.ResultGiven(number, frames, cause):
             return f"HELD for later tasks: {_results_of([number])}, {cause or amount(sum(map(len, frames)))}"
         case records.ResultsReleased(numbers):
             return f"RELEASED {_results_of(numbers)}"
-        case records.AnswersDiffer(task, hosts, wrong):
-            agreed = " / ".join(", ".join(group) for group in hosts)
-            return f"DIFFERENT results of {task}: {agreed}; outvoted: {', '.join(wrong) or 'nobody'}"
-        case records.ResultsDoubted(host, ranges, forgotten, missing, reasons):
-            more = f" and {forgotten} more" if forgotten else ""
-            why = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-            lost = f"; cannot be computed again ({why}): tasks {_ids_in(missing)}" if missing else ""
-            return f"DOUBTED results that only {host} computed: tasks {_ids_in(ranges)}{more}{lost}"
-        case records.ResultsRecomputed(ranges):
-            return f"CORRECTED results that are in doubt: new tasks compute them again, for tasks {_ids_in(ranges)}"
         case _:
             return ""
 
@@ -197,10 +183,6 @@ def _text_of_values(record: records.Record) -> str:
             return f"FORGOTTEN {_values_of(numbers)}{f': {cause}' if cause else ''}"
         case _:
             return ""
-
-
-def _ids_in(ranges: Sequence[tuple[int, int]]) -> str:
-    return ", ".join(f"{first}-{first + count - 1}" if count > 1 else f"{first}" for first, count in ranges)
 
 
 def _values_of(numbers: Sequence[int]) -> str:

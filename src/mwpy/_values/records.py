@@ -53,9 +53,6 @@ __all__ = [
     "AlgorithmDefined",
     "AlgorithmRefused",
     "AlgorithmsForgotten",
-    "AnswersDiffer",
-    "AnswersGiven",
-    "AnswersKept",
     "AttemptsEnded",
     "AttemptsStarted",
     "Charge",
@@ -68,11 +65,9 @@ __all__ = [
     "PeerDropped",
     "Record",
     "ResultGiven",
-    "ResultsDoubted",
     "ResultsHandedOver",
     "ResultsHeld",
     "ResultsReceived",
-    "ResultsRecomputed",
     "ResultsReleased",
     "ResultsReused",
     "ResultsSent",
@@ -202,57 +197,6 @@ class TaskCheckpointed(Struct, frozen=True, tag=True):
     task: TaskRange
     frames: Sequence[Any]
     """The encoded state and the large buffers of its pickle, as they arrived."""
-
-
-class AnswersKept(Struct, frozen=True, tag=True):
-    """Results of tasks arrived from a slave. They are kept until other hosts have computed the same tasks."""
-
-    sid: SlaveId
-    host: str
-    """The machine of the slave."""
-    results: Results
-    frames: Sequence[Any]
-
-
-class AnswersGiven(Struct, frozen=True, tag=True):
-    """The algorithm got results that were kept. Each range is one task, with the attempt that computed its result."""
-
-    tasks: Sequence[TaskRange]
-    verdict: str
-    """Whether other hosts computed the same, or why this is unknown."""
-    is_sure: bool
-    """Whether at least two hosts agree on these results."""
-
-
-class AnswersDiffer(Struct, frozen=True, tag=True):
-    """Hosts computed different results of a task."""
-
-    task: TaskRange
-    hosts: Sequence[Sequence[str]]
-    """The hosts that agree with each other, for each different result."""
-    wrong: Sequence[str]
-    """The hosts that other hosts outvoted; empty if there is no majority."""
-
-
-class ResultsDoubted(Struct, frozen=True, tag=True):
-    """A host computed a wrong result. The algorithm has got these results that no other host computed."""
-
-    host: str
-    tasks: Sequence[tuple[int, int]]
-    """First id and count of each range."""
-    forgotten: int
-    """How many more such results there are, with ids that are not known any more."""
-    missing: Sequence[tuple[int, int]] = ()
-    """Those of these ranges whose tasks cannot be computed again."""
-    reasons: dict[str, int] = {}
-    """Why, and how many each time."""
-
-
-class ResultsRecomputed(Struct, frozen=True, tag=True):
-    """The algorithm has asked for a second computation of results that are in doubt. New tasks compute them."""
-
-    tasks: Sequence[tuple[int, int]]
-    """The first id and the count of each range of the tasks with these results."""
 
 
 class TasksFailed(Struct, frozen=True, tag=True):
@@ -457,11 +401,6 @@ Record = (
     | ResultsHandedOver
     | TasksAnswered
     | TaskCheckpointed
-    | AnswersKept
-    | AnswersGiven
-    | AnswersDiffer
-    | ResultsDoubted
-    | ResultsRecomputed
     | TasksFailed
     | TasksForbidden
     | TasksAwaited

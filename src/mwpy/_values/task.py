@@ -34,7 +34,6 @@ __all__ = [
     "failed",
     "is_stored",
     "loaded",
-    "renamed",
     "size_of",
     "stored_result",
     "unpickle_with",
@@ -72,8 +71,6 @@ class TaskState(PlainEnum):
     BLOCKED = "blocked"
     DELAYED = "delayed"
     CANCELLING = "cancelling"
-    ANSWERED = "answered"
-    REPEATING = "repeating"
     FINISHED = "finished"
     UNRUNNABLE = "unrunnable"
     CANCELLED = "cancelled"
@@ -309,13 +306,6 @@ def stored_result(
 def is_stored(result: Result[Any]) -> bool:
     """Whether the value of a result is in the run database, and was not read yet."""
     return result._value is _STORED
-
-
-def renamed(result: Result[Any], task_id: int, tag: object, failure: TaskFailed | None) -> Result[Any]:
-    """Return a result as that of another task; with a failure, as that of a task that failed in this way."""
-    value, buffers = (result._value, result._buffers) if failure is None else (failure, ())
-    is_failed = result._failed or failure is not None
-    return Result(TaskId(task_id), result._origin, tag, result.compute_seconds, is_failed, value, buffers)
 
 
 def size_of(result: Result[Any]) -> int:

@@ -34,7 +34,7 @@ EXIT_CODES: dict[int, str] = {
     ExitCode.INTERRUPTED: "--watch was stopped",
 }
 
-TASKS = "pending", "blocked", "delayed", "at_slaves", "answered", "finished", "failed"
+TASKS = "pending", "blocked", "delayed", "at_slaves", "finished", "failed"
 SLAVES = "agents", "starting", "idle", "busy", "leaving", "away", "finished", "failed"
 
 
@@ -119,7 +119,7 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
 def _left(status: Mapping[str, Any]) -> str:
     """How long the tasks that are left take at the present rate."""
     tasks, rate = status["tasks"], status["rate"]
-    left = sum(tasks[state] for state in ("pending", "blocked", "delayed", "at_slaves", "answered"))
+    left = sum(tasks[state] for state in ("pending", "blocked", "delayed", "at_slaves"))
     return f", {counted(left, 'task')} left: {_span(left / rate)}" if left and rate else ""
 
 

@@ -116,8 +116,7 @@ def divide(
     more = count - sum(group.counts[:whole])
     end, buffers = whole + bool(more), group.buffers[:count]
     counts = [*group.counts[:whole], more][:end]
-    digests = group.digests[: bisect_left(group.digests, count)]
-    columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end], digests
+    columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
     keeps = group.keeps[: bisect_left(group.keeps, count)]
     kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end], keeps)
     payload_kept = groups.payload(count, split_list(frames[0])[:count])

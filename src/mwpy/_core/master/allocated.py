@@ -20,7 +20,7 @@ __all__ = ["AllocatedTasks", "HeldTasks", "check_found"]
 
 _start = attrgetter("start")
 
-_AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING, TaskState.REPEATING)
+_AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING)
 
 
 class HeldTasks(Struct, eq=False):

@@ -18,7 +18,7 @@ from math import inf
 from mwpy._core.master.members import ConnectedSlave, Members
 from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span, portion_of
-from mwpy._values.task import SlaveKind, SlaveState, TaskState
+from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = ["fullest", "is_full", "learn", "least", "most_bytes", "most_in_time", "pace_of", "room", "spent"]
 
@@ -207,6 +207,5 @@ def _has_to_spare(slave: ConnectedSlave) -> bool:
         and not slave.asked_back
         and not slave.gave_nothing_back
         and slave.held.count >= 2
-        and slave.held.spans[-1].state is not TaskState.REPEATING
         and not any(span.policy.sid for span in slave.held.spans)
     )

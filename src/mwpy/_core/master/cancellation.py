@@ -23,7 +23,6 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import named
 from mwpy._core.master.state import MasterState
-from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.ids import TaskId
 from mwpy._values.records import TaskRange
@@ -38,7 +37,6 @@ class Cancellation(Struct, eq=False):
     state: MasterState
     kinds: SlaveKinds
     handback: HandBack
-    verification: Verification
 
     def cancel(self, command: CancelTasks) -> None:
         """Cancel the tasks that have not ended, and answer which these are. For the algorithm, a task that runs again
@@ -62,8 +60,6 @@ class Cancellation(Struct, eq=False):
         if blocked:
             self.handback.cancel(None, blocked, "while it waited for the results of other tasks", discard=discard)
         found = [*waiting, *delayed, *blocked]
-        if self.state.jar.answered.tasks:
-            found += self._end_answered(ids, running)
         for agent in self.state.members.agents.values():
             held: list[TaskRange] = []
             for slave in agent.slaves.values():
@@ -84,18 +80,6 @@ class Cancellation(Struct, eq=False):
                 self.state.send(agent, messages.Cancel(firsts, counts, kill=running is not Running.FINISH))
             found += held
         return found
-
-    def _end_answered(self, ids: TaskIds, running: Running) -> list[TaskRange]:
-        """Give out the answers that are compared if tasks may finish. Otherwise cancel those tasks that no slave has,
-        and return them."""
-        if running is Running.FINISH:
-            self.verification.kept.release_named(ids, "its task was cancelled")
-            return []
-        answered = named(self.state.jar.answered.spans(), ids)
-        if answered:
-            discard = running is Running.DISCARD
-            self.handback.cancel(None, answered, "while its answer was verified", discard=discard)
-        return answered
 
     def _let_finish(self, slave: ConnectedSlave, ids: TaskIds) -> None:
         """Do not send the tasks again that a slave holds."""

@@ -16,7 +16,6 @@ __all__ = [
     "Asking",
     "CancelTasks",
     "Command",
-    "CorrectResults",
     "DeallocateSlaves",
     "EndSoon",
     "ExpectTasks",
@@ -135,10 +134,6 @@ class GiveResult(Struct, frozen=True):
     """The id of that task."""
 
 
-class CorrectResults(Struct, frozen=True, eq=False):
-    """Hand out the calls whose results are in doubt and can be computed again now."""
-
-
 class TakeReports(Struct, frozen=True, eq=False):
     """Give out the newest reports of the tasks that run."""
 
@@ -175,7 +170,6 @@ class ShutDown(Struct, frozen=True):
 Command = (
     AllocateSlaves
     | CancelTasks
-    | CorrectResults
     | DeallocateSlaves
     | EndSoon
     | ExpectTasks
@@ -191,7 +185,7 @@ Command = (
 )
 
 
-Asking = CancelTasks | CorrectResults | GoOn | HoldResults | TakeReports
+Asking = CancelTasks | GoOn | HoldResults | TakeReports
 """Commands that the core answers."""
 
 

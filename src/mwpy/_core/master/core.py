@@ -29,8 +29,6 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `References` keeps results to which later tasks refer, and lets these tasks wait for them.
 - `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
-- `Verification` compares results of several hosts.
-- `Corrections` hands out the calls of results that are in doubt.
 - `Totals` counts what was done and lost.
 - `Logs` takes over what tasks have logged.
 - `Hosts` excludes hosts on which tasks fail that succeed elsewhere.
@@ -49,7 +47,6 @@ from mwpy._core.master.commands import (
     AllocateSlaves,
     CancelTasks,
     Command,
-    CorrectResults,
     DeallocateSlaves,
     EndSoon,
     ExpectTasks,
@@ -64,12 +61,10 @@ from mwpy._core.master.commands import (
     Tell,
     Waiting,
 )
-from mwpy._core.master.corrections import Corrections
 from mwpy._core.master.counts import Counting, Counts
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
-from mwpy._core.master.doubts import Doubts
 from mwpy._core.master.events import (
     Confirmed,
     Event,
@@ -88,7 +83,6 @@ from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.inquiries import Inquiries
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.keeping import Keeping
-from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.logs import Logs
 from mwpy._core.master.long_tasks import LongTasks
@@ -109,7 +103,6 @@ from mwpy._core.master.stop import Stop
 from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.succession import Succession
 from mwpy._core.master.totals import Totals
-from mwpy._core.master.verification import Verification
 from mwpy._core.moments import known
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -161,16 +154,12 @@ class MasterCore:
         self.definitions = Definitions(self.state, self.admission)
         self.totals = Totals(self.state)
         self.hosts = Hosts(self.state, self.admission)
-        kept = KeptAnswers(self.state, self.kinds, self.totals, Doubts(self.state))
-        self.verification = Verification(self.state, self.hosts, kept)
-        self.corrections = Corrections(self.state, self.verification)
         self.shares = Shares(self.state)
         self.relay = self.shares.relay
-        feeds_with = self.definitions, self.verification, self.shares
-        self.dispatch = Dispatch(self.state, self.handback, self.isolation, *feeds_with)
+        self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions, self.shares)
         self.delays = Delays(self.state, self.handback)
         self.refusals = Refusals(self.state, self.handback)
-        shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts, self.verification
+        shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts
         self.results = Results(*shared)
         self.succession = Succession(self.state, self.kinds)
         self.checkpoints = Checkpoints(self.state)
@@ -178,7 +167,7 @@ class MasterCore:
         self.losses = Losses(*shared)
         self.absences = Absences(self.state, self.losses)
         self.stragglers = Stragglers(self.state, self.dispatch, self.absences)
-        self.cancellation = Cancellation(self.state, self.kinds, self.handback, self.verification)
+        self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.references = References(self.state, self.handback)
         self.keeping = Keeping(self.state, self.handback, self.cancellation, self.relay)
         self.feeding = Feeding(self.state)
@@ -248,8 +237,6 @@ class MasterCore:
                 self.references.release(command)
             case Tell(text):
                 self.state.notice(text, key=text)
-            case CorrectResults():
-                self.corrections.answer(command)
             case TakeReports():
                 self.reports.asking = command
             case _:
@@ -408,9 +395,6 @@ class MasterCore:
             if self.hosts.ripe or self.hosts.deadline is not None:
                 self.hosts.decide(now)
             feeds = self.feeding.decide(self.waiting, now)
-            if jar.answered.tasks:
-                self.verification.decide(now, out_of_time=self.feeding.out_of_time)
-                self.dispatch.repeat(now)
             if settings.only_here:
                 self.refusals.decide()
             self.keeping.decide()
@@ -449,7 +433,7 @@ class MasterCore:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
         parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
-        others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts, self.verification
+        others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts
         reuse = () if self.reuse is None else (self.reuse.awaited,)
         for part in (*parts, *others, *reuse, self.absences, self.inquiries, self.reports, self.relay):
             part.check()

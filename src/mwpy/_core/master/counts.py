@@ -47,7 +47,7 @@ class Counting:
         if kinds.unordered_unasked:
             soon = jar.runnable + len(jar.kept.again) - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
             wanted = wanted | {SlaveKind.UNORDERED: soon}
-        waiting = jar.pending.num_unaddressed + jar.answered.num_waiting + expected
+        waiting = jar.pending.num_unaddressed + expected
         useful = min(wanted[SlaveKind.UNORDERED], allocation.useful(members, waiting, state.settings.task_group))
         special = sum(1 for _ in kinds.vacancies())
         spent = allocation.spent(members, jar.pending, state.now)

@@ -19,7 +19,6 @@ from mwpy._core.master.peaks import with_expected
 from mwpy._core.master.shares import Shares
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
-from mwpy._core.master.verification import Verification
 from mwpy._values import groups, messages, records
 from mwpy._values.ids import Buffer
 from mwpy._values.packed import PackedCalls
@@ -40,7 +39,6 @@ class Dispatch(Struct, eq=False):
     handback: HandBack
     isolation: Isolation
     definitions: Definitions
-    verification: Verification
     shares: Shares
     look_again: float | None = None
     """When to look again for a slave that can give tasks back; None if there is no need."""
@@ -59,17 +57,6 @@ class Dispatch(Struct, eq=False):
         self.look_again = None
         if self.state.jar.runnable > 1 and not pending.queues and self.state.settings.task_group is None:
             self._take_back(now)
-
-    def repeat(self, now: float) -> None:
-        """Send tasks that have an answer to slaves on other hosts. They have priority, because their answers wait."""
-        fixed = self.state.settings.task_group
-        for slave, waiting in self.verification.places():
-            first = next(iter(waiting.values()))
-            count = allocation.room(self.state.members, slave, first.algorithm.number, fixed)
-            count = min(count, allocation.most_in_time(slave, first, now))
-            chosen = self.state.jar.pending.heads(waiting.values(), count, allocation.MAX_GROUP_BYTES)
-            if chosen:
-                self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_suspects(self, now: float) -> None:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
@@ -240,10 +227,9 @@ class Dispatch(Struct, eq=False):
         if unknown:
             self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
-        digests = self.verification.chosen(slave, spans) if self.verification.is_on else []
         own_limits = limits if any(limits) else []
         portions = portions if any(portions) else []
-        columns = firsts, counts, attempts, numbers, sizes, own_limits, digests
+        columns = firsts, counts, attempts, numbers, sizes, own_limits
         kept = self._keeps(spans) if keeps else []
         header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, kept)
         first = groups.payload(num_tasks, payloads)

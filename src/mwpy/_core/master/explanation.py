@@ -1,7 +1,7 @@
 """Why a task waits, or how it ended: the answer to `AskTask`.
 
-The reasons are those of the dispatch (`dispatch.py`, `isolation.py`, `verification.py`), in the order in which they
-keep a task from a slave. Agents with the same reason are counted, and the first few are named. The text for people is
+The reasons are those of the dispatch (`dispatch.py`, `isolation.py`), in the order in which they keep a task from a
+slave. Agents with the same reason are counted, and the first few are named. The text for people is
 made in `_values/explanations.py`.
 """
 
@@ -66,11 +66,6 @@ class ExplanationReport(Struct, eq=False):
                 return self._about(delayed, Fate.AWAITED, task)
             pause = Reason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now))
             return self._about(delayed, Fate.DELAYED, task, reasons=[pause])
-        if jar.answered.is_waiting(task):
-            hosts = jar.answered.hosts(task)
-            span = jar.answered.tasks[task]
-            agents = self._by_agent(span, now, hosts)
-            return self._about(span, Fate.ANSWERED, task, reasons=self._general(), agents=agents)
         places = [place for slave in self.state.members.slaves.values() for place in self._places(slave, task, now)]
         if places:
             _, span = places[0]
@@ -127,14 +122,14 @@ class ExplanationReport(Struct, eq=False):
                 span, before = found
                 reasons = [*self._general(), Reason(Why.ADDRESSED, sid), *_before(before)]
                 agent = self.state.members.slaves[sid].agent
-                agents = self._by_agent(span, now, (), [agent], only=sid)
+                agents = self._by_agent(span, now, [agent], only=sid)
                 return self._about(span, Fate.PENDING, task, reasons=reasons, agents=agents)
         for queue in pending.suspects.values():
             found = self._find(queue, task)
             if found is not None:
                 span, before = found
                 reasons = [*self._general(), Reason(Why.RUNS_ALONE), *_before(before)]
-                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now, ()))
+                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now))
         for queue in pending.queues.values():
             found = self._find(queue, task)
             if found is not None:
@@ -142,7 +137,7 @@ class ExplanationReport(Struct, eq=False):
                 reasons = [*self._general(), *_before(before)]
                 if len(pending.queues) > 1:
                     reasons.append(Reason(Why.TURNS, number=len(pending.queues) - 1))
-                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now, ()))
+                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now))
         return None
 
     def _find(self, queue: deque[Span], task: int) -> tuple[Span, int] | None:
@@ -193,20 +188,18 @@ class ExplanationReport(Struct, eq=False):
         self,
         span: Span,
         now: float,
-        answered: Sequence[str],
         agents: Iterable[ConnectedAgent] | None = None,
         only: SlaveId | None = None,
     ) -> list[Reason]:
         """Why agents are not sent a task. Equal reasons are one.
 
         Args:
-            answered: the hosts that have computed it.
             agents: these agents; None for all.
             only: the slave to which it is addressed.
         """
         found: dict[tuple[Why, str], Reason] = {}
         for agent in self.state.members.agents.values() if agents is None else agents:
-            own = self._of_agent(agent, span, now, answered, only)
+            own = self._of_agent(agent, span, now, only)
             same = found.get((own.why, own.text))
             if same is None:
                 found[own.why, own.text] = Reason(own.why, own.text, own.number, [agent.place], 1)
@@ -216,9 +209,7 @@ class ExplanationReport(Struct, eq=False):
             found[own.why, own.text] = Reason(own.why, own.text, number, named_all, same.count + 1)
         return [*islice(found.values(), REASONS_SHOWN)]
 
-    def _of_agent(
-        self, agent: ConnectedAgent, span: Span, now: float, answered: Sequence[str], only: SlaveId | None
-    ) -> Reason:
+    def _of_agent(self, agent: ConnectedAgent, span: Span, now: float, only: SlaveId | None) -> Reason:
         excluded = self.state.members.excluded.get(agent.host)
         if excluded is not None:
             return Reason(Why.HOST_EXCLUDED, shortened(excluded, TEXT_CHARACTERS))
@@ -235,8 +226,6 @@ class ExplanationReport(Struct, eq=False):
             return Reason(Why.CANNOT_RUN, shortened(serving[0].refused[number], TEXT_CHARACTERS))
         if not agent.has_time(span, now):
             return Reason(Why.NO_TIME, number=agent.ends_in_s(now))
-        if agent.host in answered:
-            return Reason(Why.HAS_ANSWERED)
         if agent.reserved:
             return Reason(Why.RESERVED)
         if span.runs_alone and agent.num_busy:

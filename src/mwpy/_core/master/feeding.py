@@ -43,7 +43,7 @@ class Feeding:
             waiting: whether the master algorithm waits.
         """
         jar = self.state.jar
-        is_much = self.unfetched + jar.answered.bytes > self.state.settings.max_waiting_bytes
+        is_much = self.unfetched > self.state.settings.max_waiting_bytes
         may_fetch = waiting is Waiting.NOT and self.unfetched > 0  # answers that wait for a repetition need tasks
         self.holds_back = is_much and (may_fetch or jar.num_allocated > 0)
         if self.deadline is not None and now >= self.deadline:
@@ -62,7 +62,7 @@ class Feeding:
     @property
     def reason(self) -> str:
         """Why tasks are held back, and what to do."""
-        waiting_bytes = self.unfetched + self.state.jar.answered.bytes
+        waiting_bytes = self.unfetched
         return (
             f"results of about {amount(waiting_bytes)} wait for the master algorithm, so no more tasks are sent. "
             f"Fetch them with mw.results() or from the maps that are open, or raise --mw-max-waiting-results"

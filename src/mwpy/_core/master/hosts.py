@@ -259,25 +259,11 @@ class Hosts(Struct, eq=False):
             f"{suspicion.bad} of {suspicion.ended} {what} failed there, and {bad} of {ended} on "
             f"{counted(len(good), 'other host')}"
         )
-        self.exclude(host, text, suspicion.example, now, key=f"{host} {name}")
-
-    def exclude(self, host: str, text: str, example: str, now: float, *, key: str) -> None:
-        """Send a host no more work, unless it is excluded or must not be excluded.
-
-        Args:
-            text: the reason.
-            example: one task, for the user.
-            key: if the host must not be excluded, this is said once for each key.
-        """
-        why_not = self._why_not(host)
-        if host in self._until:
-            return
-        if why_not:
-            text = f"host {host}: {text}. It still gets work, because {why_not}. For example: {example}"
-            self.state.notice(text, key=f"not excluded {key}")
+        if why_not := self._why_not(host):
+            text = f"host {host}: {text}. It still gets work, because {why_not}. For example: {suspicion.example}"
+            self.state.notice(text, key=f"not excluded {host} {name}")
         else:
-            self._exclude(host, text, example, now)
-            self.deadline = min(self._until.values())
+            self._exclude(host, text, suspicion.example, now)
 
     def _why_not(self, host: str) -> str:
         """Why a host must not be excluded; empty if it may be."""

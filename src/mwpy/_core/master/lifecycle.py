@@ -34,8 +34,6 @@ class TaskEvent(PlainEnum):
     GIVE_UP = "give up"
     LET_FINISH = "let finish"
     CANCEL = "cancel"
-    KEEP = "keep its answer"
-    VERIFY = "repeat to compare"
     REUSE = "be answered from the run database"
     FORBID = "be refused a second execution"
     TAKE_OVER = "be answered by a former generation"
@@ -47,7 +45,6 @@ class TaskEvent(PlainEnum):
 
 
 _NEW, _BLOCKED, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.BLOCKED, TaskState.PENDING, TaskState.ALLOCATED
-_ANSWERED, _REPEATING = TaskState.ANSWERED, TaskState.REPEATING
 _FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
 _DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
 _KEPT, _RELEASED = TaskState.KEPT, TaskState.RELEASED
@@ -58,13 +55,8 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.UNBLOCK: {_BLOCKED: _PENDING},
     TaskEvent.FAIL: {_NEW: _FINISHED, _BLOCKED: _FINISHED},
     TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
-    TaskEvent.FINISH: {
-        _ALLOCATED: _FINISHED,
-        _CANCELLING: _FINISHED,
-        _ANSWERED: _FINISHED,
-        _REPEATING: _FINISHED,
-    },
-    TaskEvent.RETURN: {_ALLOCATED: _PENDING, _REPEATING: _ANSWERED},
+    TaskEvent.FINISH: {_ALLOCATED: _FINISHED, _CANCELLING: _FINISHED},
+    TaskEvent.RETURN: {_ALLOCATED: _PENDING},
     TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
     TaskEvent.AWAIT: {_PENDING: _DELAYED},
     TaskEvent.BE_DUE: {_DELAYED: _PENDING},
@@ -78,11 +70,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
         _ALLOCATED: _CANCELLED,
         _CANCELLING: _CANCELLED,
         _DELAYED: _CANCELLED,
-        _ANSWERED: _CANCELLED,
-        _REPEATING: _CANCELLED,
     },
-    TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
-    TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
     TaskEvent.REUSE: {_NEW: _FINISHED},
     TaskEvent.FORBID: {_NEW: _UNRUNNABLE},
     TaskEvent.TAKE_OVER: {

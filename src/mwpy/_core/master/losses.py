@@ -26,7 +26,6 @@ from mwpy._core.master.peaks import more_memory
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
-from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.ids import SlaveId
@@ -67,7 +66,6 @@ class Losses(Struct, eq=False):
     totals: Totals
     delays: Delays
     hosts: Hosts
-    verification: Verification
     departures: dict[str, int] = field(default_factory=dict)
     """Why agents left, and how many left for each reason; the last reason last."""
     _silent: dict[str, _Silent] = field(default_factory=dict)
@@ -198,8 +196,6 @@ class Losses(Struct, eq=False):
         def death(span: Span) -> Death:
             return Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory)
 
-        if self.verification.is_on:
-            held = self.verification.drop(slave, held, lambda span: _why_not_repeated(span, death(span), slave.agent))
         again: list[Span] = []
         ended: dict[tuple[str, bool], list[TaskRange]] = {}
         for span in without_extra(self.state, slave.sid, held, what, (loss,)):
@@ -280,13 +276,6 @@ def _why_not_again(span: Span, loss: Death, agent: ConnectedAgent) -> str:
 def _is_used_up(span: Span, loss: Charge) -> bool:
     """Whether tasks that are lost once more have lost all attempts that their policy allows by their own fault."""
     return loss.is_charged and (span.charged + 1 >= span.policy.attempts_max or not span.policy.retry)
-
-
-def _why_not_repeated(span: Span, loss: Death, agent: ConnectedAgent) -> str:
-    """Why a task that has an answer is not repeated once more after this loss; empty if it is."""
-    if sum(death.cause is Cause.AGENT_LOST for death in (*span.deaths, loss)) >= LOST_AGENTS_ALLOWED:
-        return "it would have to run alone"
-    return _why_not_again(span, loss, agent)
 
 
 def _story(span: Span, loss: Death) -> str:

@@ -48,7 +48,7 @@ class References(Struct, eq=False):
     def _unended(self, numbers: Sequence[int]) -> list[int]:
         """Which of these tasks are in the jar. The newest tasks are looked at first, because they are meant mostly."""
         jar = self.state.jar
-        known = jar.blocked.tasks, jar.delayed.tasks, jar.answered.tasks
+        known = jar.blocked.tasks, jar.delayed.tasks
         found = dict.fromkeys(number for number in numbers if any(number in tasks for tasks in known))
         ids = TaskIds((number, 1) for number in numbers)
         pending = *jar.pending.queues.values(), *jar.pending.suspects.values(), *jar.pending.addressed.values()

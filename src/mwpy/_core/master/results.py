@@ -29,7 +29,6 @@ from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
-from mwpy._core.master.verification import Verification
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
@@ -48,8 +47,6 @@ RESULT_BYTES = 200
 VALUE_BYTES = 40
 """About how many bytes a value takes that comes without a result."""
 
-_MAY_RETRY = (TaskState.ALLOCATED, TaskState.REPEATING)
-
 _result: type[Result[object]] = Result
 
 
@@ -62,7 +59,6 @@ class Results(Struct, eq=False):
     totals: Totals
     delays: Delays
     hosts: Hosts
-    verification: Verification
 
     def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         """Take over a group of results.
@@ -84,12 +80,6 @@ class Results(Struct, eq=False):
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = groups.entries(group, frames)
-        if self.verification.is_on:
-            others, frames, seconds_of = self.verification.keep(slave, group, frames, values)
-            if others is not group:
-                group = others
-                values, buffers = groups.entries(group, frames)
-            self._learn(slave, {number: (len(own), sum(own)) for number, own in seconds_of.items()})
         if self.state.jar.allocated.several:
             self._end_others(slave, group, now)
         if values:
@@ -120,8 +110,6 @@ class Results(Struct, eq=False):
         spans = self.state.record(records.ResultsReceived(slave.sid, group, frames, keeper))
         given = num - sum(span.count for span in spans if span.runs_again)
         actions.result_bytes += size * given // num
-        if self.verification.is_on:
-            self.verification.doubts.given(host, spans)
         seconds_of: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0])
         is_timed = len(group.seconds) == num
         all_small = group.plain or not (group.failed or group.buffers or group.kept)
@@ -172,8 +160,8 @@ class Results(Struct, eq=False):
         ids, tried_again = TaskIds((number, 1) for number in places), set[int]()
         returned: dict[tuple[str, float], list[TaskRange]] = {}
         for span in slave.held.spans:
-            if span.state in _MAY_RETRY and span.policy.retries_errors and not span.is_last_attempt:
-                pause_s = span.next_pause_s if span.state is TaskState.ALLOCATED else 0.0
+            if span.state is TaskState.ALLOCATED and span.policy.retries_errors and not span.is_last_attempt:
+                pause_s = span.next_pause_s
                 for number in (first + at for first, count in ids.among(span) for at in range(count)):
                     place = places[number]
                     what = headline(values[place].pickle)

@@ -10,9 +10,6 @@ other code counts, too. A task that must not run twice ends as unrunnable if a f
 the file has no answer of it. So does a task whose attempts are used up. Nothing is remembered about tasks that are new.
 Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes 20 bytes.
 
-An answer is in doubt if only one host computed it, and other hosts outvoted this host in the same generation (see
-`doubts.py`). The task then runs again. If it must not run twice, its answer counts all the same.
-
 An agent can bring results of a former generation while this one runs (see `succession.py`). So the last generations are
 kept, with 4 bytes for each task, and each task of this generation that waits for its answer takes 12 bytes.
 """
@@ -40,7 +37,6 @@ from mwpy._values.earlier import (
     Earlier,
     EarlierAlgorithm,
     EarlierAnswers,
-    EarlierDoubts,
     EarlierSent,
     EarlierTasks,
     EarlierUsedUp,
@@ -96,12 +92,10 @@ class Answers(Struct, eq=False):
     _places: array[int] = field(default_factory=lambda: array("I"))
     _seconds: array[float] = field(default_factory=lambda: array("d"))
     _ends: array[int] = field(default_factory=lambda: array("H"))
-    """For each occurrence: its attempts times 4, 2 more if its answer is in doubt, and 1 more if it failed. Without an
-    answer: 1 if it may not run again."""
+    """For each occurrence: its attempts times 2, and 1 more if it failed. Without an answer: 1 if it may not run again.
+    """
     used_up: dict[int, str] = field(default_factory=dict)
     """The occurrences without an answer whose attempts are used up, and why they became unrunnable."""
-    doubted: int = 0
-    """How many answers are in doubt."""
 
     def extend(self, count: int) -> None:
         """There are occurrences up to this number, the last ones without an answer."""
@@ -122,7 +116,7 @@ class Answers(Struct, eq=False):
         seconds = results.seconds if len(results.seconds) == count else [results.seconds[0] / count] * count
         ends: list[int] = []
         for attempt, own in zip(results.attempts, results.counts, strict=True):
-            ends += [min(attempt, MOST_ATTEMPTS) * 4] * own
+            ends += [min(attempt, MOST_ATTEMPTS) * 2] * own
         for place in results.failed:
             ends[place] += 1
         row, first = len(self.rows), numbers[0]
@@ -137,20 +131,11 @@ class Answers(Struct, eq=False):
                 self._row_of[number], self._places[number] = row, place
                 self._seconds[number], self._ends[number] = seconds[place], ends[place]
 
-    def doubt(self, numbers: Iterable[int], host: str, first_row: int) -> None:
-        """Those answers of a host are in doubt that are among these occurrences and in rows from this place on."""
-        slaves = {number: None for (_, of), number in self.slaves.items() if of == host}
-        for number in numbers:
-            row = self._row_of[number] - 1 if number >= 0 else -1
-            if row >= first_row and self.origins[row] in slaves and not self._ends[number] & 2:
-                self._ends[number] += 2
-                self.doubted += 1
-
-    def of(self, number: int) -> tuple[int, int, bool, bool] | None:
-        """The place of the row of an answer in `rows`, its place in the row, whether it is a failure, and whether it is
-        in doubt; None if there is no answer."""
-        row, end = self._row_of[number], self._ends[number]
-        return (row - 1, self._places[number], bool(end & 1), bool(end & 2)) if row else None
+    def of(self, number: int) -> tuple[int, int, bool] | None:
+        """The place of the row of an answer in `rows`, its place in the row, and whether it is a failure; None if there
+        is no answer."""
+        row = self._row_of[number]
+        return (row - 1, self._places[number], bool(self._ends[number] & 1)) if row else None
 
     def set_sent(self, number: int, *, may_have_run: bool) -> None:
         """A task that must not run twice was sent to a slave, or came back before it started."""
@@ -164,7 +149,7 @@ class Answers(Struct, eq=False):
 
     def times(self, number: int) -> tuple[float, int]:
         """The compute time of an answer, in seconds, and the number of its attempts."""
-        return self._seconds[number], self._ends[number] >> 2
+        return self._seconds[number], self._ends[number] >> 1
 
 
 class Reuse:
@@ -205,10 +190,6 @@ class Reuse:
         """For each algorithm of this generation: the code whose answers count."""
         self._waiting: list[EarlierTasks] = []
         """Tasks of the generation that is read, since its last answer."""
-        self._doubts: list[EarlierDoubts] = []
-        """The doubts of the generation that is read."""
-        self._first_row = 0
-        """The place of the first row of this generation."""
         self._task_of: array[int] = array("q")
         """For each occurrence: the task of this generation that has taken it, if it had no answer then; else 0. It is
         empty if there is no such task."""
@@ -234,8 +215,6 @@ class Reuse:
                 reason = entry.reason or "it lost all attempts that its policy allows by its own fault"
                 numbers = self._former[entry.generation].numbers(entry.first, entry.count)
                 self.answers.used_up.update((number, reason) for number in numbers if number >= 0)
-            case EarlierDoubts():
-                self._doubts.append(entry)
             case _:
                 self._add_waiting()
                 self.answer(entry)
@@ -251,12 +230,7 @@ class Reuse:
 
     def _begin(self, generation: int) -> None:
         self._add_waiting()
-        for entry in self._doubts:  # only now, because some were recorded before the answers
-            former = self._former[entry.generation]
-            tasks = former.numbers(entry.first, entry.count) if entry.count else former.all_numbers()
-            self.answers.doubt(tasks, entry.host, self._first_row)
-        self._doubts.clear()
-        self._generation, self._first_row = generation, len(self.answers.rows)
+        self._generation = generation
         self._former[generation] = FormerGeneration()
         for old in [*self._former][: -GENERATIONS_KEPT - 1]:
             del self._former[old]
@@ -393,7 +367,7 @@ class Reuse:
                 if not self._task_of:
                     self._task_of.frombytes(bytes(self._count * self._task_of.itemsize))
                 self._task_of[number] = span.first + at // KEY_BYTES
-            if answer is None or (answer[2] and self.rerun_failed) or (answer[3] and not once):
+            if answer is None or (answer[2] and self.rerun_failed):
                 forbidden = once and not self.rerun_failed and self.answers.may_have_run(number)
                 if can_wait and answer is None and (awaited.comes(number) or (forbidden and awaited.may_return)):
                     awaited.new[span.first + at // KEY_BYTES] = number
@@ -423,7 +397,7 @@ class Reuse:
         for task, tag, number in zip(span.ids, span.tags, numbers, strict=True):
             found = answers.of(number)
             assert found is not None
-            row, place, has_failed, _ = found
+            row, place, has_failed = found
             seconds, attempts = answers.times(number)
             origin = origins.get((row, attempts))
             if origin is None:

@@ -15,7 +15,6 @@ from msgspec import Struct
 from mwpy._core.master.commands import Asking
 from mwpy._core.master.events import Send
 from mwpy._core.master.failed_calls import FailedCall
-from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.members import (
     ConnectedAgent,
@@ -67,8 +66,6 @@ class MasterSettings(Struct, frozen=True):
     """At how many failures the computation stops; None for no limit."""
     max_waiting_bytes: int = 1 << 30
     """About how many bytes of results may wait for the algorithm until no more tasks are sent."""
-    verify: float = 0.0
-    """How many percent of the tasks are repeated on another host, to compare the results."""
     feeds_until: float | None = None
     """When no more tasks are sent, because the master ends soon, on the core's clock; None if its time has no limit."""
     ends_at: float | None = None
@@ -78,8 +75,8 @@ class MasterSettings(Struct, frozen=True):
 
     @property
     def lets_values_stay(self) -> bool:
-        """Whether values stay at agents (the policy `keep`). They do not if they are compared, or are here anyway."""
-        return not (self.verify > 0.0 or self.in_this_process)
+        """Whether values stay at agents (the policy `keep`). They do not if they are here anyway."""
+        return not self.in_this_process
 
 
 class Stopped(Struct, frozen=True):
@@ -120,9 +117,7 @@ class Actions(Struct):
     """The calls of those results that are failures of tasks."""
     cancelled: list[tuple[Asking, list[TaskId]]] = []
     """The answers to `CancelTasks` and `HoldResults`: those of its tasks that had not ended; to `GoOn`: the tasks that
-    did not run; to `CorrectResults` and `TakeReports`: none, because `doubted` and `reports` have them."""
-    doubted: list[DoubtedCall] = []
-    """The calls that are handed out to be computed again."""
+    did not run; to `TakeReports`: none, because `reports` has them."""
     reports: list[Report] = []
     """The newest reports of tasks that run, if the algorithm has asked for them."""
     result_bytes: int = 0

@@ -114,7 +114,7 @@ class StatusReport:
     def work(self) -> int:
         """How many objects an answer looks at, about."""
         jar, members = self.state.jar, self.state.members
-        few = min(len(jar.blocked.tasks), len(jar.delayed.tasks)) + jar.answered.num_waiting
+        few = min(len(jar.blocked.tasks), len(jar.delayed.tasks))
         algorithms = len(jar.algorithms.defined) + len(self.totals.rows)
         return few + len(jar.kept.tasks) + algorithms + len(members.slaves) + len(members.agents)
 
@@ -125,7 +125,6 @@ class StatusReport:
             "blocked": len(jar.blocked.tasks),
             "delayed": len(jar.delayed.tasks),
             "at_slaves": jar.num_allocated,
-            "answered": jar.answered.num_waiting,
             "succeeded": jar.ended - jar.failed - jar.cancelled,
             "failed": jar.failed,
             "cancelled": jar.cancelled,
@@ -141,7 +140,7 @@ class StatusReport:
         for live in jar.allocated.several.values():
             first, *others = live.values()
             at_slaves[first.algorithm.number] -= len(others)
-        answered, kept = _count(jar.answered.spans()), _count(jar.kept.tasks.values())
+        kept = _count(jar.kept.tasks.values())
         blocked_are_fewer = len(jar.blocked.tasks) <= len(jar.delayed.tasks)
         fewer = _count((jar.blocked if blocked_are_fewer else jar.delayed).tasks.values())
         found: dict[str, AlgorithmStatus] = {}
@@ -150,8 +149,7 @@ class StatusReport:
             pending = jar.pending.num_queued.get(number, 0) + jar.pending.num_addressed.get(number, 0)
             row.pending += pending
             row.at_slaves += at_slaves[number]
-            row.answered += answered[number]
-            more = defined.runnable - kept[number] - pending - at_slaves[number] - answered[number] - fewer[number]
+            more = defined.runnable - kept[number] - pending - at_slaves[number] - fewer[number]
             row.blocked += fewer[number] if blocked_are_fewer else more
             row.delayed += more if blocked_are_fewer else fewer[number]
         for (name, _), total in self.totals.rows.items():

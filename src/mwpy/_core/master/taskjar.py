@@ -5,7 +5,6 @@ and released tasks leave the jar at once, so all others are in it.
 
 Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, tasks
 whose values stay at agents in `Taskjar.kept`, all others in `Taskjar.held` by their slave.
-Tasks with answers that are compared are in `Taskjar.answered`; those that a slave repeats are at this slave, too.
 
 An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
 another slave, with its own number of the attempt (see `allocated.py`). All its attempts except the last one end with
@@ -25,7 +24,6 @@ from mwpy._core.holding import count_of
 from mwpy._core.master import lifecycle
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.allocated import AllocatedTasks, HeldTasks, check_found
-from mwpy._core.master.answered import AnsweredTasks
 from mwpy._core.master.blocked import BlockedTasks
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
@@ -44,9 +42,9 @@ from mwpy._values.task import TaskState
 __all__ = ["Taskjar"]
 
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
-_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
+_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
 _NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRUNNABLE
-_REPEATING, _KEPT = TaskState.REPEATING, TaskState.KEPT
+_KEPT = TaskState.KEPT
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
 Tags = Sequence[tuple[Any, ...]]
@@ -77,8 +75,6 @@ class Taskjar:
         """The tasks that wait for the results of others."""
         self.delayed = DelayedTasks()
         """The tasks that pause before their next attempt."""
-        self.answered = AnsweredTasks()
-        """The tasks with answers that are compared."""
         self.held: dict[SlaveId, HeldTasks] = {}
         """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
         self.allocated = AllocatedTasks(self.held)
@@ -101,8 +97,6 @@ class Taskjar:
             records.ResultsReceived: self._received,
             records.AttemptsStarted: self._attempts_started,
             records.AttemptsEnded: self._attempts_ended,
-            records.AnswersKept: self._answers_kept,
-            records.AnswersGiven: self._answers_given,
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: _only(partial(_reuse, self)),
             records.TasksForbidden: _only(partial(_forbid, self)),
@@ -135,30 +129,27 @@ class Taskjar:
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
         elsewhere = self.pending.count + len(self.blocked.tasks) + len(self.delayed.tasks)
-        return self.runnable + len(self.kept.again) - elsewhere - self.answered.num_waiting
+        return self.runnable + len(self.kept.again) - elsewhere
 
     def spans(self) -> Iterator[Span]:
-        """All spans: pending, blocked and delayed ones, those with answers, and those that slaves hold."""
+        """All spans: pending, blocked and delayed ones, and those that slaves hold."""
         yield from self.pending.spans()
         yield from self.blocked.tasks.values()
         yield from self.delayed.tasks.values()
-        yield from self.answered.spans()
         yield from chain.from_iterable(held.spans for held in self.held.values())
 
     # ---- what records do -----------------------------------------------------------------------------------
 
     def _allocated(self, record: records.TasksAllocated, _: Tags) -> list[Span]:
         sid = record.sid
-        repeats = bool(self.answered.tasks) and self.answered.is_waiting(record.tasks[0].first)
-        spans = self.answered.send(record.tasks) if repeats else self.pending.remove(sid, record.tasks)
-        move(spans, _VERIFY if repeats else _ALLOCATE)
+        spans = self.pending.remove(sid, record.tasks)
+        move(spans, _ALLOCATE)
         held = self.held[sid]
         for span in spans:
             span.attempt = span.sent = span.attempt + 1
             span.sid = sid
             held.load[span.algorithm.number] += span.count
-            if not repeats:
-                self._count_away(span, span.count)
+            self._count_away(span, span.count)
         held.spans.extend(spans)
         return spans
 
@@ -173,28 +164,6 @@ class Taskjar:
         self._count_ended(spans)
         if self.blocked.results:
             self.blocked.received(spans, results, record.frames)
-        return spans
-
-    def _answers_kept(self, record: records.AnswersKept, _: Tags) -> list[Span]:
-        results = record.results
-        spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
-        move(spans, _KEEP)
-        self.left.forget(spans)  # a repetition must not depend on what another host computed
-        return self.answered.add(spans, record)
-
-    def _answers_given(self, record: records.AnswersGiven, _: Tags) -> list[Span]:
-        spans: list[Span] = []
-        for each in record.tasks:
-            span, answers = self.answered.remove(each.first)
-            if span.sid is not None:
-                self.allocated.take(span.sid, *_columns([span.whole]))
-            given = next(answer for answer in answers if answer.attempt == each.attempt)
-            self.failed += given.failed
-            if self.blocked.results:
-                self.blocked.received([span], given.result, given.frames)
-            spans.append(span)
-        move(spans, _FINISH)
-        self._count_ended(spans)
         return spans
 
     def _submitted(self, record: records.TasksSubmitted, tags: Tags) -> list[Span]:
@@ -232,12 +201,6 @@ class Taskjar:
 
     def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
         spans = self.allocated.take(record.sid, *_columns(record.tasks))
-        repeats = [span for span in spans if span.state is _REPEATING]
-        if repeats:
-            spans = [span for span in spans if span.state is not _REPEATING]
-            move(repeats, _DELAY if record.pause_s else _RETURN)
-            self.deaths.charge(repeats, record.charges)
-            self.answered.wait(repeats)
         move(spans, _DELAY if record.pause_s else _RETURN)
         for span in spans:
             span.sid, span.attempt = None, span.sent
@@ -336,12 +299,11 @@ class Taskjar:
         self.pending.check()
         self.blocked.check()
         self.delayed.check()
-        self.answered.check()
         num_unsent = self.kept.check()
         beside = self.allocated.check()
         allocated = sum(held.count for held in self.held.values()) - beside.total()
-        assert allocated == self.num_allocated, "a task is neither pending nor delayed nor answered nor at a slave"
-        not_pending = allocated + len(self.delayed.tasks) + self.answered.num_waiting
+        assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
+        not_pending = allocated + len(self.delayed.tasks)
         not_pending -= len(self.kept.again) - num_unsent  # their results are given out
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
@@ -386,16 +348,11 @@ def _taken_out(jar: Taskjar, sid: SlaveId | None, tasks: Sequence[TaskRange]) ->
         spans = jar.allocated.take(sid, *_columns(tasks))
     elif tasks[0].first in jar.delayed.tasks:
         spans = jar.delayed.remove(tasks)
-    elif jar.answered.is_waiting(tasks[0].first):
-        spans = [jar.answered.remove(each.first)[0] for each in tasks]
     else:
         blocked = tasks[0].first in jar.blocked.tasks
         spans = jar.blocked.remove(tasks) if blocked else jar.pending.withdraw(tasks)
         for span in spans:
             jar._count_away(span, span.count)
-    for span in spans:
-        if span.state is _REPEATING:
-            jar.answered.remove(span.first)
     check_found(spans, tasks)
     return spans
 

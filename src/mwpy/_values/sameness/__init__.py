@@ -4,7 +4,7 @@ Both are structural. Code counts by its normalised source and by everything of t
 by value. The bytes of a pickle never count, because they depend on hash seeds, on the order of insertion and on which
 objects are shared.
 
-- `structure.py` walks over values, `plain.py` and `kinds.py` know special ones. `--mw-verify` compares results with it.
+- `structure.py` walks over values, `plain.py` and `kinds.py` know special ones.
 - `normal.py` and `sources.py` know source, `names.py` what names code uses, `homes.py` where modules come from.
 - `code.py` gathers what a function reaches, `graph.py` makes a digest of it, `changes.py` says what changed.
 - `calls.py` has the digests of arguments.
