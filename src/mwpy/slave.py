@@ -26,6 +26,7 @@ from mwpy._system.modules import take_module_path
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.randomness import reseed
 from mwpy._system.signals import handle_here
+from mwpy._system.slave_folders import use
 from mwpy._system.surroundings import Surroundings
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._values.algorithm import REGISTRY
@@ -168,6 +169,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     surroundings = Surroundings()
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage), surroundings)
     _prepare_process(settings.agent_pid, end.fault)
+    use(settings.folder)
     reseed()  # the script was loaded, and may have seeded the generators; and a fork has a copy of them
     limits = settings.result_group, settings.max_result_bytes
     runner = TaskRunner(

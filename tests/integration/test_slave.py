@@ -45,7 +45,7 @@ def with_algorithm(body: str) -> str:
 class Agent:
     """The agent of one slave, controlled by a test."""
 
-    def __init__(self, script: str = PLAIN, **settings: int) -> None:
+    def __init__(self, script: str = PLAIN, **settings: Any) -> None:
         self.end, fds = open_channel()
         described = SlaveSettings(*fds.numbers(), **{"slave": 7, "agent_pid": os.getpid(), **settings}).to_json()
         self.child = start(

@@ -241,6 +241,8 @@ class SlaveParts(Struct, frozen=True):
     channel: Channel
     outputs: Mapping[int, InputPipe]
     """Its standard output (1) and error (2)."""
+    clean_up: Callable[[], None] | None = None
+    """Removes what the slave leaves on the machine; called after its end."""
 
 
 class Template(Protocol):

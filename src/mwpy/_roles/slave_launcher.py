@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Sequence
+from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._roles.edges import SlaveParts
 from mwpy._roles.slave_command import NewTemplate, SlaveCommand
 from mwpy._system import forks, process
+from mwpy._system.slave_folders import SlaveFolders
 from mwpy._system.streams import Inlet
 from mwpy._transport.channel import SlaveFds, open_channel
 from mwpy._transport.orders import AgentOrders, Answer
@@ -36,6 +38,7 @@ class Launcher(Struct, eq=False):
     command: SlaveCommand
     max_memory_bytes: int = 0
     first: NewTemplate | None = None
+    folders: SlaveFolders = field(default_factory=SlaveFolders)
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave of an agent that the master has accepted, as a fresh interpreter.
@@ -45,13 +48,14 @@ class Launcher(Struct, eq=False):
         """
         channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
         try:
-            child = self.command.start(self.settings(number, welcome, fds).to_json(), fds.numbers())
+            settings = self.settings(number, welcome, fds)
+            child = self.command.start(settings.to_json(), fds.numbers())
         except OSError:
             channel.close()
             raise
         finally:
             fds.close()
-        return SlaveParts(child, channel, _inlets(child))
+        return SlaveParts(child, channel, _inlets(child), partial(self.folders.remove, settings.folder))
 
     def start_template(self, number: int, welcome: messages.Welcome) -> tuple[Template, SlaveParts]:
         """Start a template, and let it start its first slave.
@@ -76,15 +80,16 @@ class Launcher(Struct, eq=False):
         forks.reap_orphans(known)
 
     def settings(self, number: int, welcome: messages.Welcome, fds: SlaveFds) -> SlaveSettings:
-        """Return the settings of a slave with a channel."""
+        """Return the settings of a slave with a channel, and make its folder."""
         limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
-        return SlaveSettings(*fds.numbers(), number, os.getpid(), *limits)
+        return SlaveSettings(*fds.numbers(), number, os.getpid(), *limits, self.folders.make())
 
     def close(self) -> None:
-        """End the first template if it was not used."""
+        """End the first template if it was not used. Remove the folders of the slaves, which have ended."""
         if self.first is not None:
             self.first.kill()
             self.first = None
+        self.folders.close()
 
 
 def _inlets(child: process.Child) -> dict[int, Inlet]:
@@ -139,7 +144,8 @@ class Template:
             fds.close()
             for fd in outputs:
                 os.close(fd)
-        return SlaveParts(self._child, channel, _inlets(self._child))
+        clean_up = partial(self._launcher.folders.remove, settings.folder)
+        return SlaveParts(self._child, channel, _inlets(self._child), clean_up)
 
     def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
         """Return the answers that have arrived, each with the process of its slave, if there is one.

@@ -139,8 +139,10 @@ class SlaveProcesses(Struct, eq=False):
             self._template = None
 
     def forget(self, slave: SlaveHandle) -> None:
-        """Close the files of a slave that has ended."""
+        """Close the files of a slave that has ended, and remove what it has left."""
         for fd in list(slave.fds):
             self._watched.remove(slave, fd)
         slave.channel.close()
+        if slave.parts.clean_up is not None:
+            slave.parts.clean_up()
         del self._slaves[slave.number]

@@ -149,6 +149,7 @@ class SlaveSettings(Struct, frozen=True):
         result_group: how many results the slave sends in one message; 0 lets the slave choose.
         max_result_bytes: the largest result that the master accepts.
         max_memory_bytes: how much memory the slave may have between two tasks; 0 if there is no limit.
+        folder: its folder for temporary files; empty if it has none of its own.
     """
 
     stream: int
@@ -159,6 +160,7 @@ class SlaveSettings(Struct, frozen=True):
     result_group: int = 0
     max_result_bytes: int = 1 << 30
     max_memory_bytes: int = 0
+    folder: str = ""
 
     def to_json(self) -> str:
         """Return the settings as text for the environment."""

@@ -1,0 +1,144 @@
+"""Each slave has a temporary folder of its own, which is removed after its end: with real slaves."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import until
+
+import mwpy
+from mwpy._system import slave_folders
+from mwpy._system.slave_folders import SlaveFolders
+
+
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The folder for temporary files of a new master and its agents. It is not below `tmp_path`, whose path is long."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(folder)
+
+
+def make_folder(ends: bool) -> tuple[int, str]:
+    folder = tempfile.mkdtemp()
+    Path(folder, "file").write_text("left")
+    if ends:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid(), folder
+
+
+def hang(_: int) -> None:
+    make_folder(ends=False)
+    signal.pause()
+
+
+def ask(_: int) -> tuple[str, str, str]:
+    program = [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir(), end='')"]
+    return tempfile.gettempdir(), os.environ["TMPDIR"], subprocess.check_output(program, text=True)
+
+
+def manage(_: int) -> list[int]:
+    """Use a socket with a path in the temporary folder."""
+    with multiprocessing.Manager() as manager:
+        assert isinstance(manager, SyncManager)
+        return list(manager.list([1, 2]))
+
+
+def files_below(base: Path) -> list[Path]:
+    return [path for path in base.rglob("*") if not path.is_dir()]
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_what_a_killed_task_leaves_is_removed_while_the_agent_goes_on(base: Path, way: str) -> None:
+    with mwpy.local_master(slaves=1, slave_start=way) as mw:
+        mw.submit(mwpy.task(make_folder, True), retry=False)
+        mw.submit(mwpy.task(hang, 1), seconds_max=0.5, retry=False)
+        results: list[mwpy.Result[object]] = []
+        while len(results) < 2:
+            mw.loop()
+            results += mw.results()
+        assert not any(result.ok for result in results)
+        until(lambda: not files_below(base), lambda: f"no files, but there are {files_below(base)}")
+        [(_, folder)] = mw.map(make_folder, [False])
+        assert Path(folder).parent.parent.parent == base
+        assert files_below(base) == [Path(folder, "file")]
+    assert [*base.iterdir()] == []
+
+
+def test_slaves_and_the_programs_of_their_tasks_have_different_folders(base: Path) -> None:
+    with mwpy.local_master(slaves=1) as one, mwpy.local_master(slaves=1) as other:
+        folders = [folder for mw in (one, other) for answers in mw.map(ask, [1]) for folder in answers]
+    assert [len({*folders[:3]}), len({*folders[3:]}), len({*folders})] == [1, 1, 2]
+    assert {Path(folder).parent.parent for folder in folders} == {base}
+
+
+def test_a_task_can_use_a_manager_of_multiprocessing(base: Path) -> None:
+    with mwpy.local_master(slaves=1) as mw:
+        assert list(mw.map(manage, [1])) == [[1, 2]]
+
+
+def test_the_own_slave_of_a_master_has_the_folder_of_the_master(base: Path) -> None:
+    with mwpy.local_master(slaves=0) as mw:
+        assert list(mw.map(ask, [1])) == [(str(base),) * 3]
+
+
+CHOOSES = """
+import os, sys, tempfile, mwpy
+
+{choice}
+
+def ask(_):
+    return tempfile.gettempdir()
+
+if __name__ == "__main__":
+    with mwpy.local_master(slaves=1) as mw:
+        print(*mw.map(ask, [1]))
+"""
+
+
+@pytest.mark.parametrize("choice", ["tempfile.tempdir = {!r}", "os.environ['TMPDIR'] = {!r}"])
+def test_a_script_can_choose_another_folder(base: Path, tmp_path: Path, choice: str) -> None:
+    (tmp_path / "app.py").write_text(CHOOSES.format(choice=choice.format(str(tmp_path))))
+    out = subprocess.check_output([sys.executable, "app.py"], cwd=tmp_path, text=True)
+    assert out == f"{tmp_path}\n"
+
+
+def test_a_folder_that_cannot_be_made_is_reported_once(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The slaves go on with the folder of their agent. Here its path is too long for sockets."""
+    long = base / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    with mwpy.local_master(slaves=2) as mw:
+        assert {*mw.map(ask, range(10))} == {(str(long),) * 3}
+    assert capfd.readouterr().err.count("slaves have no temporary folders of their own") == 1
+
+
+def test_an_agent_removes_the_old_folder_of_one_that_was_killed(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves the folders of agents that live: these have a lock, or were just made."""
+    killed, living, new = (base / f"{slave_folders._prefix()}{name}" for name in ("killed", "living", "new"))
+    for folder in (killed, living, new):
+        folder.mkdir()
+        (folder / "file").touch()
+        if folder != new:
+            os.utime(folder, (0, 0))
+    lock = os.open(living, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    folders = SlaveFolders()
+    made = Path(folders.make())
+    assert made.is_dir()
+    folders.close()
+    os.close(lock)
+    assert [living.exists(), new.exists(), killed.exists(), made.parent.exists()] == [True, True, False, False]
