@@ -269,29 +269,6 @@ def test_a_slave_is_killed_if_its_task_uses_too_much_memory(core: AgentCore) -> 
     )
 
 
-def test_the_peak_of_a_task_with_a_limit_travels_with_its_result(core: AgentCore) -> None:
-    """The largest of all measurements counts. Tasks without a limit, and cancelled tasks, leave nothing behind."""
-    send_large(core, 1, 1 << 20, 1 << 20, 1 << 20, None)
-    measure(core, 1, 700, at=0.0)
-    measure(core, 1, 500, at=MEASURE_S)
-    core.handle(heard(messages.Cancel([1], [1], kill=True)), 0.6)
-    core.handle(Recalled(1, 1, messages.Cancel([1], [1], kill=True)), 0.6)
-    core.take_actions()
-    measure(core, 2, 800, at=2 * MEASURE_S)
-    core.handle(results(1, 2), 1.1)
-    [outgoing] = core.take_actions().to_master
-    assert isinstance(outgoing.message, messages.Results)
-    assert (outgoing.message.tasks, outgoing.message.peaks) == ([2], [(0, 800)])
-    measure(core, 3, 900, at=3 * MEASURE_S)
-    core.handle(results(3), 1.6)
-    [outgoing] = core.take_actions().to_master
-    assert wire.decode([*outgoing.received, *wire.encode(outgoing.message, outgoing.payload)])[0] == outgoing.message
-    assert core.children[1].peaks == {}
-    core.handle(results(4), 1.7)
-    [outgoing] = core.take_actions().to_master
-    assert (outgoing.message, outgoing.payload) == (results(4).message, ())
-
-
 def test_the_kernel_enforces_the_largest_limit_of_the_tasks_that_a_slave_holds(core: AgentCore) -> None:
     """A task without a limit may use all memory. So the others are only measured while the slave holds it."""
     assert send_large(core, 1, None) == []

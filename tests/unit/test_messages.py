@@ -6,7 +6,6 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, messages
@@ -45,8 +44,6 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
         (messages.Results(1, [1], [2], [1], [0.1, 0.1], [1], again=[0]), [b""]),
         (messages.Results(1, [1], [1], [1], [0.1], [0], again=[0, 0]), [b""]),
         (messages.Results(1, [1], [2], [1], [0.1, 0.1], [0, 1], again=[1, 0]), [b""]),
-        (messages.Results(1, [1], [2], [1], [0.1, 0.1], [], peaks=[(2, 7)]), [b""]),
-        (messages.Results(1, [1], [2], [1], [0.1, 0.1], [], peaks=[(1, 7), (0, 7)]), [b""]),
         (messages.Results(1, [1], [1], [1], [-0.1], []), [b""]),
         (messages.Results(1, [1], [1], [1], [float("nan")], []), [b""]),
         (messages.Results(1, [1], [-1], [1], [], []), [b""]),
@@ -104,11 +101,10 @@ def test_a_payload_without_one_entry_for_each_task_is_a_protocol_error(frame: by
 def test_a_selected_group_has_the_results_that_are_kept() -> None:
     """Results that the journal already gave are left out. Failures and large buffers stay with their tasks."""
     group = messages.Results(1, [1, 7], [3, 1], [1, 2], [0.1, 0.2, 0.3, 0.4], [0, 1, 3], [0, 0, 0, 1], [0, 3])
-    group = replace(group, peaks=[(0, 5), (2, 7)])
     frames = [payload(1, "two", 3, "four"), b"large"]
     check(group, frames)
     smaller, rest = groups.select(group, frames, [1, 2, 3])
-    assert smaller == messages.Results(1, [2, 7], [2, 1], [1, 2], [0.2, 0.3, 0.4], [0, 2], [0, 0, 1], [2], [(1, 7)])
+    assert smaller == messages.Results(1, [2, 7], [2, 1], [1, 2], [0.2, 0.3, 0.4], [0, 2], [0, 0, 1], [2])
     assert rest == [payload("two", 3, "four"), b"large"]
     check(smaller, rest)
     plain = messages.Results(1, [1], [2], [1], [0.1, 0.1], [])

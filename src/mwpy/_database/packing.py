@@ -45,7 +45,8 @@ class _Head(Struct, frozen=True, array_like=True):
     failed: list[int]
     buffers: list[int]
     again: list[int]
-    peaks: list[tuple[int, int]]
+    unused: list[tuple[int, int]]
+    """Empty, except in files of earlier versions."""
     plain: bool
     sizes: list[int]
     """The size of each frame."""
@@ -69,7 +70,7 @@ def pack(results: Results, frames: Sequence[Buffer]) -> PackedResults:
     """Pack a group of results."""
     sizes = [len(frame) for frame in frames]
     fields = results.slave, results.tasks, results.counts, results.attempts, results.seconds, results.failed
-    rest = results.buffers, results.again, results.peaks, results.plain
+    rest = results.buffers, results.again, (), results.plain
     head = encode((*fields, *rest, sizes))
     return PackedResults(head, frames, sum(sizes), content_checksum(head, *frames))
 
@@ -122,7 +123,7 @@ def _decoded(head: bytes) -> _Head:
 
 def _results(head: _Head) -> Results:
     fields = head.slave, head.tasks, head.counts, head.attempts, head.seconds, head.failed
-    return Results(*fields, head.buffers, head.again, head.peaks, head.plain)
+    return Results(*fields, head.buffers, head.again, head.plain)
 
 
 def each_attempt(ranges: Iterable[tuple[int, int, int]]) -> str:

@@ -78,7 +78,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
     """Make a group with only the results at these positions."""
     raw = split_list(frames[0])
     named = list(each_task(group))
-    failed, again, peaks = frozenset(group.failed), frozenset(group.again), dict(group.peaks)
+    failed, again = frozenset(group.failed), frozenset(group.again)
     at_agent = dict(group.kept)
     firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])
     smaller = Results(
@@ -90,7 +90,6 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         failed=[new for new, at in enumerate(kept) if at in failed],
         buffers=[group.buffers[at] for at in kept] if group.buffers else [],
         again=[new for new, at in enumerate(kept) if at in again],
-        peaks=[(new, peaks[at]) for new, at in enumerate(kept) if at in peaks],
         plain=group.plain,
         kept=[(new, at_agent[at]) for new, at in enumerate(kept) if at in at_agent],
     )

@@ -84,8 +84,6 @@ def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
     _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
     if message.failed:
         _check_places("Results: `failed`", message.failed, count)
-    if message.peaks:
-        _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
     if message.kept:
         places = [place for place, _ in message.kept]
         _check_places("Results: `kept`", places, count)

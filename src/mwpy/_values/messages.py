@@ -17,7 +17,18 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from mwpy._values.bounds import LostSpans, Name, Number, Packages, Peaks, Reason, Seconds, SlaveCount, Spans, TimeLeft
+from mwpy._values.bounds import (
+    KeptSizes,
+    LostSpans,
+    Name,
+    Number,
+    Packages,
+    Reason,
+    Seconds,
+    SlaveCount,
+    Spans,
+    TimeLeft,
+)
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.inquiry_messages import AskStatus, AskTask, Explanation, Status
@@ -221,11 +232,9 @@ class Results(Struct, frozen=True):
     again: Spans = field(default_factory=list)
     """The positions of those failures after which the task is tried again if it has attempts left, in ascending order.
     """
-    peaks: Peaks = field(default_factory=list)
-    """The tasks whose memory the agent has measured: position, in ascending order, and the most memory, in bytes."""
     plain: bool = False
     """Whether all results are values that `decode_plain` reads."""
-    kept: Peaks = field(default_factory=list)
+    kept: KeptSizes = field(default_factory=list)
     """The results that stay at the agent: position, in ascending order, and the size of the content as a shared object,
     in bytes. The value of each is empty here. Only an agent sets this."""
 

@@ -106,7 +106,8 @@ class Limits(Struct, frozen=True, array_like=True):
     memory: int | None = None
     """How many bytes of memory it may use, with its slave and all its processes; None for no limit."""
     expected: int | None = None
-    """How many of these bytes it may use when its job is short of memory; None for an equal share."""
+    """How many of these bytes it may use when its job is short of memory, after it was killed for that; None for an
+    equal share."""
 
 
 class TaskPolicy(Struct, frozen=True):

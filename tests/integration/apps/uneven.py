@@ -24,7 +24,7 @@ def hold(size: int) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """The small tasks come first, so that their peaks are known."""
+    """The small tasks come first, and fit into the memory of the job."""
     small = list(mw.map(hold, [SMALL] * NUM_SMALL))
     results = list(mw.map_results(hold, [LARGE] * NUM_LARGE))
     large = [result.value if result.ok else str(result.error) for result in results]

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take_named
-from mwpy._values import groups, messages
+from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
@@ -187,8 +187,6 @@ class Child(Struct, eq=False):
     """Whether it is measured exactly the next time, because its job seems to be short of memory."""
     peak_bytes: int = 0
     """The most memory that was measured."""
-    peaks: dict[tuple[int, int], int] = field(default_factory=dict)
-    """The most memory that was measured while it ran a task with a limit of memory, by task and attempt."""
     keeps: dict[tuple[int, int], None] = field(default_factory=dict)
     """The tasks and attempts whose results stay at the agent. Some may have been taken back."""
     kills: int = 0
@@ -262,22 +260,9 @@ class Child(Struct, eq=False):
             self.unrun += sum(map(len, ended))
         return ended
 
-    def note_peak(self, used: int) -> None:
-        """Record how much memory it uses while it runs a task. Forget the tasks that it does not hold any more."""
-        self.peaks = {key: peak for key, peak in self.peaks.items() if self.holds(*key)}
-        running = self.running(self.started)
-        self.peaks[running] = max(self.peaks.get(running, 0), used)
-
     def holds(self, task: int, attempt: int) -> bool:
         """Whether it holds a task in this attempt."""
         return any(span.first <= task < span.first + span.count and span.attempt == attempt for span in self.held)
-
-    def take_peaks(self, group: messages.Results) -> list[tuple[int, int]]:
-        """Remove what was measured for the tasks of a group. Return their positions in the group, and the peaks."""
-        places = {task: place for place, task in enumerate(groups.each_task(group))}
-        found = [(places[task], peak) for task, peak in self.peaks.items() if task in places]
-        self.peaks = {task: peak for task, peak in self.peaks.items() if task not in places}
-        return sorted(found)
 
     @property
     def memory_limits(self) -> list[int | None]:

@@ -10,7 +10,7 @@ kills one process, and this may be a process of the task instead of the slave. I
 measurement before, this task is over its limit.
 
 *Shortage.* A batch system kills a job that uses more memory than it has, with all its tasks. So before this happens,
-the agent kills one slave: the one that is furthest beyond what the master expects its task to use. Numbers that are
+the agent kills one slave: the one that is furthest beyond what its task may use then. Numbers that are
 rough or old may be too large, so all slaves with limits are measured again, exactly, before one is killed. If the task
 would have had enough memory without the others, it is not charged.
 
@@ -106,7 +106,6 @@ class Enforcement(Struct, eq=False):
         most = None if span is None or span.limits is None else span.limits.memory
         if most is None:
             return
-        child.note_peak(used)
         if not (killed or used > most):
             self._relieve(now)
             return

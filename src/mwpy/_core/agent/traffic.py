@@ -122,9 +122,6 @@ class Traffic(Struct, eq=False):
 
     def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
         """Pass results on, except for tasks that are not held: their results were already read in the journal."""
-        peaks = child.take_peaks(group) if child.peaks else []
-        if peaks:
-            group = replace(group, peaks=peaks)
         kept = child.end(group)
         if not kept:
             return
@@ -140,8 +137,7 @@ class Traffic(Struct, eq=False):
             former = child.former
             actions.to_master.append(Outgoing(messages.Handover(former.generation, former.sid, passed), frames))
             return
-        is_whole = passed is group and not peaks
-        actions.to_master.append(Outgoing(passed, (), received) if is_whole else Outgoing(passed, frames))
+        actions.to_master.append(Outgoing(passed, (), received) if passed is group else Outgoing(passed, frames))
 
     def passes_logged(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
         """Pass on what tasks have logged, or their memory, if the message is that. It does not end the silence of the

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._core.holding import count_of
 from mwpy._core.master import allocation
@@ -15,7 +16,6 @@ from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
-from mwpy._core.master.peaks import with_expected
 from mwpy._core.master.shares import Shares
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
@@ -206,7 +206,7 @@ class Dispatch(Struct, eq=False):
             runs_once = runs_once or not span.policy.retry
             keeps = keeps or span.policy.keep
             most = span.policy.limits
-            limits.append(most if most is None or most.memory is None else with_expected(most, span, members.peaks))
+            limits.append(most if most is None or most.memory is None else _with_expected(most, span))
             if number not in agent.known:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:
@@ -257,3 +257,9 @@ class Dispatch(Struct, eq=False):
             count = max(1, slave.held.count // 2)
             state.send(slave.agent, messages.Revoke(slave.number, count))
             del idle[:count]
+
+
+def _with_expected(limits: Limits, span: Span) -> Limits:
+    """The limits of tasks, with how much memory they may use when memory is short, after they were killed for that."""
+    expected = max((death.more_memory for death in span.deaths), default=0)
+    return replace(limits, expected=expected or None)

@@ -22,7 +22,6 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
-from mwpy._core.master.peaks import more_memory
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
@@ -38,6 +37,9 @@ __all__ = ["Losses"]
 
 REASONS_KEPT = 100
 """How many reasons for which agents left are counted. When there are more, the rarest is forgotten."""
+
+MEMORY_GROWTH = 2
+"""A task that was killed for lack of memory may use this many times as much in its next attempt."""
 
 SILENT_KEPT = 1000
 """How many agents from which nothing was heard are remembered, because they may only have been stopped."""
@@ -87,7 +89,7 @@ class Losses(Struct, eq=False):
         self._lose_results(slave, ran)
         leaves = f"{agent.name} is leaving" if agent.leaving else ""
         self._return(slave, unstarted, leaves or "its slave died before starting it")
-        more = more_memory(running[0], message.allowed) if running and cause is Cause.OUT_OF_MEMORY else 0
+        more = _more_memory(running[0], message.allowed) if running and cause is Cause.OUT_OF_MEMORY else 0
         loss = Charge(slave.sid, cause, reason, more)
         self._lose(slave, running, leaves or f"its slave died: {reason}", loss, message.words)
         self.kinds.lost(slave, reason)
@@ -295,3 +297,9 @@ def _split(slave: ConnectedSlave, message: messages.SlaveDied) -> tuple[list[Spa
     firsts, counts, attempts_lost = [*zip(*message.lost, strict=True)] or [(), (), ()]
     ran = [span for spans in take_each(held, firsts, counts, attempts_lost) for span in spans]
     return found, ran, list(held)
+
+
+def _more_memory(span: Span, allowed: int) -> int:
+    """How many bytes the next attempt of a task may use when memory is short, after one that might use `allowed` bytes.
+    So of several large tasks, the one that was killed before goes on. 0 for no more."""
+    return min(MEMORY_GROWTH * allowed, span.policy.memory_max or 0)

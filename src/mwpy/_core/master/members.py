@@ -6,7 +6,7 @@ that the table does not have is an internal error. A slave that ended is removed
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._core.master.allocated import HeldTasks
-from mwpy._core.master.peaks import Peaks
 from mwpy._core.master.spans import Span
 from mwpy._values import records
 from mwpy._values.bounds import MAX_WAITING_BYTES
@@ -251,8 +250,6 @@ class Members:
         """How long a task of each algorithm takes, in seconds, over all slaves."""
         self.excluded: dict[str, str] = {}
         """The hosts that get no more work, and why."""
-        self.peaks: defaultdict[int, Peaks] = defaultdict(Peaks)
-        """How much memory the tasks of each algorithm use."""
         self.some_refused = False
         """Whether some slave has ever refused an algorithm."""
         self.agents_seen = 0
@@ -369,7 +366,7 @@ class Members:
             slave.refused[record.number] = record.reason
 
     def _algorithms_forgotten(self, record: records.AlgorithmsForgotten) -> None:
-        tables: list[dict[int, Any]] = [self.pace, self.peaks]
+        tables: list[dict[int, Any]] = [self.pace]
         tables += [slave.pace for slave in self.slaves.values()]
         tables += [agent.refused for agent in self.agents.values()]
         tables += [slave.refused for slave in self.slaves.values()]

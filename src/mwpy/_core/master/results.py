@@ -10,7 +10,7 @@ attempts left, then its attempt is lost, and the algorithm gets no result.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -147,9 +147,6 @@ class Results(Struct, eq=False):
             span.algorithm.succeed(span.count - num_failed, total_s)
         in_stretches = all_small and portion_of(spans[0])
         self._learn(slave, seconds_of, allocation.STRETCH_OVERHEAD_S if in_stretches else allocation.OVERHEAD_S)
-        for span, peak in _peaks(spans, group) if group.peaks else ():
-            self.totals.measured(span.algorithm.name, slave.agent.host, peak)
-            self.state.members.peaks[span.algorithm.number].add(peak)
 
     def _try_again(
         self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], values: Sequence[Any]
@@ -263,14 +260,6 @@ def check_failures(group: messages.Results, values: Sequence[object]) -> None:
         value = values[position]
         if type(value) is not Pickled or value.kind != FAILURE:
             raise ProtocolError("Results: a failure without a description")
-
-
-def _peaks(spans: Sequence[Span], group: messages.Results) -> Iterator[tuple[Span, int]]:
-    """For each task whose memory was measured: its span, and the most memory that it used."""
-    peaks = deque(group.peaks)
-    for start, place in sorted(zip(_starts(spans, group), range(len(spans)), strict=True)):
-        while peaks and peaks[0][0] < start + spans[place].count:
-            yield spans[place], peaks.popleft()[1]
 
 
 def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:
