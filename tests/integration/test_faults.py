@@ -201,7 +201,7 @@ def test_a_task_that_kills_its_agent_becomes_unrunnable(stage: Stage, slaves: in
     assert run.end() == 0, run.err
     [given_up] = run.report["unrunnable"]
     assert given_up["tag"] == 20
-    assert [f"agent lost: AGENT-{number}: " in death for number, death in enumerate(given_up["deaths"])] == [True] * 4
+    assert [f"agent lost: AGENT-{number} on " in death for number, death in enumerate(given_up["deaths"])] == [True] * 4
     assert given_up["reason"].startswith("4 agents vanished while they had it, the last one while it ran nothing else")
     assert run.report["came"] == [number for number in range(41) if number != 20]
     assert "3 agents vanished without notice while they had" in run.err
