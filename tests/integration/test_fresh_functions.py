@@ -281,3 +281,83 @@ def _new_module(parent: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Cal
     monkeypatch.syspath_prepend(str(folder))
     function: Callable[[int], int] = importlib.import_module(name).f
     return function
+
+
+OWN = """
+import functools, threading
+
+class Kind: pass
+
+SETTING = 1
+LIMIT = 10
+COUNT = 0
+KIND, SEEN, LOCK = Kind(), [], threading.Lock()
+
+def see(x):
+    global COUNT
+    COUNT += 1
+    SEEN.append(x)
+    return SEEN, COUNT, KIND
+
+def look(x):
+    with LOCK:
+        seen, count, kind = see(x)
+        return seen is SEEN, count == COUNT, kind is KIND, isinstance(KIND, Kind), x < LIMIT
+
+def make(y):
+    def closure(x):
+        with LOCK:
+            seen, count, kind = see(x)
+            return seen is SEEN, count == COUNT, kind is KIND, isinstance(KIND, Kind), x < LIMIT
+    return closure
+
+alone = lambda x: (lambda seen, count, kind: (
+    seen is SEEN, count == COUNT, kind is KIND, isinstance(KIND, Kind), x < LIMIT))(*see(x))
+given = functools.partial(lambda y, x: alone(x), 2)
+with_setting = lambda x: (see(x)[0] is SEEN, SETTING)
+"""
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["users_own.look", "users_own.make(1)", "users_own.alone", "users_own.given", "lambda x: users_own.alone(x)"],
+)
+def test_a_function_by_value_of_a_module_uses_the_state_of_this_module_in_the_slave(tmp_path: Path, task: str) -> None:
+    """A function that travels by name gives the same answers, as in `concurrent.futures.ProcessPoolExecutor`."""
+    (tmp_path / "users_own.py").write_text(OWN)
+    assert _printed(tmp_path, f"print({{*mw.map({task}, range(5))}})") == "{(True, True, True, True, True)}\n"
+
+
+def test_a_constant_that_the_master_has_changed_in_a_module_travels_with_a_function_by_value(tmp_path: Path) -> None:
+    """So did it before; the other variables are those of the slave."""
+    (tmp_path / "users_own.py").write_text(OWN)
+    lines = "users_own.SETTING = 7\nprint({*mw.map(users_own.with_setting, range(5))})"
+    assert _printed(tmp_path, lines) == "{(True, 7)}\n"
+
+
+def test_a_function_by_value_that_uses_no_state_of_its_module_does_not_need_it(tmp_path: Path) -> None:
+    """Neither does one whose module was loaded from a path, under a name without meaning for slaves: it has copies."""
+    (tmp_path / "plain.py").write_text("import math\nK = 3\nmake = lambda y: lambda x: math.floor(x) + y + K\n")
+    lines = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("other_name", "plain.py")
+sys.modules["other_name"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.SEEN = []
+exec("with_state = lambda x: (SEEN.append(x), x)[1]", vars(module))
+print(*mw.map(module.make(1), range(3)), *mw.map(module.with_state, range(3)))
+"""
+    assert _printed(tmp_path, lines) == "4 5 6 0 1 2\n"
+
+
+def _printed(folder: Path, lines: str) -> str:
+    """Return what a script prints that has a master with two slaves."""
+    (folder / "users_own.py").touch()
+    body = "".join(f"        {line}\n" for line in lines.strip().splitlines())
+    head = "import sys, mwpy, users_own\nif __name__ == '__main__':\n    with mwpy.local_master(slaves=2) as mw:\n"
+    (folder / "script.py").write_text(head + body)
+    run = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=folder
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout

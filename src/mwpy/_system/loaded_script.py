@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import _lru_cache_wrapper, lru_cache
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -32,7 +32,18 @@ from mwpy._values.algorithm import REGISTRY
 from mwpy._values.messagepack import encode_json, json_decoder
 from mwpy._values.parsing import parsed
 
-__all__ = ["MAIN", "LoadedScript", "finds", "is_same", "loaded_script", "names_assigned_in", "names_of_globals"]
+__all__ = [
+    "MAIN",
+    "LoadedScript",
+    "finds",
+    "is_importable",
+    "is_literal",
+    "is_rebound",
+    "is_same",
+    "loaded_script",
+    "names_assigned_in",
+    "names_of_globals",
+]
 
 MAIN = "__main__"
 
@@ -246,6 +257,48 @@ def finds(thing: Any, found: Mapping[str, object] | None) -> bool:
     if found is None:
         return True
     return found.get(first, OTHER) is space[first] and not _misses_a_global(thing, found)
+
+
+def is_importable(module: ModuleType) -> bool:
+    """Whether another process that imports its name gets this module.
+
+    A module that was loaded from a path may have any name, or that of another module.
+    """
+    name, spec = module.__name__, getattr(module, "__spec__", None)
+    parent = sys.modules.get(name.rpartition(".")[0])
+    if spec is None or spec.name != name:
+        return False
+    try:
+        there = PathFinder.find_spec(name, getattr(parent, "__path__", None))
+    except (ImportError, ValueError):
+        return False
+    return there is not None and there.origin == spec.origin
+
+
+def is_literal(module: ModuleType, name: str) -> bool:
+    """Whether a variable of a module has the value that its text gives to it."""
+    literals, _ = _variables_of(getattr(module, "__file__", None) or "")
+    return name in literals and _is_equal(vars(module)[name], literals[name])
+
+
+def is_rebound(module: ModuleType, name: str) -> bool:
+    """Whether a function of a module binds a variable of it."""
+    _, rebound = _variables_of(getattr(module, "__file__", None) or "")
+    return name in rebound
+
+
+@lru_cache(maxsize=100)
+def _variables_of(file: str) -> tuple[Mapping[str, object], Collection[str]]:
+    """Return the variables to which the text of a module assigns literals, and those that its functions bind.
+
+    There are none if there is no text.
+    """
+    try:
+        tree = _parsed(file)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}, ()
+    declared = (each for each in ast.walk(tree) if isinstance(each, ast.Global))
+    return dict(_literals_in(tree)), {name for each in declared for name in each.names}
 
 
 def _misses_a_global(function: Any, found: Mapping[str, object]) -> bool:

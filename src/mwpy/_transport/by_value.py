@@ -5,6 +5,10 @@ classes, and also the globals of a function by value. Such a function is made ag
 `__main__`, so it has the classes, registries and locks that are there, and no copies of them. Only globals that slaves
 do not find, or that the master has bound again, travel with it (see `_Globals`).
 
+A function by value of a module, such as a lambda or a closure, is made again over the globals of this module in the
+slave, for the same reason. Only its constants travel if the module's text does not say that they are the same there. If
+it uses nothing but constants and what travels by name, cloudpickle's copies are as good, and need no module.
+
 cloudpickle pickles a function with `functools.cache` or `functools.lru_cache` by its name, which the slaves of a
 notebook do not have. So a *cached function* that slaves cannot find by its name is pickled as the function below its
 cache and the parameters of the cache. The content of the cache does not travel: it may be large, and its keys and
@@ -24,6 +28,7 @@ import io
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from operator import attrgetter
 from types import (
     BuiltinFunctionType,
@@ -40,9 +45,19 @@ from typing import IO, Any, TypeAlias, TypeVar
 import cloudpickle
 from cloudpickle.cloudpickle import _code_reduce, _should_pickle_by_reference
 
-from mwpy._system.loaded_script import MAIN, finds, is_same, names_assigned_in, names_of_globals
+from mwpy._system.loaded_script import (
+    MAIN,
+    finds,
+    is_importable,
+    is_literal,
+    is_rebound,
+    is_same,
+    names_assigned_in,
+    names_of_globals,
+)
 from mwpy._system.randomness import generator_kinds, reduced
 from mwpy._transport.error_copies import reduced_error
+from mwpy._transport.unchanged import CONSTANTS
 
 __all__ = ["culprit_in", "dumps", "largest_in"]
 
@@ -92,8 +107,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """The types of generators that were copied."""
         self._kinds = generator_kinds()
         self._found = found
-        self._globals = _Globals(), _GlobalsOfMain()
-        """What functions by value of `__main__` get as globals: the first if values travel with them."""
+        self._globals: dict[str, tuple[_Globals, _GlobalsOf]] = {}
+        """What functions by value of each module get as globals: the first if values travel with them."""
         self._files: dict[str, tuple[str, str]] = {}
         """The files of functions: their names, and the texts of those that are in memory only. They are new objects, so
         that equal functions have equal pickles."""
@@ -133,23 +148,51 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return False
 
     def _dynamic_function_reduce(self, function: FunctionType) -> Any:
-        """Let a function of `__main__` have the globals of the slave's own `__main__`, if it is the same script."""
+        """Let a function have the globals of the slave's own `__main__` or module, if they are found there."""
         parts = super()._dynamic_function_reduce(function)
-        if self._found == {} or function.__globals__ is not vars(sys.modules[MAIN]):
+        home = _home_of(function, self._found)
+        if not home:
             return parts
         state, slots = parts[2]
-        imported = {name: value for name, value in slots["__globals__"].items() if _is_imported(value)}
-        found = self._found or {}
-        assigned = names_assigned_in(function.__code__) & found.keys()  # these are the slave's own
-        own = {
-            name: value
-            for name, value in slots["__globals__"].items()
-            if name not in assigned and not is_same(name, value, self._found)
-        }
+        own = {name: value for name, value in slots["__globals__"].items() if _travels(function, name, self._found)}
+        if home == MAIN:
+            imported = {name: value for name, value in slots["__globals__"].items() if _is_imported(value)}
+        else:
+            imported = {}
         code, *_, closure = parts[1]
-        given = self._globals[0] if own else self._globals[1]
+        if home not in self._globals:
+            self._globals[home] = _Globals(home), _GlobalsOf(home)
         slots["__globals__"] = imported | own
-        return make_function, (code, given, closure), (state, slots), None, None, set_state
+        return make_function, (code, self._globals[home][not own], closure), (state, slots), None, None, set_state
+
+
+def _home_of(function: FunctionType, found: Mapping[str, object] | None) -> str:
+    """Return the name of the module whose globals a function by value has in the slave, too; empty if it has copies."""
+    space = function.__globals__
+    if space is globals_of(MAIN):
+        return "" if found == {} else MAIN
+    module = sys.modules.get(str(space.get("__name__")))
+    if module is None or space is not vars(module) or not _should_pickle_by_reference(module):
+        return ""
+    used = [name for name in names_of_globals(function.__code__) if name in space]
+    needed = any(_may_change(module, name) for name in used) or bool(names_assigned_in(function.__code__))
+    return module.__name__ if needed and is_importable(module) else ""
+
+
+def _travels(function: FunctionType, name: str, found: Mapping[str, object] | None) -> bool:
+    """Whether the value of a global travels with a function that has the globals of the slave's own module."""
+    space, assigned = function.__globals__, names_assigned_in(function.__code__)  # these are the slave's own
+    if space is globals_of(MAIN):
+        return not (name in assigned and name in (found or {})) and not is_same(name, space[name], found)
+    if type(space[name]) not in CONSTANTS or name in assigned:
+        return False
+    return not is_literal(sys.modules[space["__name__"]], name)
+
+
+def _may_change(module: ModuleType, name: str) -> bool:
+    """Whether a copy of a variable may differ from the variable itself."""
+    value = vars(module)[name]
+    return is_rebound(module, name) if type(value) in CONSTANTS else not _is_imported(value)
 
 
 def _may_have_name(value: Any) -> bool:
@@ -164,27 +207,30 @@ def _is_imported(value: object) -> bool:
     return isinstance(value, FunctionType | type | ModuleType) and _should_pickle_by_reference(value)
 
 
-class _GlobalsOfMain:
-    """Is pickled as the globals of the slave's own `__main__`."""
+class _GlobalsOf:
+    """Is pickled as the globals of the slave's own `__main__` or module."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return globals_of_main, ()
+        return globals_of, (self._module,)
 
 
-def globals_of_main() -> dict[str, Any]:
-    """Return the globals of this process's own `__main__`."""
-    return vars(sys.modules[MAIN])
+def globals_of(module: str) -> dict[str, Any]:
+    """Return the globals of this process's own `__main__` or of a module."""
+    return vars(sys.modules[module] if module in sys.modules else import_module(module))
 
 
 class _Globals(dict[str, Any]):
-    """Globals of functions by value: those that travel with them, and below them those of the slave's own `__main__`.
+    """Globals of functions by value: those that travel with them, and below them those of the slave's own module.
 
     Functions that were pickled at different moments may have different values under one name, so these are not stored
-    in `__main__` itself.
+    in the module itself.
     """
 
-    def __init__(self) -> None:
-        self._below = globals_of_main()
+    def __init__(self, module: str) -> None:
+        self._module, self._below = module, globals_of(module)
         super().__init__({name: value for name, value in self._below.items() if name.startswith("__")})
 
     def __missing__(self, name: str) -> Any:
@@ -201,11 +247,11 @@ class _Globals(dict[str, Any]):
             return default
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Globals, ()
+        return _Globals, (self._module,)
 
 
 def make_function(code: CodeType, variables: dict[str, Any], closure: tuple[CellType, ...] | None) -> FunctionType:
-    """Make a function of `__main__` again. cloudpickle would also replace the `__builtins__` of its globals."""
+    """Make a function again over the globals of its module. cloudpickle would also replace their `__builtins__`."""
     return FunctionType(code, variables, None, None, closure)
 
 
@@ -334,11 +380,10 @@ def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tu
         for name, cell in zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False):
             if cell != CellType():
                 yield name, cell.cell_contents
-        known = found if owner.__globals__ is globals_of_main() else {}
+        has_home = bool(_home_of(owner, found))
         for name in names_of_globals(owner.__code__):
-            value = owner.__globals__.get(name, owner)
-            if value is not owner and not is_same(name, value, known):
-                yield name, value
+            if name in owner.__globals__ and not (has_home and not _travels(owner, name, found)):
+                yield name, owner.__globals__[name]
     elif type(owner).__module__ == MAIN:
         yield "its class", type(owner)
         yield from getattr(owner, "__dict__", {}).items()
