@@ -108,9 +108,11 @@ class Failures(list[str]):
 
 def opened(path: Path, *, on_failure: Failures | None = None, **options: Any) -> Writer:
     """Open a run database for writing."""
-    return Writer.open(
+    writer = Writer.open(
         path, member_id="squares", on_failure=Failures() if on_failure is None else on_failure, **options
     )
+    writer.begin()
+    return writer
 
 
 def write(writer: Writer, *happened: Record, at: float = NOON, calls: dict[int, bytes] | None = None) -> None:

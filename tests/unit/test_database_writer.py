@@ -33,7 +33,6 @@ from mwpy._database import writer as writing
 from mwpy._database.log_sync import LogSync
 from mwpy._database.prune import prune
 from mwpy._database.value_files import LARGE_BYTES
-from mwpy._database.writer import Writer
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
@@ -156,8 +155,8 @@ def test_the_host_of_results_that_an_agent_brings_is_known_although_the_file_lac
 
 def test_generations_are_found_by_their_names(path: Path) -> None:
     for name in ("one", "two"):
-        Writer.open(path, member_id="m", on_failure=print, name=name).close()
-    writer = Writer.open(path, member_id="m", on_failure=print, name="three")
+        opened(path, name=name).close()
+    writer = opened(path, name="three")
     assert writer.generations() == {"one": 1, "two": 2, "three": 3}
     writer.close()
 

@@ -29,11 +29,11 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Literal
+from typing import Any, Literal
 
 from mwpy._database.batch import Batch, RowNumbers, StoredGroup
 from mwpy._database.connection import Connection
@@ -93,11 +93,12 @@ class Writer:
         connection: Connection,
         reading: Connection,
         lock: FileLock,
-        generation: int,
+        row: tuple[Any, ...],
         on_failure: Callable[[str], None],
         network: str,
     ) -> None:
-        self.generation = generation
+        self.generation: int = row[0]
+        self._row = row
         self.network = network
         self.lost: list[str] = []
         self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
@@ -110,7 +111,7 @@ class Writer:
         self._connection, self._reading, self._lock = connection, reading, lock
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
-        self._rows = Rows(RowNumbers(generation, _last_seq(connection)))
+        self._rows = Rows(RowNumbers(self.generation, _last_seq(connection)))
         self._queue: SimpleQueue[Given | None] = SimpleQueue()
         self._given = 0
         """How many bytes were given; only the thread that gives them changes it."""
@@ -137,7 +138,7 @@ class Writer:
         sync: Sync = "normal",
         name: str = "",
     ) -> Writer:
-        """Open a run database, or make one, begin the next generation in it, and start the threads.
+        """Open a run database, or make one, and start the threads. `begin` follows.
 
         Args:
             path: the file.
@@ -164,15 +165,18 @@ class Writer:
         path = real_path(path)
         kind = kind_of_file_system(path.parent)
         shared = is_network(kind)
-        held = lock(path)
-        try:
-            connection, generation = _opened(path, member_id, name, exclusive=shared, full=sync == "full")
+        with ExitStack() as undone:
+            held = lock(path)
+            undone.callback(held.release)
+            connection = open_for_writing(path, exclusive=shared, full=sync == "full")
+            undone.callback(connection.close)
             sync_folder(path.parent.absolute())
             reading = connection if shared else open_for_reading(path)
-        except BaseException:
-            held.release()
-            raise
-        return cls(connection, reading, held, generation, on_failure, kind if shared else "")
+            undone.callback(reading.close)
+            row = _next_generation(connection, member_id, name)
+            writer = cls(connection, reading, held, row, on_failure, kind if shared else "")
+            undone.pop_all()
+        return writer
 
     # ---- for the threads of the master ---------------------------------------------------------------------
 
@@ -183,6 +187,14 @@ class Writer:
             RunDatabaseError: the file is damaged.
         """
         return read_earlier(self._reading, self._files, self.generation, self.lost.append)
+
+    def begin(self) -> None:
+        """Begin this generation, after `earlier`: a file that this finds to be damaged stays as it is."""
+        self._connection.run(
+            "INSERT INTO generations (generation, name, member_id, host, pid, command, python, mwpy, started) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            self._row,
+        )
 
     def frames(self, row: int) -> tuple[Results, list[Buffer]]:
         """Return the results in a row, and their frames. Any thread may call this at any time until `close`.
@@ -357,15 +369,6 @@ class Writer:
         return names
 
 
-def _opened(path: Path, member_id: str, name: str, *, exclusive: bool, full: bool) -> tuple[Connection, int]:
-    connection = open_for_writing(path, exclusive=exclusive, full=full)
-    try:
-        return connection, _begin(connection, member_id, name)
-    except BaseException:
-        connection.close()
-        raise
-
-
 def _go_on() -> None:
     """Nobody watches the disk."""
 
@@ -378,8 +381,8 @@ def _last_seq(connection: Connection) -> int:
     return max(int(connection.rows(f"SELECT coalesce(max(seq), 0) FROM {table}")[0][0]) for table in TABLES_BY_SEQ)
 
 
-def _begin(connection: Connection, member_id: str, name: str) -> int:
-    """Begin the next generation; return its number."""
+def _next_generation(connection: Connection, member_id: str, name: str) -> tuple[Any, ...]:
+    """Return the row of the next generation. It begins with its number."""
     last = [connection.rows("SELECT coalesce(max(generation), 0) FROM generations")]
     for table in TABLES_BY_SEQ:  # if the file was damaged, rows of a generation may be left that is not known
         last.append(connection.rows(f"SELECT generation FROM {table} ORDER BY seq DESC LIMIT 1"))
@@ -390,10 +393,4 @@ def _begin(connection: Connection, member_id: str, name: str) -> int:
         version = ""
     member_id = member_id.encode(errors="replace").decode()  # an option may have half a surrogate pair
     row = generation, name, member_id, platform.node(), os.getpid(), json.dumps(sys.argv)
-    with connection.transaction():
-        connection.run(
-            "INSERT INTO generations (generation, name, member_id, host, pid, command, python, mwpy, started) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*row, platform.python_version(), version, clock.wall()),
-        )
-    return generation
+    return *row, platform.python_version(), version, clock.wall()

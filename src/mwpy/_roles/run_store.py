@@ -71,18 +71,19 @@ class RunStore:
         return self.writer.generation > 1
 
     def read_into(self, core: MasterCore, options: Options) -> None:
-        """Let a core use the results that are there.
+        """Let a core use the results that are there, and begin the next generation.
 
         Raises:
             RunDatabaseError: the file is damaged.
         """
         read, rerun = self.values.read, options.rerun == "failed"
         core.reuse = reuse = Reuse(core.state, read, changes, captured_changes, rerun, options.reuse_changed_code)
-        reuse.names = self.writer.generations()
         for entry in self.writer.earlier():
             reuse.apply(entry)
         reuse.begin()
         reuse.awaited.former = FormerAgents(self.writer.agents(GENERATIONS_KEPT))
+        self.writer.begin()
+        reuse.names = self.writer.generations()
         if self.writer.network:
             core.state.notice(ALONE.format(path=self.path, kind=self.writer.network))
         if lost := [*dict.fromkeys(self.writer.lost)]:
