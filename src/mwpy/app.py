@@ -181,18 +181,9 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
         with suppress(OSError):  # the agent tries again
             first = command.start_template()
     master = MasterStream.from_json(stream) if stream else None
-    if first is not None and master is not None:
-        from mwpy._transport.local_link import wait_until_loaded
-
-        wait_until_loaded(master)
     from mwpy._roles import agent  # this takes as long as the template needs to load the script
 
     return agent.run(options, _audit(options), command, first, master)
-
-
-def _forked(run: Callable[[Options], int]) -> Callable[[], int]:
-    """Return what an agent does that is forked from this process: it calls `run` with its own options."""
-    return lambda: report_errors(lambda: run(parse([], os.environ)[0]))
 
 
 def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
@@ -319,7 +310,6 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
         slave_command=published,
         local_command=_command_line(),
         local_slaves=local_slaves,
-        run_agent=_forked(_run_agent_of_script),
     )
 
 
@@ -398,11 +388,9 @@ def local_master(
 def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
     """Start an agent, and import what the master needs while the agent starts."""
     from mwpy._roles.local_start import start_local
-    from mwpy._system.process import agent_command
 
     loaded = loaded_script()
-    forked = _forked(lambda given: run_agent(given, agent_command(() if loaded is None else sys.argv)))
-    computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded, forked)
+    computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded)
     from mwpy._transport.codec import codec_of
     from mwpy.local import LocalMaster
 

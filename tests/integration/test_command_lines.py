@@ -32,23 +32,17 @@ def test_local_slaves_get_the_scripts_own_arguments(
     stage.no_process_left()
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage, way: str) -> None:
-    """Only the master has the standard input that this script needs. After three attempts, the run ends, and says why.
-    A forked agent does not load the script, but its slaves do."""
+def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage) -> None:
+    """Only the master has the standard input that this script needs. After three attempts, the run ends, and says
+    why."""
     text = (APPS / "argued.py").read_text()
     asking = text.replace("import sys\n", 'import sys\nif not sys.stdin.read():\n    sys.exit("no input")\n', 1)
     (stage.folder / "asking.py").write_text(asking)
-    own = "--mw-local", 1, "--mw-slave-start", way
-    run = stage.start("", *own, program=[sys.executable, "asking.py"], script="input")
+    run = stage.start("", "--mw-local", 1, program=[sys.executable, "asking.py"], script="input")
     assert run.end() == 6, run.err
-    what = "slaves in a row ended before" if way == "fork" else "local agents in a row ended"
-    assert f"Correct this, and start again: 3 {what}" in run.err.splitlines()[-1]
-    if way == "fork":
-        assert "It wrote last:\n  stderr:\n  no input" in run.err
-    else:
-        assert run.err.count("starting another") == 2
-        assert "does this command reach mwpy.main()" in run.err
+    assert "Correct this, and start again: 3 local agents in a row ended" in run.err.splitlines()[-1]
+    assert run.err.count("starting another") == 2
+    assert "does this command reach mwpy.main()" in run.err
 
 
 def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) -> None:

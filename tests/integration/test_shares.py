@@ -27,7 +27,7 @@ from mwpy._values.share_messages import PART_BYTES
 def mw(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[mwpy.Master]:
     """A master with two slaves. In one case, its agent does not find the memory of the master."""
     if request.param == "another host":
-        here, location = os.getpid(), shared_objects._location  # the agent may be forked from this process
+        here, location = os.getpid(), shared_objects._location
         monkeypatch.setattr(shared_objects, "_location", lambda file: "" if os.getpid() == here else location(file))
     with mwpy.local_master(slaves=2) as mw:
         yield mw

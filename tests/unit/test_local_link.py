@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mwpy._transport import local_link
 from mwpy._transport.happened import Broken, Connected, Frames, Happened, Malformed, Unreachable
 from mwpy._transport.link import AgentLink, MasterLink, member_keys, new_key, server_keys
 from mwpy._transport.local_link import (
@@ -23,7 +21,6 @@ from mwpy._transport.local_link import (
     LocalMasterLink,
     Network,
     NoNetwork,
-    wait_until_loaded,
 )
 from mwpy._transport.shared import LARGE_BYTES, file_of
 from mwpy._transport.waits import heartbeat_interval
@@ -107,12 +104,6 @@ def pair(network: Network) -> Iterator[Pair]:
     ends.close_all()
 
 
-@pytest.fixture
-def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent waits so long for its master that the test would fail."""
-    monkeypatch.setattr(local_link, "LOADED_S", CALM_S)
-
-
 MIXED: list[Buffer] = [b"ab", b"", b"x" * LARGE_BYTES, b"y"]
 
 
@@ -179,45 +170,6 @@ def test_an_agent_reads_everything_before_the_end_of_its_master(pair: Pair) -> N
     pair.agent.send([b"nobody reads this"])
     pair.turn_agent()
     assert (len(pair.fates), len(pair.received)) == (1, 3)
-
-
-def is_readable(given: MasterStream) -> bool:
-    ready = select.poll()
-    ready.register(given.stream, select.POLLIN)
-    return bool(ready.poll(0))
-
-
-@pytest.mark.usefixtures("long_wait")
-def test_an_agent_waits_until_its_master_has_loaded_and_gets_no_message(pair: Pair) -> None:
-    assert not is_readable(pair.given)
-    loading = threading.Timer(0.05, pair.master.say_loaded)
-    loading.start()
-    wait_until_loaded(pair.given)
-    assert is_readable(pair.given)
-    loading.join()
-    pair.master.send(pair.hello(), [b"welcome"])
-    pair.until(lambda: pair.received)
-    assert (pair.received, pair.fates) == ([[b"welcome"]], [])
-
-
-def test_an_agent_does_not_wait_for_a_master_that_has_loaded_before(network: Network) -> None:
-    pair = Pair(network)
-    pair.master.say_loaded()
-    assert is_readable(pair.master.open())
-    pair.close_all()
-
-
-@pytest.mark.usefixtures("long_wait")
-def test_an_agent_does_not_wait_for_a_master_that_is_gone(pair: Pair) -> None:
-    pair.close(pair.master)
-    wait_until_loaded(pair.given)
-    assert is_readable(pair.given)
-
-
-def test_an_agent_does_not_wait_for_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_link, "LOADED_S", 0.01)
-    wait_until_loaded(pair.given)
-    assert not is_readable(pair.given)
 
 
 def test_an_agent_that_ends_before_its_first_message_is_not_reported(network: Network) -> None:

@@ -125,7 +125,6 @@ def start(
     local_command: Sequence[str],
     local_slaves: int,
     environment: dict[str, str] | None = None,
-    run_agent: Callable[[], int] | None = None,
 ) -> Computation:
     """Start a master: bind, write the resource file, start the local agent.
 
@@ -138,7 +137,6 @@ def start(
         local_command: the command that starts an agent here; `MWPY_AGENT` gives it its options.
         local_slaves: how many slaves to start here; 0 for none.
         environment: variables for the local agent.
-        run_agent: what the first agent does if it is forked from this process; None if it must not be.
 
     Raises:
         MwpyError: it cannot start; the message says what to change.
@@ -147,7 +145,7 @@ def start(
     generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
     connections = open_connections(options, key)
     link = connections.link
-    start_agent = AgentStarter(link, may_fork=options.forks and not connections.key)
+    start_agent = AgentStarter(link)
     first: process.Child | None = None
     store: RunStore | None = None
     environment = {**(environment or {}), **directions(options, local_slaves)}
@@ -156,16 +154,15 @@ def start(
         if options.run_database is not None and connections.key:  # now that no other master has the run database
             _keep_place(options.run_database, connections)
         if local_slaves and (store is None or not store.is_restart):
-            first = start_agent(local_command, environment=environment, run=run_agent)
+            first = start_agent(local_command, environment=environment)
         from mwpy._roles import master_parts
 
-        link.say_loaded()
         audit = open_audit()
         core = _new_core(options, generation, connections, audit)
         if store is not None:
             store.read_into(core, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
-            first = start_agent(local_command, environment=environment, run=run_agent)
+            first = start_agent(local_command, environment=environment)
         io = master_parts.MasterIo(core, link, audit, clock, start_agent, store)
         if store is not None:
             store.follow(io.store_failed, io.committed.stored)

@@ -6,12 +6,11 @@ A master that only its own agents can join opens no port, has no key, and does n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from mwpy._system import clean_fork, open_files, process
+from mwpy._system import open_files, process
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
 from mwpy._values.environment import AGENT_VARIABLE, MASTER_VARIABLE
@@ -25,41 +24,22 @@ LEAST_RESERVE = 16
 """One in eight files, and at least 16, are left for the master algorithm; agents that are being refused may have half
 of them."""
 
-NAME = b"mwpy-agent"
-"""The name of a forked agent in `ps`."""
-
 
 class AgentStarter(Struct, frozen=True):
     """Starts agents on this machine."""
 
     link: LocalMasterLink
-    may_fork: bool
-    """Whether the first agent may be a fork of this process. The threads of a network must not be forked."""
 
-    def __call__(
-        self, command: Sequence[str], *, environment: Mapping[str, str], run: Callable[[], int] | None = None
-    ) -> process.Child:
+    def __call__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> process.Child:
         """Start an agent with a stream to this master.
-
-        Args:
-            run: what it does if it is a fork of this process; None if it must be a fresh interpreter.
 
         Raises:
             OSError: it cannot be started.
         """
-        with suppress(OSError):  # a large process may be unable to fork, and able to start a program
-            if run is not None and self.may_fork and clean_fork.is_possible():
-                with self._stream(environment) as (variables, fds):
-                    return clean_fork.start(run, NAME, environment=variables, pass_fds=fds)
-        with self._stream(environment) as (variables, fds):
-            return process.start(command, environment=variables, pass_fds=fds)
-
-    @contextmanager
-    def _stream(self, environment: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], Sequence[int]]]:
-        """Make a stream, for the time of a start: the variables of the agent, and the files that it gets."""
         given = self.link.open()
         try:
-            yield {**environment, MASTER_VARIABLE: given.to_json()}, given.numbers()
+            variables = {**environment, MASTER_VARIABLE: given.to_json()}
+            return process.start(command, environment=variables, pass_fds=given.numbers())
         finally:
             for fd in given.numbers():
                 os.close(fd)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -22,15 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["start_local"]
 
 
-def start_local(
-    slaves: int | None, options: Options, script: LoadedScript | None, run_agent: Callable[[], int] | None = None
-) -> Computation:
+def start_local(slaves: int | None, options: Options, script: LoadedScript | None) -> Computation:
     """Start a master with slaves on this machine. The thread that calls this is its owner.
 
     Args:
         slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
         script: what the slaves load; None for nothing.
-        run_agent: as for `start`.
 
     Raises:
         UsageError: the number is negative, or no whole number.
@@ -59,7 +55,6 @@ def start_local(
         local_command=agent_command(arguments),
         local_slaves=count_cores() if slaves is None else slaves,
         environment=environment,
-        run_agent=run_agent,
     )
 
 

@@ -48,7 +48,7 @@ from mwpy._system.memory import read
 from mwpy._system.modules import is_of_user
 from mwpy._system.randomness import generator_kinds, is_without_state, shared_generators
 
-__all__ = ["why_threads_or_gpu", "why_unsafe"]
+__all__ = ["why_unsafe"]
 
 SPAWN = "or give --mw-slave-start spawn"
 
@@ -92,12 +92,7 @@ def why_unsafe(own_fds: Iterable[int]) -> str:
     Args:
         own_fds: file descriptors that do not count, because a fork closes them.
     """
-    return why_threads_or_gpu() or _processes() or _files({0, 1, 2, *own_fds}) or _in_variables()
-
-
-def why_threads_or_gpu() -> str:
-    """Return why even a fork that uses nothing of the script could hang or fail, as `why_unsafe` does."""
-    return _gpu() or _threads()
+    return _gpu() or _threads() or _processes() or _files({0, 1, 2, *own_fds}) or _in_variables()
 
 
 def _gpu() -> str:

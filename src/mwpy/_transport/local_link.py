@@ -2,7 +2,7 @@
 
 The master makes the stream and its passage before it starts the agent, as an agent does for its slaves. So there is no
 address, no key and no handshake, no thread of ZeroMQ stands between the two, and the agent need not import ZeroMQ. The
-end of a process is the end of its stream. Four things need more than the stream itself:
+end of a process is the end of its stream. Three things need more than the stream itself:
 
 - *Silence.* A process that was stopped does not end its stream. So an agent sends heartbeats: messages without frames.
   The master counts looks at which nothing had arrived since the look before. A time would be wrong: when both processes
@@ -10,9 +10,6 @@ end of a process is the end of its stream. Four things need more than the stream
   do nothing better than wait for it.
 - *Forks.* A process that was forked from the master has a copy of the master's end, so the stream does not end with the
   master. Therefore the agent also waits for the end of the process itself, where the kernel has a descriptor for it.
-- *The start.* Master, agent and template load their modules at the same time, and slaves wait only for the template. So
-  the first message of a master has no frames, and says that it has loaded its own. An agent first starts the template,
-  then waits for this message, and then loads its modules. On two cores, this shortens the start.
 - *A master that agents of other machines can join, too.* One thread waits for everything at once: the network waits for
   the streams, too. `NoNetwork` takes its place in a master that has only agents of its own.
 """
@@ -36,7 +33,7 @@ from mwpy._values.environment import OWN_ADDRESS, MasterStream
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 
-__all__ = ["LocalAgentLink", "LocalMasterLink", "Network", "NoNetwork", "wait_until_loaded"]
+__all__ = ["LocalAgentLink", "LocalMasterLink", "Network", "NoNetwork"]
 
 MESSAGE_SLACK = 32 << 20
 """How many bytes a message of an agent may have beyond the largest payload: the other tasks of its group, and its
@@ -44,21 +41,6 @@ header."""
 
 SILENT_LOOKS = 5
 """An agent is gone after so many looks in a row at which nothing had arrived. There are four looks in a timeout."""
-
-
-LOADED_S = 1.0
-"""How long an agent waits at most for a master that loads its modules, in seconds."""
-
-
-def wait_until_loaded(given: MasterStream) -> None:
-    """Wait until the master has loaded its modules, or is gone. See above.
-
-    Args:
-        given: what the master gave to this process.
-    """
-    ready = select.poll()
-    ready.register(given.stream, select.POLLIN)
-    ready.poll(milliseconds(LOADED_S))
 
 
 class Network(Protocol):
@@ -144,8 +126,6 @@ class LocalMasterLink:
         self._max_bytes = max_payload + MESSAGE_SLACK
         self._interval_s = heartbeat_interval(timeout_s)
         self._look_at = 0.0
-        self._has_loaded = False
-        """Whether this process has loaded its modules."""
         self._opened = 0
         """How many streams were ever made."""
         self._ends: dict[bytes, StreamEnd] = {}
@@ -173,15 +153,7 @@ class LocalMasterLink:
         self._ends[peer] = StreamEnd(here, passage, self._max_bytes, passes_on=False)
         self._peers[here.fileno()] = peer
         self._network.watch(here.fileno())
-        if self._has_loaded:
-            self.send(peer, [])
         return MasterStream(there.detach(), passage_there.detach(), os.getpid())
-
-    def say_loaded(self) -> None:
-        """Let the agents load their modules: this process has loaded its own."""
-        self._has_loaded = True
-        for peer in self._ends:
-            self.send(peer, [])
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:
         """Wait for something to happen, and return what happened.
@@ -359,7 +331,7 @@ class LocalAgentLink:
         if self._arrived:
             return
         try:
-            self._arrived += filter(None, end.receive())
+            self._arrived += end.receive()
         except ProtocolError as error:
             self._end_with(f"a message of the master cannot be read: {error}")
         else:
