@@ -90,7 +90,7 @@ class Master(Maps):
         if policy or algorithm.policy:
             checked, extras = self._terms.policy(algorithm, policy)
         io, keys = self._access.io, self._keys
-        if buffers or extras or checked.keep or io.executors.is_used or (keys and payload[0] not in PLAIN_CALLS):
+        if buffers or extras or io.executors.is_used or (keys and payload[0] not in PLAIN_CALLS):
             task_id = self._submit(call, (defined, checked, extras), payload, buffers, tag)
         else:  # most tasks: without the rest, submitting takes a quarter less
             task_id = io.submissions.add(defined, checked, payload, buffers, tag)
@@ -111,8 +111,6 @@ class Master(Maps):
         if extras is not None:
             payload = extras.add(payload, seed)
         with io.submitting:
-            if checked.keep:
-                self._held.keep(io.submissions.total + 1)
             if refers:
                 task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers, key or b"")
             elif key is None:
@@ -155,33 +153,11 @@ class Master(Maps):
             )
         return cast(T, handle)
 
-    def release(self, task_ids: Iterable[TaskId]) -> None:
-        """Release the values of tasks with the policy `keep`: no later task refers to them.
-
-        A value is dropped as soon as all tasks that refer to it have ended. Tasks that were submitted before this call
-        can use it.
-
-        Args:
-            task_ids: what `submit` returned, or the `task_id` of results of a map.
-
-        Raises:
-            UsageError: a task does not have this policy, or its value is released already; the caller's fault.
-
-        Examples:
-            >>> table = mw.submit(load.task("a"), keep=True)   # doctest: +SKIP
-            >>> for row in range(100):                         # doctest: +SKIP
-            ...     mw.submit(look_up.task(mwpy.result(table), row))
-            >>> mw.release([table])                            # doctest: +SKIP
-        """
-        released = self._held.release(task_ids)
-        if self._keys is not None:
-            self._keys.forget(released)
-
     def _fetched(self, ended: Sequence[Result[Any] | UnrunnableTask]) -> None:
-        """The ends of tasks were fetched, so later tasks can refer only to those whose values are kept."""
+        """The ends of tasks were fetched, so later tasks cannot refer to them."""
         self._held.fetched(ended)
         if self._keys is not None:
-            self._keys.forget(self._held.not_kept([each.task_id for each in ended]))
+            self._keys.forget([each.task_id for each in ended])
 
     def with_task_policy(
         self, function: Callable[P, Any], tag: Any = None, **policy: Unpack[Policies]

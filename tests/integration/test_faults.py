@@ -90,8 +90,8 @@ def test_results_survive_a_kill_every_tenth_of_a_second(
 ) -> None:
     """Random slaves, templates and some agents are killed with SIGKILL under load. Every result arrives exactly once.
 
-    A third of the tasks are submitted one by one, a third are the items of maps, and a third use a shared object and a
-    value that stays at its agent, which is computed again when this agent is killed.
+    A third of the tasks are submitted one by one, a third are the items of maps, and a third use a shared object and
+    the result of another task.
     Only as many agents are killed as a task may lose: more would make it unrunnable. By chance, one task may be killed
     with three slaves, so it gets more attempts.
     """

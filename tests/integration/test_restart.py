@@ -284,31 +284,6 @@ def test_a_task_whose_large_value_is_damaged_runs_again_with_a_notice(
     assert notices.count(f"are missing or damaged: {first}. The results in them do not count") == 1
 
 
-def test_a_task_that_uses_a_kept_value_is_recognised(tmp_path: Path, ran: Callable[[], int]) -> None:
-    """The value stays at an agent, which is gone. So the task that made it runs again, and no other."""
-    mark = str(tmp_path / "ran")
-
-    def table(size: int) -> list[int]:
-        _mark(mark)
-        return [*range(size)]
-
-    def total(numbers: list[int]) -> int:
-        _mark(mark)
-        return sum(numbers)
-
-    for start in range(2):
-        with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
-            kept = mw.submit(mwpy.task(table, 100), keep=True)
-            while not mw.results():
-                mw.loop()
-            mw.submit(mwpy.task(total, mwpy.result(kept)))
-            while not (results := mw.results()):
-                mw.loop()
-            assert [result.value for result in results] == [4950]
-            mw.release([kept])
-        assert ran() == 2 + start
-
-
 def test_an_executor_continues(tmp_path: Path, ran: Callable[[], int]) -> None:
     mark = str(tmp_path / "ran")
 

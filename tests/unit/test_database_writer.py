@@ -296,31 +296,6 @@ def test_a_result_of_medium_size_is_in_the_file(path: Path) -> None:
     writer.close()
 
 
-def test_values_that_stay_at_agents_are_no_answers(path: Path) -> None:
-    """The other results of the group are. A task that runs again has still ended once."""
-    group = received({1: 1, 2: None, 3: 9})
-    assert isinstance(group, records.ResultsReceived)
-    results = replace(group.results, kept=[(1, 64)], plain=False)
-    partly = records.ResultsReceived(SLAVE, results, group.frames, "AGENT-0")
-    again = received({2: None}, attempt=2)
-    assert isinstance(again, records.ResultsReceived)
-    wholly = records.ResultsReceived(
-        SLAVE, replace(again.results, kept=[(0, 64)], plain=False), again.frames, "AGENT-0"
-    )
-    stopped = records.TasksCancelled(None, [named(2, attempt=2)], "because nobody needs it")
-    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), partly, wholly, stopped)
-    writer = opened(path)
-    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    assert [each.results.tasks for each in answers] == [[1, 3]]
-    writer.close()
-    with sqlite3.connect(path) as connection:
-        states = connection.execute("SELECT task, state, attempt FROM tasks ORDER BY task").fetchall()
-        outcomes = connection.execute("SELECT task, outcome FROM attempts ORDER BY task").fetchall()
-    connection.close()
-    assert states == [(1, "finished", 1), (2, "kept", 1), (3, "finished", 1)]
-    assert outcomes == [(1, "finished"), (2, "finished"), (3, "finished")]
-
-
 def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
     writer = opened(path)
     with pytest.raises(RunDatabaseError, match="used by another master of this process: close that one first"):
@@ -417,6 +392,22 @@ def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
     writer.close()
     assert asked(path, "PRAGMA user_version") == [(7,)]
     assert asked(path, "SELECT count(*) FROM once") == [(0,)]
+
+
+def test_results_of_an_older_mwpy_that_are_no_answers_stay_so(path: Path) -> None:
+    """A file of the sixth version may have such results, and a table of results in doubt, which is dropped."""
+    run(path, algorithm(), submitted(1, 2), received({1: "one"}), received({2: 4}))
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE doubts (seq INTEGER PRIMARY KEY)")
+        connection.execute("CREATE INDEX kept_result ON results (generation, base) WHERE kept")
+        connection.execute("UPDATE results SET kept = 1 WHERE base = 2")
+        connection.execute("PRAGMA user_version = 6")
+    connection.close()
+    writer = opened(path)
+    assert [each.results.tasks for each in writer.earlier() if isinstance(each, EarlierAnswers)] == [[1]]
+    writer.close()
+    assert asked(path, "SELECT name FROM sqlite_master WHERE name IN ('doubts', 'kept_result')") == []
+    assert asked(path, "SELECT task, state FROM tasks ORDER BY task") == [(1, "finished"), (2, "not ended")]
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

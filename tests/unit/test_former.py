@@ -422,17 +422,6 @@ def test_late_results_of_a_portion_are_not_given_back(core: AgentCore) -> None:
         assert to_master(act(core, JournalRead(1, empty, wire.encode(empty, [payload("")]), 3))) == []
 
 
-def test_a_value_that_should_stay_at_the_agent_is_handed_over(core: AgentCore) -> None:
-    core = made()
-    core.handle(heard(messages.Tasks(1, [5], [1], [1], [0], keeps=[0]), payload("1")), 0.0)
-    core.take_actions()
-    succeed(core)
-    recall(core)
-    [handover] = to_master(act(core, results(5)))
-    assert isinstance(handover, messages.Handover)
-    assert handover.results.kept == []
-
-
 def test_shared_objects_of_the_former_generation_are_dropped() -> None:
     core = made()
     core.handle(heard(messages.Tasks(1, [5], [1], [1], [0], shares=[SHARE]), payload("1")), 0.0)

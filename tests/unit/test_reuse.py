@@ -198,17 +198,6 @@ def test_a_generation_that_was_answered_from_the_file_changes_no_position() -> N
     assert [each.value for each in results] == ["value 0 of row 5", "value 0 of row 6", "value 1 of row 6"]
 
 
-def test_a_task_whose_value_stays_at_its_agent_runs_and_counts_among_the_equal_calls() -> None:
-    file = File()
-    file.generation(1, [10, 10])
-    file.answer(1, 5, [2])
-    file.reuse.begin()
-    assert file.submit([10], policy=TaskPolicy(keep=True)) == [1]
-    assert file.submit([10]) == []
-    [result] = file.core.take_actions().results
-    assert (result.task_id, result.value) == (2, "value 0 of row 5")
-
-
 def test_tasks_that_were_answered_at_once_are_recorded_first_and_keep_their_positions() -> None:
     """A second generation submits equal calls, and only the second one is answered from the file."""
     file = File()
@@ -599,23 +588,6 @@ def test_an_answer_counts_although_the_task_was_sent_later_once_more() -> None:
     file.reuse.begin()
     assert file.submit([1], policy=ONCE) == []
     assert [each.task_id for each in file.core.take_actions().results] == [1]
-
-
-def test_a_task_whose_value_stayed_at_an_agent_must_not_run_twice_either() -> None:
-    keep = TaskPolicy(retry=False, keep=True)
-    for was_kept in (True, False):
-        file = File()
-        file.generation(1, [1, 2])
-        file.sent(1, 1, 1)
-        if not was_kept:
-            file.answer(1, 5, [1])
-        file.reuse.begin()
-        assert file.submit([1], policy=keep) == []
-        actions = file.core.take_actions()
-        assert [each.task_id for each in actions.unrunnable] == [1]
-        [given] = [each for each in actions.records if isinstance(each, records.ResultGiven)]
-        assert (given.number, given.frames, given.root) == (1, (), 1)
-        assert given.cause.startswith("task 1 (square) is unrunnable: ")
 
 
 def test_tasks_without_a_key_are_not_taken_for_others_that_were_sent() -> None:

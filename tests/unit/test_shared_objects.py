@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +20,8 @@ from mwpy._transport.shared_objects import KNOWN, Store
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
-from mwpy._values.references import ResultReference
-from mwpy._values.share_messages import PART_BYTES, Share, share_of_result
-from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
+from mwpy._values.share_messages import Share
+from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject
 
 CODEC = Codec()
 
@@ -204,56 +202,13 @@ def test_an_object_is_not_kept_if_the_machine_has_too_little_memory(monkeypatch:
         Store().open(Share("large", 2 << 20))
 
 
-def test_a_result_that_stays_at_an_agent_is_read_by_its_slaves_and_in_parts() -> None:
-    """Each task gets an object of its own, with the same arrays. Another agent writes the parts."""
-    array = np.arange(10_000.0)
-    entry, buffers = CODEC.dumps_value({"table": array})
-    parts = [entry, *map(bytes, buffers)]
-    share = share_of_result(7, 2, places_of([*map(len, parts)])[-1])
-    store, other = shared_objects.Store(), shared_objects.Store()
-    location = store.keep(share, parts)
-    other.open(share)
-    other.write(share.digest, 0, store.read(share.digest, 0, PART_BYTES))
-    with pytest.raises(SharedObjectMissing, match="the result of task 7, which stayed at an agent, is missing"):
-        shared_objects.load_result(7)
-    given = shared_objects.give(replace(share, location=location), "")
-    call, own = CODEC.dumps_call((ResultReference(7),), {}, "f")
-    (first,), _ = loads_call(decode(call), own)
-    (second,), _ = loads_call(decode(call), own)
-    assert first is not second
-    assert (first["table"] == array).all()
-    assert not first["table"].flags.writeable
-    for each in (store, other):
-        each.close()
-    del given, first, second
-
-
-def test_a_slave_says_why_a_result_is_missing_or_cannot_be_unpickled() -> None:
-    missing = shared_objects.give(share_of_result(8, 1, 64), "no memory")
-    with pytest.raises(SharedObjectMissing, match="no memory"):
-        shared_objects.load_result(8)
-    store = shared_objects.Store()
-    share = share_of_result(9, 1, places_of([4])[-1])
-    broken = shared_objects.give(replace(share, location=store.keep(share, [b"\xc7\x01\x01x"])), "")
-    with pytest.raises(pickle.UnpicklingError) as caught:
-        shared_objects.load_result(9)
-    assert caught.value.__notes__ == ["(mwpy.result: the result of task 9 cannot be unpickled here)"]
-    store.close()
-    del missing, broken
-
-
 GARBAGE = {"ones": b"\xff" * 200, "zeros": bytes(200), "too large": _head(1, 1 << 40), "too short": _head(2, 8)}
 
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
 def test_a_content_that_is_garbage_is_named(content: bytes) -> None:
-    """An agent can send anything as the value of a task that stays there."""
-    result = SharedObject(share_of_result(9, 1, len(content)), content)
     shared = SharedObject(Share("garbage", len(content)), content)
-    shared_objects.RESULTS[9], KNOWN["garbage"] = result, shared
-    with pytest.raises(ValueError, match="the content is damaged") as caught:
-        shared_objects.load_result(9)
-    assert caught.value.__notes__ == ["(mwpy.result: the result of task 9 cannot be unpickled here)"]
+    KNOWN["garbage"] = shared  # which refers only weakly to it
     with pytest.raises(ValueError, match="the content is damaged") as caught:
         shared_objects.load("garbage")
     assert caught.value.__notes__ == ["(mwpy.share: a shared object cannot be unpickled here)"]
@@ -265,7 +220,6 @@ def test_a_file_that_cannot_be_written_is_closed(monkeypatch: pytest.MonkeyPatch
 
     before = len([*Path("/proc/self/fd").iterdir()])
     monkeypatch.setattr(shared_objects, "write_all", fail)
-    store = shared_objects.Store()
     with pytest.raises(OSError, match="no memory"):
-        store.keep(share_of_result(7, 1, 64), [b"x"])
+        shared_objects.keep(b"x", [])
     assert len([*Path("/proc/self/fd").iterdir()]) == before

@@ -258,10 +258,9 @@ def test_a_failure_ends_no_task_if_failed_tasks_run_again(master: Successor) -> 
 
 
 def test_results_that_do_not_count_are_left_out(master: Successor) -> None:
-    """Tasks that have an answer or are not known, failures after which a task is tried again, and values that stayed at
-    their agent."""
+    """Tasks that have an answer or are not known, and failures after which a task is tried again."""
     master.bring_and_store([1])
-    [record] = master.bring([2, 1, 7, 0, -5, 3, 4, 5], failed=[5], again=[5], kept=[(6, 9)])
+    [record] = master.bring([2, 1, 7, 0, -5, 3, 5], failed=[5], again=[5])
     assert record.results.tasks == [2, 5]
     assert master.bring([2], generation="first") != []
     assert master.bring([1]) == []
@@ -278,11 +277,6 @@ def test_equal_calls_are_answered_by_their_position(master: Successor) -> None:
     master.submit([7, 7, 7, 7])
     actions = master.bring_and_store([2], generation="second")
     assert [each.task_id for each in actions.results] == [2]
-
-
-def test_tasks_whose_values_should_stay_at_agents_still_run(master: Successor) -> None:
-    assert master.submit([1], policy=TaskPolicy(keep=True)) == [1]
-    assert master.bring_and_store([1]).results == []
 
 
 def test_a_task_that_is_being_cancelled_or_has_ended_is_left_alone(master: Successor) -> None:
@@ -533,12 +527,11 @@ def test_without_a_run_database_nobody_wants_old_tasks(master: Successor) -> Non
 
 
 def test_tasks_that_cannot_wait_run_at_once(master: Successor) -> None:
-    """Those that are addressed to a slave, and those whose values should stay at an agent."""
+    """Those that are addressed to a slave."""
     master.connect(b"b", slaves=1)
-    runs(master, 1, 2)
+    runs(master, 1)
     assert master.submit([1], policy=TaskPolicy(sid=SlaveId("SLAVE-0"))) == [1]
-    assert master.submit([2], policy=TaskPolicy(keep=True)) == [2]
-    runs(master, 1, 2)
+    runs(master, 1)
     assert waiting(master) == []
 
 

@@ -185,8 +185,8 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 23),
-        (wire.FROM_MASTER, "an agent", 18),
+        (wire.FROM_AGENT, "a master", 21),
+        (wire.FROM_MASTER, "an agent", 17),
         (wire.FROM_SLAVE, "an agent", 9),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],

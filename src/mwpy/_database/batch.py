@@ -11,10 +11,7 @@ from mwpy._database.packing import PackedResults, ResultColumns
 from mwpy._values import records
 from mwpy._values.bounds import shortened
 
-__all__ = ["COLUMNS", "STAYS", "USED_UP", "Batch", "Maker", "RowNumbers", "StoredGroup", "short"]
-
-STAYS = 2
-"""Why a stored result is no answer: its value stayed at an agent."""
+__all__ = ["COLUMNS", "USED_UP", "Batch", "Maker", "RowNumbers", "StoredGroup", "short"]
 
 USED_UP = 2
 """In place of `may_have_run` in the table `once`: the attempts of the tasks are used up. The row of the table `ends`
@@ -48,8 +45,6 @@ class StoredGroup(Struct, gc=False):
     sid: str
     columns: ResultColumns
     failed: int
-    kept: int
-    """Why it has no answer for a later generation: `STAYS`; 0 if it has one."""
     packed: PackedResults
     generation: int
     """The generation that had sent the tasks to the slave."""

@@ -78,7 +78,7 @@ _RESULTS = (
 def _row_of(group: StoredGroup, file: str | None) -> list[object]:
     columns = group.columns
     tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
-    ends = group.failed, int(group.kept), group.packed.checksum
+    ends = group.failed, 0, group.packed.checksum
     host = None if group.brought is None else group.brought.host  # the file may not know the slave
     checksum = row_checksum(group.seq, group.generation, group.packed.checksum, group.packed.head, file)
     return [group.seq, group.generation, group.at, group.sid, *tasks, *ends, host, checksum]

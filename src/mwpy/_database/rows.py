@@ -15,12 +15,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._database.batch import STAYS, USED_UP, Batch, Maker, RowNumbers, StoredGroup, short
+from mwpy._database.batch import USED_UP, Batch, Maker, RowNumbers, StoredGroup, short
 from mwpy._database.failed import failure_rows
 from mwpy._database.member_rows import MemberRows
 from mwpy._database.packing import columns_of, each_attempt, pack
 from mwpy._values import records
-from mwpy._values.groups import each_task, select
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
@@ -66,14 +65,13 @@ class ResultRows(Struct, eq=False):
         at: float,
         batch: Batch,
         *,
-        kept: int = 0,
         brought: records.ResultsHandedOver | None = None,
     ) -> None:
         """Add the rows of a group of results of a slave."""
         packed, columns, failed = pack(results, frames), columns_of(results), len(results.failed)
         generation = self.numbers.generation if brought is None else brought.generation
         row = self.numbers.next()
-        batch.groups.append(StoredGroup(row, at, sid, columns, failed, kept, packed, generation, brought))
+        batch.groups.append(StoredGroup(row, at, sid, columns, failed, packed, generation, brought))
         if results.failed:
             for task, attempt, *texts in failure_rows(results, frames, {} if brought else batch.calls):
                 self.numbers.add(batch, "failures", at, task, attempt, sid, *texts, generation=generation)
@@ -91,8 +89,6 @@ class TaskRows:
         self.results = ResultRows(numbers)
         self._held: dict[str, _Held] = {}
         """Slaves with tasks."""
-        self._stay: dict[int, None] = {}
-        """The tasks whose values stayed at agents."""
         self.makers: dict[type, Maker] = {
             records.AlgorithmDefined: self._algorithm,
             records.TasksSubmitted: self._submitted,
@@ -170,10 +166,7 @@ class TaskRows:
                 self.numbers.add(batch, "once", each.first, each.count, int(may_have_run))
 
     def _received(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
-        if record.results.kept:
-            self._values_stay(record, at, batch)
-        else:
-            self.results.add(record.sid, record.results, record.frames, at, batch)
+        self.results.add(record.sid, record.results, record.frames, at, batch)
         self._heard(record.sid, sum(record.results.counts), at)
 
     def _answered(self, record: records.TasksAnswered, at: float, batch: Batch) -> None:
@@ -185,20 +178,6 @@ class TaskRows:
             self._end(record.tasks, "finished", record.sid, why, at, batch)
         if record.sid is not None:
             self._losses(record.sid, record.tasks, (), at, batch)
-
-    def _values_stay(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
-        """Some values stay at their agent. Their results are no answers for later generations."""
-        results = record.results
-        stay = [place for place, _ in results.kept]
-        rest = [place for place in range(sum(results.counts)) if place not in {*stay}]
-        if rest:
-            self.results.add(record.sid, *select(results, record.frames, rest), at, batch)
-        own, frames = select(results, record.frames, stay)
-        self.results.add(record.sid, own, frames, at, batch, kept=STAYS)
-        for task, attempt in each_task(own):
-            if task not in self._stay:
-                self._stay[task] = None
-                self.numbers.add(batch, "ends", at, task, 1, attempt, "kept", record.sid, f"at {record.agent}")
 
     def _heard(self, sid: SlaveId, count: int, at: float) -> None:
         """A slave holds fewer tasks than before."""
@@ -238,7 +217,7 @@ class TaskRows:
     def _given_up(self, record: records.TasksGivenUp, at: float, batch: Batch) -> None:
         for each in record.tasks:
             self._end([each], "unrunnable", record.sid or None, record.reason, at, batch)
-            if record.used_up and each.first not in self._stay:
+            if record.used_up:
                 self.numbers.add(batch, "once", each.first, each.count, USED_UP)
         if record.held:
             self._losses(record.sid, record.tasks, record.charges, at, batch)
@@ -262,8 +241,6 @@ class TaskRows:
         self, tasks: Sequence[TaskRange], state: str, sid: SlaveId | None, reason: str, at: float, batch: Batch
     ) -> None:
         for each in tasks:
-            if each.first in self._stay:
-                continue  # it has ended before, and ran again
             self.numbers.add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, short(reason))
 
 

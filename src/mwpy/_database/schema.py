@@ -229,8 +229,8 @@ _VIEWS = """
 CREATE VIEW answers AS
 SELECT r.generation, r.base + j.key AS task,
     CASE WHEN r.attempts IS NULL THEN r.attempt ELSE json_extract(r.attempts, '$."' || j.key || '"') END AS attempt,
-    r.sid, r.at, CASE WHEN r.seconds IS NULL THEN r.total_s / r.count ELSE j.value END AS seconds, r.failed, r.kept
-FROM results r, json_each(coalesce(r.seconds, ZEROS(r.count))) j;
+    r.sid, r.at, CASE WHEN r.seconds IS NULL THEN r.total_s / r.count ELSE j.value END AS seconds, r.failed
+FROM results r, json_each(coalesce(r.seconds, ZEROS(r.count))) j WHERE NOT r.kept;
 CREATE VIEW attempts AS
 SELECT a.generation, a.task, a.attempt, a.sid, g.host, a.at AS sent, coalesce(r.at, l.at) AS ended,
     CASE WHEN r.task IS NULL THEN coalesce(l.cause, 'no end is known')
@@ -257,7 +257,7 @@ FROM (
     SELECT u.generation, u.first + j.key AS task, u.algorithm FROM submissions u, json_each(ZEROS(u.count)) j
 ) t
 LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
-LEFT JOIN answers r ON r.generation = t.generation AND r.task = t.task AND NOT r.kept
+LEFT JOIN answers r ON r.generation = t.generation AND r.task = t.task
 LEFT JOIN failures f ON f.generation = t.generation AND f.task = t.task AND f.attempt = r.attempt
 LEFT JOIN ends e ON e.generation = t.generation AND t.task BETWEEN e.first AND e.first + e.count - 1
 LEFT JOIN slaves s ON s.generation = t.generation AND s.sid = coalesce(r.sid, e.sid)

@@ -42,8 +42,6 @@ class Submission(Struct, eq=False):
     def submit(self, work: Work, terms: Terms) -> int:
         """Submit a task, and return its id. Whatever is wrong with its arguments is raised."""
         parts, (defined, policy, extras), (future, _, args, kwargs, _) = self._parts, terms, work
-        if policy.keep:
-            raise UsageError("keep=True has no meaning in an executor, whose futures have the values: leave it out")
         payload, buffers = parts.codec.dumps_call(args, kwargs, defined.name)
         if buffers and parts.held.refer(buffers):
             raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")

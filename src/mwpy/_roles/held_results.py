@@ -4,14 +4,11 @@ A task may refer to a result that is not fetched. The core must keep this result
 fetch it before the later task has it. If the other task has not ended, the core is asked to keep its result. The answer
 comes behind all ends of tasks that the core has given out. So if the task has ended, its end is in the inbox then, or
 was fetched, and the algorithm's thread gives the value back to the core.
-
-The core keeps the result of a task with the policy `keep` from its submission until the algorithm releases it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import index
 from typing import Any
 
 from msgspec import Struct, field
@@ -21,7 +18,7 @@ from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox
 from mwpy._values.errors import DependencyFailed, UsageError
 from mwpy._values.failures import in_one_line
-from mwpy._values.ids import Buffer, TaskId
+from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import as_read, encode
 from mwpy._values.references import ReferringBuffers, ResultReference
 from mwpy._values.task import Result, UnrunnableTask, encoded_in, failed
@@ -36,39 +33,6 @@ class HeldResults(Struct, eq=False):
     inbox: Inbox
     _held: dict[int, bool] = field(default_factory=dict)
     """The tasks whose results the core may keep, and whether it surely does. An interrupt may come in between."""
-    _kept: dict[int, None] = field(default_factory=dict)
-    """Those of them with the policy `keep`."""
-
-    def keep(self, number: int) -> None:
-        """The task that is submitted next has this id and the policy `keep`."""
-        self._kept[number] = None
-        self._held[number] = True
-
-    def release(self, task_ids: Iterable[TaskId]) -> list[TaskId]:
-        """Release values, and return their ids. `Master.release` explains the argument and the errors."""
-        try:
-            numbers = sorted({index(number) for number in task_ids})
-        except TypeError:
-            raise UsageError(
-                "mw.release needs the ids that mw.submit returned, in a list or another iterable"
-            ) from None
-        for number in numbers:
-            if number not in self._kept:
-                raise UsageError(
-                    f"mw.release: task {number} was not submitted with keep=True, or its value is released already: "
-                    f"release the tasks with keep=True, each once"
-                )
-        if numbers:
-            self._release(numbers)
-            for number in numbers:
-                del self._kept[number]
-        return [*map(TaskId, numbers)]
-
-    def _release(self, numbers: Sequence[int]) -> None:
-        io = self.access.io
-        io.command(ReleaseResults(numbers, io.submissions.total))
-        for number in numbers:
-            del self._held[number]
 
     def refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
         """Make the core keep the results to which a task refers that is submitted next.
@@ -112,21 +76,19 @@ class HeldResults(Struct, eq=False):
             del self._held[number]
         if ended:
             raise UsageError(
-                f"mwpy.result({min(ended)}): this result was fetched already, or released, or belongs to a map, so the "
-                f"master does not have it any more: pass its value itself, refer to it before you call mw.results(), "
-                f"or submit its task with keep=True and release it later"
+                f"mwpy.result({min(ended)}): this result was fetched already, or belongs to a map, so the master does "
+                f"not have it any more: pass its value itself, or refer to it before you call mw.results()"
             )
-
-    def not_kept(self, numbers: Sequence[TaskId]) -> Sequence[TaskId]:
-        """Return those of some tasks that have not the policy `keep`, or whose values are released."""
-        return [number for number in numbers if number not in self._kept] if self._kept else numbers
 
     def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
         """The algorithm has fetched the ends of these tasks."""
         if self._held:
-            numbers = [each.task_id for each in ended if each.task_id in self._held and each.task_id not in self._kept]
+            numbers = [each.task_id for each in ended if each.task_id in self._held]
             if numbers:
-                self._release(numbers)
+                io = self.access.io
+                io.command(ReleaseResults(numbers, io.submissions.total))
+                for number in numbers:
+                    del self._held[number]
 
 
 def _given(result: Result[Any]) -> GiveResult:

@@ -368,8 +368,6 @@ class MapRun:
         refers = self.held.refer(buffers) if buffers else ()
         with self.access.io.submitting:
             portion = self._open(submissions.total + 1, (item,), size)
-            if policy.keep:
-                self.held.keep(submissions.total + 1)
             if refers:
                 submissions.add_referring(defined, policy, payload, buffers, portion, refers, key or b"")
             elif key is None:

@@ -13,7 +13,6 @@ from mwpy._roles.progress import Progress, ShowProgress, progress_of
 from mwpy._roles.terms import check_map_key
 from mwpy._roles.watching import Watching
 from mwpy._values.algorithm import TaskCall, algorithm_of
-from mwpy._values.errors import UsageError
 from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.policy import Policies, TaskPolicy
 from mwpy._values.task import Result
@@ -285,10 +284,5 @@ class Maps(Watching):
         most: int = MOST_ITEMS,
     ) -> Generator[Any, None, None]:
         parts = self._parts
-        if values and items.terms is not None and items.terms[1].keep:
-            raise UsageError(
-                "a map of values cannot have keep=True, because the values would stay at agents: use mw.map_results, "
-                "and refer to the values with mwpy.result(result.task_id), or leave keep out"
-            )
         shared = parts.access, parts.inbox, parts.held, parts.codec
         return MapRun(*shared, items, ordered, values, progress, limit, most, parts.keys).start()

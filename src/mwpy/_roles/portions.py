@@ -199,7 +199,7 @@ def can_be_packed(terms: Terms, settings: MasterSettings) -> bool:
     """Whether items with these terms can be treated as one thing: nothing is said about each of them."""
     _, policy, extras = terms
     fixed = settings.task_group is not None or settings.result_group
-    special = policy.limits is not None or policy.sid is not None or policy.speculate or not policy.retry or policy.keep
+    special = policy.limits is not None or policy.sid is not None or policy.speculate or not policy.retry
     return extras is None and not fixed and not special
 
 

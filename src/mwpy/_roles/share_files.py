@@ -8,10 +8,7 @@ from msgspec.structs import replace
 
 from mwpy._core.agent.events import (
     DropShare,
-    KeepShare,
     OpenShare,
-    PartRead,
-    ReadShare,
     ShareNotKept,
     ShareOpened,
     WriteShare,
@@ -22,8 +19,8 @@ __all__ = ["changed"]
 
 
 def changed(
-    store: ShareStore, changes: Sequence[OpenShare | WriteShare | KeepShare | ReadShare | DropShare]
-) -> Iterator[ShareOpened | ShareNotKept | PartRead]:
+    store: ShareStore, changes: Sequence[OpenShare | WriteShare | DropShare]
+) -> Iterator[ShareOpened | ShareNotKept]:
     """Change files in this order, and yield what the core must know."""
     for change in changes:
         try:
@@ -33,12 +30,8 @@ def changed(
                     yield ShareOpened(replace(share, location=location), is_complete)
                 case WriteShare(digest, start, part):
                     store.write(digest, start, part)
-                case KeepShare(share, parts):
-                    yield ShareOpened(replace(share, location=store.keep(share, parts)), is_complete=True)
-                case ReadShare(digest, start, count):
-                    yield PartRead(digest, start, store.read(digest, start, count))
                 case DropShare(digest):
                     store.drop(digest)
         except OSError as error:
-            digest = change.share.digest if isinstance(change, OpenShare | KeepShare) else change.digest
+            digest = change.share.digest if isinstance(change, OpenShare) else change.digest
             yield ShareNotKept(digest, f"a shared object cannot be kept at the agent: {error}")

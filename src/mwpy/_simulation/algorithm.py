@@ -25,7 +25,6 @@ from mwpy._core.master.commands import (
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.portions import can_be_packed
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
-from mwpy._simulation.kept_checker import KeptByAlgorithm
 from mwpy._simulation.lives import Calls, Lives
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.replay import Replay
@@ -110,7 +109,6 @@ class SimulatedAlgorithm:
         """The share of tasks of which second attempts may be started, if they may run again at all."""
         self._refers = random.choice((0, 1, 6))
         """How many groups of tasks refer to the results of others after each submission, at most."""
-        self._keeps = KeptByAlgorithm(world.seed, checker.kept)
         self._held: Counter[int] = Counter()
         """For how many groups of tasks each result is held."""
         self._shares = SharedByAlgorithm(world.seed)
@@ -196,15 +194,12 @@ class SimulatedAlgorithm:
             _submit_map(self, left)
         else:
             for _ in range(left):
-                self._submit_one(self._keeps.some())
+                self._submit_one()
         last = self._io.submissions.total
         if last >= first:
             self._world.note(f"submit tasks {first} to {last}")
         for _ in range(random.randint(0, self._refers) if last else 0):
             self._hold(sorted(random.sample(range(1, last + 1), min(last, random.randint(1, 3)))))
-        for number in self._keeps.released():
-            self._world.note(f"release the value of task {number}")
-            self._io.commands.append(ReleaseResults([number], last))
         if self._special and random.random() < 0.1:
             sid = random.choice(self._special)
             self._io.commands.append(FreeSlave(sid))
@@ -218,11 +213,9 @@ class SimulatedAlgorithm:
             self._after(random.random() * self._submit_s, self._go_on)
 
     def _hold(self, numbers: list[int]) -> None:
-        """Ask for the results of these tasks, to which a task will refer, unless they are kept anyway."""
-        mine = [number for number in numbers if number not in self._checker.kept.wanted]
-        if mine:
-            self._held.update(mine)
-            self._io.commands.append(HoldResults(mine))
+        """Ask for the results of these tasks, to which a task will refer."""
+        self._held.update(numbers)
+        self._io.commands.append(HoldResults(numbers))
 
     def _refer(self, numbers: Sequence[int], unended: Sequence[int]) -> None:
         """The results are held of these tasks that have not ended. Give back the others, and refer to all of them."""
@@ -234,13 +227,11 @@ class SimulatedAlgorithm:
                 if value is not None:
                     given = GiveResult(number, [CODEC.dumps_value(value)[0]])
                 self._io.commands.append(given)
-        numbers = sorted({*numbers, *self._keeps.some()})
         for _ in range(self._world.random.randint(1, 2)):
             if self._io.submissions.total < self._total:
                 self._world.note(f"task {self._io.submissions.total + 1} refers to {numbers}")
                 self._submit_one(numbers)
-        mine = [number for number in numbers if number not in self._checker.kept.wanted]
-        self._after(self._world.random.random() * HOLD_S, partial(self._release, mine))
+        self._after(self._world.random.random() * HOLD_S, partial(self._release, numbers))
         self._wake()
 
     def _release(self, numbers: Sequence[int]) -> None:
@@ -301,7 +292,6 @@ class SimulatedAlgorithm:
         errors = random.randint(1, 4) if random.random() < 0.15 else 0
         policy = replace(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
         policy = replace(policy, speculate=retry and random.random() < self._speculate)
-        policy = replace(policy, keep=self._keeps.keep(self._io.submissions.total + 1))
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload = self._calls.payload(random, refers)

@@ -15,7 +15,6 @@ from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.code_checker import CodeChecker
 from mwpy._simulation.end_checker import EndChecker
 from mwpy._simulation.host_checker import HostChecker
-from mwpy._simulation.kept_checker import KeptChecker
 from mwpy._simulation.live_attempts import AttemptChecker
 from mwpy._simulation.lives import LifeChecker
 from mwpy._simulation.overrun_checker import OverrunChecker
@@ -29,7 +28,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
+from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["LARGE_BYTES", "HistoryChecker", "SimulationFailure", "is_cancelled"]
 
@@ -144,7 +143,6 @@ class HistoryChecker:
         self.times = TimeChecker(self._policies)
         self.states = StateChecker(self._last_attempts, self.unheard)
         self.references = ReferenceChecker(self.lives.numbers)
-        self.kept = KeptChecker(self.references, self.ended)
 
     @property
     def unended(self) -> list[int]:
@@ -174,8 +172,7 @@ class HistoryChecker:
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
-        again = {*self.kept.again} if isinstance(record, records.TasksCancelled) else ()
-        for part in (self.stops, self.hosts, self.attempts, self.kept, self.lives):
+        for part in (self.stops, self.hosts, self.attempts, self.lives):
             part.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
@@ -217,12 +214,9 @@ class HistoryChecker:
                 self.retries.returned(tasks, charges, pause_s)
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
-            case records.TasksRecomputed(tasks):
-                self.states.restarted(tasks)
-                self.retries.restarted(tasks)
             case records.TasksCancelled(sid, tasks) | records.TasksAnswered(sid, tasks):
-                if isinstance(record, records.TasksCancelled) and tasks[0].first not in again:
-                    self._must_not_start(tasks)  # else nobody needs its value any more
+                if isinstance(record, records.TasksCancelled):
+                    self._must_not_start(tasks)
                 self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
                 if sid is not None:
                     self._back(self._agent_of[sid], _each(tasks))
@@ -290,16 +284,15 @@ class HistoryChecker:
     def started(self, task: int, sid: SlaveId | None, peer: bytes, beside: Sequence[int]) -> None:
         """A slave starts a task, while the other slaves of its agent run the tasks `beside`.
 
-        After its result has arrived at the master, a task starts only if its value was lost, or in another attempt that
-        is about to be killed.
+        After its result has arrived at the master, a task starts only in another attempt that is about to be killed.
         """
         policy = self._policies[task]
         self.lives.started(task)
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
         if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
-            arrived = task in self.attempts.answered and task not in self.kept.again
-            assert not arrived or task in self.killed_tasks, f"task {task} starts again after its result has arrived"
+            arrived = task in self.attempts.answered and task not in self.killed_tasks
+            assert not arrived, f"task {task} starts again after its result has arrived"
             killed = self.deaths.get(task, 0)
             assert killed < policy.attempts_max, f"task {task} runs again after it killed {killed} slaves"
             others = [each for each in beside if each not in self.killed_tasks]  # these end soon
@@ -317,7 +310,7 @@ class HistoryChecker:
         """The algorithm gets a result, perhaps that of a cancelled task."""
         self.stops.failures += not (result.ok or is_cancelled(result) or isinstance(result.error, DependencyFailed))
         self.lives.finished(result)
-        if result.ok and encoded_in(result)[0] is not KEPT:
+        if result.ok:
             number = self.lives.number(result.task_id)
             assert result.value == number, f"task {result.task_id} has the value {result.value}, not {number}"
         if not is_cancelled(result):
@@ -365,7 +358,7 @@ class HistoryChecker:
         over_from = _over_from(self._policies[task], began, grown_at)
         in_time = now < max(over_from, frozen_until) + KILLED_WITHIN_S
         assert in_time, f"task {task} ran on although it was over its limit from {over_from} on"
-        if task in self.killed_tasks and peer not in self.unheard and task not in self.references.unsure:
+        if task in self.killed_tasks and peer not in self.unheard:
             in_time = now < max(self.killed_tasks[task], frozen_until) + KILLED_WITHIN_S
             assert in_time, f"task {task} ran on although it was cancelled"
 
@@ -404,7 +397,6 @@ class HistoryChecker:
         """The computation is over."""
         assert sorted(self.ended) == list(range(1, total + 1)), "a task was lost"
         self.attempts.check_end()
-        self.kept.check_end()
         # A slave may have run the same call in an earlier life, where it did not kill.
         for task in {*self.killers, *self.agent_killers}.difference(self.lives.reused):
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run

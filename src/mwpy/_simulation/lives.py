@@ -27,7 +27,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.keys import combined_key, plain_keys
 from mwpy._values.messagepack import encode
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
+from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Calls", "LifeChecker", "Lives"]
 
@@ -74,8 +74,6 @@ class LifeChecker(Struct, eq=False):
     reused: dict[int, None] = field(default_factory=dict)
     """The tasks that were answered from the run database."""
     occurrences: dict[int, Occurrence] = field(default_factory=dict)
-    replaced: dict[Occurrence, None] = field(default_factory=dict)
-    """Answers of lives before that may have been replaced, because a value was to stay at an agent."""
     life: int = 1
     """The number of this life."""
     ran: dict[Occurrence, int] = field(default_factory=dict)
@@ -86,8 +84,6 @@ class LifeChecker(Struct, eq=False):
     """Those of them that the algorithm got back. No later life may run them, unless they have an answer in doubt."""
     _once: dict[int, None] = field(default_factory=dict)
     """Tasks that must not run twice."""
-    _keeps: dict[int, None] = field(default_factory=dict)
-    """Tasks whose values should stay at agents. These are always computed."""
     _made: Counter[Identity] = field(default_factory=Counter)
 
     def number(self, task: int) -> int:
@@ -102,8 +98,6 @@ class LifeChecker(Struct, eq=False):
             self._made[identity] += 1
             if not policy.retry:
                 self._once[task] = None
-        if policy.keep:
-            self._keeps[task] = None
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
@@ -125,9 +119,6 @@ class LifeChecker(Struct, eq=False):
         occurrence = self.occurrences.get(task)
         assert occurrence not in self.spent, f"task {task} runs, but its attempts were used up in an earlier life"
         answered = occurrence in self.earlier
-        if task in self._keeps:
-            self.replaced.update({self.occurrences[task]: None} if answered else {})
-            return
         assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
 
     def was_used_up(self, task: int) -> bool:
@@ -145,16 +136,14 @@ class LifeChecker(Struct, eq=False):
         task = result.task_id
         occurrence = self.occurrences.get(task)
         at_once = result.sid is None or isinstance(result.error, TaskCancelled | DependencyFailed)
-        if occurrence is None or at_once or (result.ok and encoded_in(result)[0] is KEPT):
+        if occurrence is None or at_once:
             assert task not in self.reused, f"task {task} was answered from the run database with {result}"
             return
         answer = self.got[occurrence] = _Answer(result.ok, result.value if result.ok else None)
         before = self.earlier.get(occurrence)
-        if before is not None and task not in self._keeps:
+        if before is not None:
             assert task in self.reused, f"task {task} was computed again"
-            assert answer == before or occurrence in self.replaced, (
-                f"task {task} had the result {before} in an earlier life, and has {answer}"
-            )
+            assert answer == before, f"task {task} had the result {before} in an earlier life, and has {answer}"
 
 
 class Lives:
@@ -171,8 +160,6 @@ class Lives:
         self.tasks = tasks
         self.answers: dict[Occurrence, _Answer] = {}
         """What the algorithm got in all lives that are over."""
-        self.replaced: dict[Occurrence, None] = {}
-        """As in `LifeChecker`."""
         self.ran: dict[Occurrence, int] = {}
         """As in `LifeChecker`."""
         self.used_up: dict[Occurrence, None] = {}
@@ -189,7 +176,7 @@ class Lives:
     def begin(self, life: int, checker: LifeChecker) -> None:
         """A life begins, with its checker."""
         checker.life, checker.earlier = life, {**self.answers}
-        checker.replaced, checker.ran = self.replaced, self.ran
+        checker.ran = self.ran
         checker.used_up, checker.spent = self.used_up, self.spent
 
     def script(self) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._values.errors import DependencyFailed
-from mwpy._values.task import KEPT, Result, encoded_in
+from mwpy._values.task import Result
 
 __all__ = ["ReferenceChecker"]
 
@@ -24,26 +24,20 @@ class ReferenceChecker(Struct, eq=False):
     """The values that the algorithm got."""
     num_seen: int = 0
     """How often a slave got a task with values."""
-    num_kept: int = 0
-    """How many values that had stayed at agents a slave got."""
-    unsure: dict[int, None] = field(default_factory=dict)
-    """Tasks whose values were lost. They may have no value any more."""
     causes: dict[int, int] = field(default_factory=dict)
     """For each task that failed because of another one: the id of that task."""
     _seen: dict[int, dict[int, object]] = field(default_factory=dict)
     """The values that each task got."""
 
-    def saw(self, task: int, values: dict[int, object], kept: Sequence[int] = ()) -> None:
-        """A slave begins a task with these values; some had stayed at agents. All attempts must get the same."""
-        self.num_kept += len(kept)
+    def saw(self, task: int, values: dict[int, object]) -> None:
+        """A slave begins a task with these values. All attempts must get the same."""
         assert self._seen.setdefault(task, values) == values, f"task {task} gets {values}, not {self._seen[task]}"
         self.num_seen += 1
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result."""
         if result.ok:
-            stays = encoded_in(result)[0] is KEPT
-            self.values[result.task_id] = self.numbers.get(result.task_id, result.task_id) if stays else result.value
+            self.values[result.task_id] = result.value
         if isinstance(result.error, DependencyFailed):
             self.causes[result.task_id] = result.error.dependency
 
@@ -56,14 +50,11 @@ class ReferenceChecker(Struct, eq=False):
         for task, numbers in self.refers.items():
             without = [number for number in numbers if number not in self.values]
             assert not (runs.get(task) and without), f"task {task} has run, but {without} have no values"
-            lost = [number for number in numbers if number in self.unsure]
-            assert task not in self.causes or without or lost, f"task {task} has failed, but {numbers} have values"
+            assert task not in self.causes or without, f"task {task} has failed, but {numbers} have values"
             if task in self._seen:
                 expected = {number: self.values[number] for number in numbers}
                 assert self._seen.get(task) == expected, f"task {task} got {self._seen.get(task)}, not {expected}"
         for task, cause in self.causes.items():
             assert task in self.refers, f"task {task} refers to nothing"
-            assert cause not in self.values or cause in self.unsure, (
-                f"task {task} failed because of task {cause}, which has a value"
-            )
+            assert cause not in self.values, f"task {task} failed because of task {cause}, which has a value"
             assert cause not in self.causes, f"task {task} names task {cause}, which is not the first cause"

@@ -64,13 +64,9 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
         "blocked": _each(jar.blocked.tasks.values()),
         "results": {
-            number: (
-                (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root),
-                (each.stays, each.share, each.agent, each.users),
-            )
+            number: (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root)
             for number, each in jar.blocked.results.items()
         },
-        "kept": (_each(jar.kept.tasks.values()), jar.kept.again, jar.blocked.lost),
         "delayed": _each(jar.delayed.tasks.values()),
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
         "several": {number: list(live) for number, live in jar.allocated.several.items()},
@@ -93,7 +89,7 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
             span.policy,
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
-            (span.state, span.attempt, span.sent, span.sid, span.pause_s, span.runs_again, [*span.refers]),
+            (span.state, span.attempt, span.sent, span.sid, span.pause_s, [*span.refers]),
             None if span.left is None else ([*map(bytes, span.left.frames)], span.left.attempt, span.left.num_lost),
             [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
         )

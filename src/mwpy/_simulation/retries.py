@@ -48,11 +48,6 @@ class RetryChecker(Struct, eq=False):
         early = [task for task, _ in _each(tasks) if self.now < self._due_at.get(task, 0.0)]
         assert not early, f"tasks {early} are sent again before their pauses are over"
 
-    def restarted(self, tasks: Sequence[TaskRange]) -> None:
-        """Tasks run again because their values were lost. A pause in which they stopped does not count."""
-        for task, _ in _each(tasks):
-            self._due_at.pop(task, None)
-
     def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
         """Tasks come back, and pause for some seconds."""
         self.lost(tasks, charges)

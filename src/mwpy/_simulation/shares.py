@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from random import Random
 
@@ -11,9 +10,8 @@ from msgspec import Struct, field
 from mwpy._simulation.world import World
 from mwpy._values import messages
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import decode
-from mwpy._values.share_messages import PART_BYTES, Share, task_of
-from mwpy._values.shares import Shared, SharedObject, places_of
+from mwpy._values.share_messages import PART_BYTES, Share
+from mwpy._values.shares import Shared, SharedObject
 
 __all__ = ["SharedByAlgorithm", "SharesOfSlave", "SimulatedStore"]
 
@@ -67,14 +65,11 @@ class SimulatedStore(Struct, eq=False):
     _world: World
     _missing: dict[str, dict[int, None]] = field(default_factory=dict)
     """The parts that each file lacks."""
-    _content: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """The parts of results that stayed at agents."""
 
     def open(self, share: Share) -> tuple[str, bool]:
         """Make a file; sometimes the content is on this host already."""
         assert share.digest not in self._missing, f"the {share.digest} is here, and is fetched again"
-        complete = not share.task and self._world.chance(0.2)
-        self._content[share.digest] = {}
+        complete = self._world.chance(0.2)
         self._missing[share.digest] = {} if complete else dict.fromkeys(range(0, share.size, PART_BYTES))
         return "here", complete
 
@@ -83,41 +78,10 @@ class SimulatedStore(Struct, eq=False):
         assert start in self._missing[digest], f"the part from byte {start} of the {digest} came twice"
         assert len(part) == PART_BYTES or start == max(self._missing[digest]), "a part is too small"
         del self._missing[digest][start]
-        if task_of(digest):
-            self._content[digest][start] = bytes(part)
-
-    def keep(self, share: Share, parts: Sequence[Buffer]) -> str:
-        """Make a complete file of a result; sometimes there is no room."""
-        assert share.digest not in self._missing, f"the {share.digest} is kept twice"
-        if self._world.chance(0.05):
-            raise OSError("no room")
-        sizes = [len(part) for part in parts]
-        head = struct.pack(f"={1 + len(parts)}Q", len(parts), *sizes)
-        content = b""
-        for part, place in zip((head, *parts), (0, *places_of(sizes)), strict=False):
-            content = content.ljust(place, b"\0") + bytes(part)
-        content = content.ljust(places_of(sizes)[-1], b"\0")
-        assert share.size == len(content), f"the {share.digest} has {len(content)} bytes, not {share.size}"
-        self._missing[share.digest], self._content[share.digest] = {}, {0: content}
-        return "here"
-
-    def read(self, digest: str, start: int, count: int) -> bytes:
-        """Read a part of a result."""
-        assert self.is_complete(digest), f"a part is read of the {digest}, which is not here"
-        return b"".join(self._content[digest].values())[start : start + count]
-
-    def value_of(self, digest: str) -> object:
-        """The value of a result."""
-        assert self.is_complete(digest), f"a task uses the {digest}, which its agent has dropped"
-        content = b"".join(part for _, part in sorted(self._content[digest].items()))
-        _, size = struct.unpack_from("=2Q", content)
-        (place, *_) = places_of([size])
-        return decode(content[place : place + size])
 
     def drop(self, digest: str) -> None:
         """Drop a file."""
         self._missing.pop(digest, None)
-        self._content.pop(digest, None)
 
     def close(self) -> None:
         """Do nothing: there are no files."""
@@ -144,12 +108,6 @@ class SharesOfSlave(Struct, eq=False):
             self._known[message.share.digest] = message.reason
         elif isinstance(message, messages.ShareForgotten):
             del self._known[message.digest]
-
-    def value_of(self, number: int) -> object:
-        """The value of a task that stayed at an agent. The running task needs it."""
-        known = [digest for digest, reason in self._known.items() if task_of(digest) == number and not reason]
-        assert known, f"a task runs without the value of task {number}"
-        return self._store.value_of(known[-1])
 
     def passed_on(self, position: int, message: messages.Tasks) -> None:
         """A task arrived."""

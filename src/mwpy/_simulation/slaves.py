@@ -412,7 +412,7 @@ def _drawn(random: Random, mean_s: float, stuck_s: float, slow_s: float) -> tupl
 
 def _states_of(slave: SimulatedSlave) -> StatesOfSlave:
     """The states that the tasks of a slave leave."""
-    work, shares = slave.work, slave._shares
+    work = slave.work
     checkers = work.checker.states, work.checker.references
     return StatesOfSlave(
         work.world,
@@ -421,7 +421,6 @@ def _states_of(slave: SimulatedSlave) -> StatesOfSlave:
         slave.number,
         partial(_send_journal, slave),
         slave.channel.reply,
-        shares.value_of,
     )
 
 

@@ -18,8 +18,6 @@ from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import REFERRING, Pickled
 from mwpy._values.records import TaskCheckpointed, TaskRange
-from mwpy._values.references import GIVEN
-from mwpy._values.task import KEPT
 
 __all__ = ["StateChecker", "StatesOfSlave"]
 
@@ -38,8 +36,6 @@ class StateChecker(Struct, eq=False):
     """Connections that broke, or that the master does not listen to any more."""
     _arrived: dict[int, Progress] = field(default_factory=dict)
     """The newest state of each task that reached the master, from any of its attempts."""
-    _restarted: dict[int, int] = field(default_factory=dict)
-    """The tasks that ran again because their values were lost: the last attempt before that."""
     _newest: dict[tuple[int, int], Progress] = field(default_factory=dict)
     """The newest state of each task and attempt that reached the master."""
     _unkept: dict[int, list[Progress]] = field(default_factory=dict)
@@ -68,8 +64,7 @@ class StateChecker(Struct, eq=False):
         before = self._newest.get((task, attempt)) or self._expected[task, attempt] or (task, 0, 0)
         assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
         self._newest[task, attempt] = state
-        if attempt > self._restarted.get(task, 0):
-            self._arrived[task] = state
+        self._arrived[task] = state
         self._unkept.setdefault(task, []).append(state)
 
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
@@ -77,16 +72,9 @@ class StateChecker(Struct, eq=False):
         state = self._left.get((peer, message.slave))
         if state is None:
             return
-        if message.running == state[0] and state[0] not in self.cancelled and state[0] not in self._restarted:
+        if message.running == state[0] and state[0] not in self.cancelled:
             arrived = self._newest.get(state[:2])
             assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
-
-    def restarted(self, tasks: Sequence[TaskRange]) -> None:
-        """Tasks run again without their states, because their values were lost."""
-        for each in tasks:
-            self._restarted[each.first] = each.attempt
-            self._arrived.pop(each.first, None)
-            self.cancelled.pop(each.first, None)
 
     def recorded(self, record: TaskCheckpointed) -> None:
         """The master keeps a state."""
@@ -120,14 +108,12 @@ class StatesOfSlave(Struct, eq=False):
     """Sends the results of earlier tasks to the agent."""
     _reply: Callable[[messages.Message, Sequence[Buffer]], None]
     """Sends a message to the agent."""
-    _value_of: Callable[[int], object]
-    """Returns the value of a task that stayed at an agent."""
     _running: tuple[int, int] | None = None
     """The task and the attempt that runs and may leave states."""
     _reported: int = 0
     """How many reports its tasks have made."""
     _given: dict[tuple[int, int], dict[int, object]] = field(default_factory=dict)
-    """The values that each task got, by task and attempt. Those that stayed at agents are `KEPT`."""
+    """The values that each task got, by task and attempt."""
     _restored: dict[tuple[int, int], Progress] = field(default_factory=dict)
     """The state that each task got, by task and attempt."""
 
@@ -137,9 +123,7 @@ class StatesOfSlave(Struct, eq=False):
         for named, entry, own in zip(groups.each_task(group), entries, buffers or repeat(()), strict=False):
             call, rest, left = split_resumed(entry, own)
             if type(call) is Pickled and call.kind == REFERRING:
-                GIVEN.load_kept = lambda _: KEPT
                 (numbers, *values), _ = loads_call(call, rest)
-                del GIVEN.load_kept
                 self._given[named] = dict(zip(numbers, values, strict=True))
             else:
                 assert not rest, f"task {named[0]} got buffers of another task"
@@ -151,8 +135,7 @@ class StatesOfSlave(Struct, eq=False):
         self._running = task, attempt
         given = self._given.pop((task, attempt), None)
         if given is not None:
-            kept = {number: self._value_of(number) for number, value in given.items() if value is KEPT}
-            self._references.saw(task, given | kept, [*kept])
+            self._references.saw(task, given)
         state = self._restored.pop((task, attempt), None)
         self._checker.forget(self._peer, self._number)
         self._checker.began(task, attempt, state)

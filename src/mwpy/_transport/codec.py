@@ -430,13 +430,12 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
 
 
 def _loads_referring(data: bytes, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Load a call with the values of the results to which it refers, except those that stayed at an agent."""
+    """Load a call with the values of the results to which it refers."""
     own = int.from_bytes(data[:SIZE_BYTES], "big")
     values: dict[int, object] = {}
-    start = own
-    while start < len(buffers):
-        index: Any = decode(buffers[start])
-        start += 1
+    if own < len(buffers):
+        index: Any = decode(buffers[own])
+        start = own + 1
         for number, count in index:
             values[number] = _loads_value(number, buffers[start : start + count])
             start += count

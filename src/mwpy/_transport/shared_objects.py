@@ -6,8 +6,7 @@ of the file, which proves that the file is the right one.
 
 The file contains the pickle of the object and its large buffers, each behind the other. So NumPy arrays use the memory
 of the file. They are read-only. A task could change all other parts, so each task gets an object of its own, which is
-cheap if the pickle is small. The tasks of a process use a larger object one after the other. A result that stays at its
-agent has such a file, too, with its entry in place of the pickle.
+cheap if the pickle is small. The tasks of a process use a larger object one after the other.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ from weakref import WeakValueDictionary, finalize
 from msgspec import Struct, field
 
 from mwpy._system import memory
-from mwpy._transport.codec import Codec, loads, loads_shared
+from mwpy._transport.codec import Codec, loads_shared
 from mwpy._transport.shared import SEALS, add_seals, write_all
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import decode
 from mwpy._values.phrases import amount
-from mwpy._values.references import load_kept_with
 from mwpy._values.share_messages import Share
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
 
@@ -45,7 +42,6 @@ __all__ = [
     "is_known",
     "keep",
     "load",
-    "load_result",
     "most_files",
     "share",
 ]
@@ -73,10 +69,6 @@ _SIZE = struct.Struct(f"={SIZE_FORMAT}")
 KNOWN: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
 """The shared objects of this process, by digest. It is global because an unpickled reference has no other way to find
 its object, and because all masters of a process share what is equal."""
-
-RESULTS: WeakValueDictionary[int, SharedObject] = WeakValueDictionary()
-"""Those of them that are results of tasks, by the id of the task: the newest one of each task. It is global for the
-same reason."""
 
 
 class _Loaded(threading.local):
@@ -172,8 +164,6 @@ def _kept(share: Share, file: int) -> SharedObject:
 
 def _known(shared: SharedObject) -> SharedObject:
     KNOWN[shared.share.digest] = shared
-    if shared.share.task:
-        RESULTS[shared.share.task] = shared
     return shared
 
 
@@ -214,29 +204,6 @@ def load(digest: str) -> object:
     elif digest in _recent:
         _recent.move_to_end(digest)
     return shared.loaded[0]
-
-
-def load_result(task_id: int) -> object:
-    """Return the value of a task that stayed at an agent. Each call returns an object of its own, except arrays, which
-    use the shared memory.
-
-    Raises:
-        SharedObjectMissing: its content is not in this process.
-        Exception: any error of unpickling.
-    """
-    shared = RESULTS.get(task_id)
-    if shared is None or shared.reason:
-        reason = "it is not in this process" if shared is None else shared.reason
-        raise SharedObjectMissing(f"the result of task {task_id}, which stayed at an agent, is missing: {reason}")
-    try:
-        entry, *buffers = _parts(memoryview(shared.content))
-        return loads(decode(bytes(entry)), buffers)
-    except Exception as error:
-        error.add_note(f"(mwpy.result: the result of task {task_id} cannot be unpickled here)")
-        raise
-
-
-load_kept_with(load_result)
 
 
 def _parts(content: memoryview) -> list[memoryview]:
@@ -361,26 +328,6 @@ class Store(Struct, eq=False):
         if not self._missing[digest]:
             del self._missing[digest]
             add_seals(self._files[digest], SEALS)
-
-    def keep(self, share: Share, parts: Sequence[Buffer]) -> str:
-        """Make a complete file of a result that stays at this agent: its entry and its large buffers.
-
-        Returns:
-            The location of the file.
-
-        Raises:
-            OSError: out of file descriptors or memory.
-        """
-        file = self._files[share.digest] = _file_of(_head_of(parts), parts)
-        return _location(file)
-
-    def read(self, digest: str, start: int, count: int) -> bytes:
-        """Read a part of a file that is complete.
-
-        Raises:
-            OSError: an error of the operating system.
-        """
-        return os.pread(self._files[digest], count, start)
 
     def drop(self, digest: str) -> None:
         """Drop a file, if there is one. Its memory is free as soon as no slave uses it."""

@@ -106,7 +106,7 @@ FROM_AGENT = Route(
     frozenset(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
-            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted, _M.SharePart, _M.ShareGone),
+            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
             *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover, _M.StillRunning, _M.Handled),
             _M.PeakMemory,
             _M.NotStarted,
@@ -119,7 +119,7 @@ FROM_MASTER = Route(
     frozenset(
         {
             *(_M.Welcome, _M.Refused, _M.Algorithms, _M.Tasks, _M.Revoke, _M.Cancel, _M.SlaveNamed, _M.Probe),
-            *(_M.Shutdown, _M.Renew, _M.CheckpointRead, _M.ReportRead, _M.SharePart, _M.ShareGone, _M.ShareWanted),
+            *(_M.Shutdown, _M.Renew, _M.CheckpointRead, _M.ReportRead, _M.SharePart, _M.ShareGone),
             *(_M.Handled, _M.NotWanted),
         }
     ),

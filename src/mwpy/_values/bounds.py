@@ -21,7 +21,6 @@ __all__ = [
     "MAX_SLAVES",
     "MAX_TASKS",
     "MAX_WAITING_BYTES",
-    "KeptSizes",
     "LostSpans",
     "Name",
     "Number",
@@ -74,7 +73,6 @@ TimeLeft = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Spans = Annotated[list[int], Meta(max_length=MAX_TASKS)]
 """A column of a table of spans or results."""
 LostSpans = Annotated[list[tuple[int, int, int]], Meta(max_length=MAX_TASKS)]
-KeptSizes = Annotated[list[tuple[int, Number]], Meta(max_length=MAX_TASKS)]
 Packages = Annotated[dict[Name, Name], Meta(max_length=MAX_PACKAGES)]
 
 

@@ -17,7 +17,6 @@ _FATES: dict[Fate, str] = {
     Fate.AWAITED: "waits for agents of the former master, which may run it or bring its result",
     Fate.AT_SLAVE: "is at a slave",
     Fate.CANCELLING: "is at a slave and is cancelled unless it has started",
-    Fate.KEPT: "has ended, and its value is kept for later tasks",
     Fate.REUSED: "was answered from the run database, when it was submitted",
 }
 
@@ -43,8 +42,6 @@ _REASONS: dict[Why, str] = {
     Why.NOT_ALONE: "the task must run alone, and {tasks} are there",
     Why.BUSY: "all slaves are busy, with {tasks}",
     Why.IDLE: "a slave is idle: the task is sent when it is its turn",
-    Why.VALUE_AT: "the value is at {text}",
-    Why.VALUE_LOST: "the value is lost: it is computed again when a task needs it",
 }
 
 

@@ -79,7 +79,6 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
     raw = split_list(frames[0])
     named = list(each_task(group))
     failed, again = frozenset(group.failed), frozenset(group.again)
-    at_agent = dict(group.kept)
     firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])
     smaller = Results(
         slave=group.slave,
@@ -91,7 +90,6 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         buffers=[group.buffers[at] for at in kept] if group.buffers else [],
         again=[new for new, at in enumerate(kept) if at in again],
         plain=group.plain,
-        kept=[(new, at_agent[at]) for new, at in enumerate(kept) if at in at_agent],
     )
     own = list(pairwise(accumulate(group.buffers or [0] * len(raw), initial=1)))
     buffers = [buffer for at in kept for buffer in frames[slice(*own[at])]]

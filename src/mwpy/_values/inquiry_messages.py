@@ -131,8 +131,6 @@ class Fate(PlainEnum):
     AWAITED = "awaited"
     AT_SLAVE = "at a slave"
     CANCELLING = "cancelling"
-    KEPT = "kept"
-    """It has ended, and its value stays at an agent."""
     FAILED = "failed"
     ENDED = "ended"
     REUSED = "reused"
@@ -165,8 +163,6 @@ class Why(PlainEnum):
     NOT_ALONE = "not alone"
     BUSY = "busy"
     IDLE = "idle"
-    VALUE_AT = "value at"
-    VALUE_LOST = "value lost"
 
 
 class Reason(Struct, frozen=True):

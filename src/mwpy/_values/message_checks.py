@@ -42,8 +42,6 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             spans = len(message.tasks)
             fits = len(message.algorithms) == spans and {len(message.limits), len(message.portions)} <= {0, spans}
             _check_group(message, frames, count, fits)
-            if message.keeps:
-                _check_places("Tasks: `keeps`", message.keeps, count)
         case Results():
             _check_results(message, frames)
         case Handover():
@@ -84,12 +82,6 @@ def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
     _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
     if message.failed:
         _check_places("Results: `failed`", message.failed, count)
-    if message.kept:
-        places = [place for place, _ in message.kept]
-        _check_places("Results: `kept`", places, count)
-        is_right = min(size for _, size in message.kept) > 0 and not {*places} & {*message.failed}
-        if not is_right or message.plain:
-            raise ProtocolError("Results: a result stays at the agent that is a failure, plain or empty")
     if message.again and message.again != sorted({*message.again} & {*message.failed}):
         raise ProtocolError("Results: `again` names positions that are not failures")
     if message.plain and (message.failed or message.buffers):

@@ -18,7 +18,6 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from mwpy._values.bounds import (
-    KeptSizes,
     LostSpans,
     Name,
     Number,
@@ -213,8 +212,6 @@ class Tasks(Struct, frozen=True):
     portions: list[int] = field(default_factory=list)
     """For each span of a portion what its entries are, see `packed.py`; else 0. Empty if no span is of a portion. The
     arguments have no large buffers, and the tasks may be run as a stretch."""
-    keeps: list[int] = field(default_factory=list)
-    """The positions in this group of the tasks whose results stay at the agent, in ascending order."""
 
 
 class Results(Struct, frozen=True):
@@ -234,9 +231,6 @@ class Results(Struct, frozen=True):
     """
     plain: bool = False
     """Whether all results are values that `decode_plain` reads."""
-    kept: KeptSizes = field(default_factory=list)
-    """The results that stay at the agent: position, in ascending order, and the size of the content as a shared object,
-    in bytes. The value of each is empty here. Only an agent sets this."""
 
 
 class Handover(Struct, frozen=True):

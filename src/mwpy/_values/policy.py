@@ -93,9 +93,6 @@ class Policies(TypedDict, total=False):
     """With a run database: what the task is recognised by after a restart, instead of its arguments. It is a value of
     any type, or a function that gets the arguments of the task and returns one; for maps it is such a function. None,
     the default, for the arguments."""
-    keep: bool
-    """Whether the value of the task stays at its agent: the master gets the result without the value. The value is for
-    later tasks, which refer to it with `mwpy.result`, until `mw.release`. False by default."""
 
 
 class Limits(Struct, frozen=True, array_like=True):
@@ -127,7 +124,6 @@ class TaskPolicy(Struct, frozen=True):
     retries_errors: bool = False
     after: float = 0.0
     speculate: bool = False
-    keep: bool = False
 
     @property
     def limits(self) -> Limits | None:
@@ -304,7 +300,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "after": _pause,
     "speculate": _flag,
     "key": lambda _, value: value,
-    "keep": _flag,
 }
 """For each policy the function that checks its value."""
 

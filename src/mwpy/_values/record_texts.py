@@ -26,11 +26,7 @@ _ESCAPE = r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})"
 def text_of(record: records.Record) -> str:
     """Describe a record in one line; empty for a record that the audit file does not show."""
     text = escaped(
-        _text_of_slaves(record)
-        or _text_of_agents(record)
-        or _text_of_tasks(record)
-        or _text_of_results(record)
-        or _text_of_values(record)
+        _text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record) or _text_of_results(record)
     )
     if isinstance(record, records.SlaveEnded):
         text += "".join(f"\t{name}: {escaped(words)}" for name, words in record.words.streams)
@@ -152,9 +148,8 @@ def _text_of_tasks(record: records.Record) -> str:
 
 def _text_of_results(record: records.Record) -> str:
     match record:
-        case records.ResultsReceived(sid, results, _, agent):
-            kept = f", {counted(len(results.kept), 'value')} KEPT at {agent}" if results.kept else ""
-            return f"{sid} -> {counted(sum(results.counts), 'result')}{kept}"
+        case records.ResultsReceived(sid, results):
+            return f"{sid} -> {counted(sum(results.counts), 'result')}"
         case records.ResultsHandedOver(agent, _, generation, sid, results):
             return f"{agent} -> {counted(sum(results.counts), 'result')} of {sid} in generation {generation}"
         case records.TasksAnswered(_, tasks):
@@ -169,24 +164,6 @@ def _text_of_results(record: records.Record) -> str:
             return f"RELEASED {_results_of(numbers)}"
         case _:
             return ""
-
-
-def _text_of_values(record: records.Record) -> str:
-    match record:
-        case records.TasksBlocked(tasks):
-            return f"BLOCKED again, because values are lost: {_names(tasks)}"
-        case records.TasksRecomputed(tasks):
-            return f"RECOMPUTE {_names(tasks)}: its value is lost and needed"
-        case records.ValuesLost(agent, numbers, reason):
-            return f"LOST {_values_of(numbers)} at {agent}: {reason}"
-        case records.ValuesReleased(numbers, cause):
-            return f"FORGOTTEN {_values_of(numbers)}{f': {cause}' if cause else ''}"
-        case _:
-            return ""
-
-
-def _values_of(numbers: Sequence[int]) -> str:
-    return f"the value of {first_of((f'task {number}' for number in numbers), len(numbers))}"
 
 
 def _results_of(numbers: Sequence[int]) -> str:

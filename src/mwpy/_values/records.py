@@ -84,7 +84,6 @@ __all__ = [
     "TasksAllocated",
     "TasksAnswered",
     "TasksAwaited",
-    "TasksBlocked",
     "TasksCancelled",
     "TasksCancelling",
     "TasksDue",
@@ -92,14 +91,11 @@ __all__ = [
     "TasksForbidden",
     "TasksGivenUp",
     "TasksReceived",
-    "TasksRecomputed",
     "TasksReturned",
     "TasksSubmitted",
     "TasksUnaddressed",
     "TasksUnblocked",
     "Total",
-    "ValuesLost",
-    "ValuesReleased",
     "decoder",
     "encode",
 ]
@@ -186,8 +182,6 @@ class ResultsReceived(Struct, frozen=True, tag=True):
     sid: SlaveId
     results: Results
     frames: Sequence[Any]
-    agent: str = ""
-    """The agent at which values stay, if any do (`Results.kept`)."""
 
 
 class TaskCheckpointed(Struct, frozen=True, tag=True):
@@ -238,37 +232,6 @@ class ResultsReleased(Struct, frozen=True, tag=True):
     """The algorithm has fetched the results of these tasks, so no later task refers to them."""
 
     numbers: Sequence[int]
-
-
-class ValuesLost(Struct, frozen=True, tag=True):
-    """Values of results that stayed at an agent are lost. A value is computed again when a task needs it."""
-
-    agent: str
-    numbers: Sequence[int]
-    """The ids of the tasks."""
-    reason: str
-
-
-class ValuesReleased(Struct, frozen=True, tag=True):
-    """Values of results that stayed at agents are not kept any more: nothing refers to them, or they are lost and
-    cannot be computed again."""
-
-    numbers: Sequence[int]
-    cause: str = ""
-    """Why they cannot be computed again; empty if they are released."""
-
-
-class TasksRecomputed(Struct, frozen=True, tag=True):
-    """Tasks whose values are lost run again, because other tasks need the values. They are pending, or blocked if they
-    refer to results. The algorithm has their results."""
-
-    tasks: Sequence[TaskRange]
-
-
-class TasksBlocked(Struct, frozen=True, tag=True):
-    """Pending tasks are blocked again, because values are lost to which they refer."""
-
-    tasks: Sequence[TaskRange]
 
 
 class TasksReturned(Struct, frozen=True, tag=True):
@@ -411,10 +374,6 @@ Record = (
     | TasksCancelling
     | TasksUnaddressed
     | TasksUnblocked
-    | ValuesLost
-    | ValuesReleased
-    | TasksRecomputed
-    | TasksBlocked
     | ResultsHeld
     | ResultGiven
     | ResultsReleased

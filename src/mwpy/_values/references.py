@@ -18,7 +18,7 @@ from typing import Any
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
 
-__all__ = ["GIVEN", "NOTED", "Reference", "ReferringBuffers", "ResultReference", "extended", "load_kept_with", "result"]
+__all__ = ["GIVEN", "NOTED", "Reference", "ReferringBuffers", "ResultReference", "extended", "result"]
 
 
 class _Noted(threading.local):
@@ -76,9 +76,6 @@ class _Given(threading.local):
 
     values: Mapping[int, object] | None = None
     """By the id of their task; None if no call is unpickled."""
-    load_kept: Callable[[int], object] | None = None
-    """Loads the value of a task that stayed at an agent. `_transport.shared_objects` sets it, because values do no I/O.
-    """
 
 
 GIVEN = _Given()
@@ -111,18 +108,11 @@ class ResultReference(Reference):
         return f"mwpy.result({self.task_id})"
 
 
-def load_kept_with(load: Callable[[int], object]) -> None:
-    """Set the function that loads the value of a task that stayed at an agent."""
-    _Given.load_kept = staticmethod(load)
-
-
 def given_value(task_id: int) -> object:
     """Return the value to which a call refers. Pickles have the name of this function."""
     if GIVEN.values is None:
         raise UsageError(f"mwpy.result({task_id}) stands for a value only in the arguments of a task")
-    if task_id in GIVEN.values or GIVEN.load_kept is None:
-        return GIVEN.values[task_id]
-    return GIVEN.load_kept(task_id)
+    return GIVEN.values[task_id]
 
 
 def result(task_id: TaskId) -> Any:
@@ -135,7 +125,7 @@ def result(task_id: TaskId) -> Any:
 
     Args:
         task_id: what `mw.submit` returned. The result of this task must not have been fetched with `mw.results()`
-            when the later task is submitted. With the policy `keep`, its value must not be released.
+            when the later task is submitted.
 
     Raises:
         UsageError: it is not the id of a task; the caller's fault.

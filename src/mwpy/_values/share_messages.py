@@ -1,8 +1,4 @@
-"""The messages about shared objects. `messages.py` describes messages in general.
-
-A result that stays at its agent (`keep=True`) is a shared object, too: this agent has its content, and the other agents
-get it from there through the master.
-"""
+"""The messages about shared objects. `messages.py` describes messages in general."""
 
 from __future__ import annotations
 
@@ -18,8 +14,6 @@ __all__ = [
     "ShareGone",
     "SharePart",
     "ShareWanted",
-    "share_of_result",
-    "task_of",
 ]
 
 PART_BYTES = 2 << 20
@@ -36,28 +30,10 @@ class Share(Struct, frozen=True):
     """The size of its content, in bytes; not zero."""
     location: str = ""
     """Where processes of the same host find the content; empty if they cannot."""
-    task: int = 0
-    """The id of the task whose result it is; 0 if it is an object that the algorithm has shared."""
-
-
-_OF_RESULT = "result "
-
-
-def share_of_result(task: int, attempt: int, size: int) -> Share:
-    """Name a result that stays at its agent. It is known by its task and attempt: no other result has its name."""
-    return Share(f"{_OF_RESULT}{task} {attempt}", size, task=task)
-
-
-def task_of(digest: str) -> int:
-    """Return the id of the task whose result has this name; 0 if it is no result."""
-    words = digest.removeprefix(_OF_RESULT).split(" ") if digest.startswith(_OF_RESULT) else []
-    return int(words[0]) if len(words) == 2 and words[0].isdecimal() else 0
 
 
 class ShareWanted(Struct, frozen=True):
-    """Agent to master: send the part of a shared object that begins at this byte.
-
-    Master to agent: send it of a result that stays at this agent."""
+    """Agent to master: send the part of a shared object that begins at this byte."""
 
     digest: Name
     start: Number
@@ -71,10 +47,7 @@ class SharePart(Struct, frozen=True):
 
 
 class ShareGone(Struct, frozen=True):
-    """Master to agent: the master sends no part of a shared object, because no task needs it any more, or because it is
-    lost. If it is a result that stays at this agent, it is released.
-
-    Agent to master: this agent does not have this result."""
+    """Master to agent: the master sends no part of a shared object, because no task needs it any more."""
 
     digest: str
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
+from mwpy._values.errors import TaskFailed, TaskUnrunnable
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
 from mwpy._values.messagepack import STORED, Pickled
@@ -23,7 +23,6 @@ from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.stored import StoredAt
 
 __all__ = [
-    "KEPT",
     "Origin",
     "Result",
     "SlaveKind",
@@ -74,19 +73,7 @@ class TaskState(PlainEnum):
     FINISHED = "finished"
     UNRUNNABLE = "unrunnable"
     CANCELLED = "cancelled"
-    KEPT = "kept"
-    RELEASED = "released"
 
-
-class _Kept:
-    """The type of `KEPT`."""
-
-    def __repr__(self) -> str:
-        return "a value that stays at its agent"
-
-
-KEPT = _Kept()
-"""What a result has in place of a value that stays at its agent."""
 
 Loads = Callable[[Any, Sequence[Buffer]], Any]
 """Converts an entry of a group and its out-of-band buffers into the object."""
@@ -185,19 +172,12 @@ class Result(Struct, Generic[R], eq=False):
         Raises:
             TaskFailed: the task raised an exception, or its value could not be sent or unpickled. The task's fault;
                 the remote traceback is in the message. If the task is unrunnable, this is a `TaskUnrunnable`.
-            UsageError: the value stays at its agent, because the task has the policy `keep`; the caller's fault.
         """
         value = self._value
         if type(value) is Pickled:
             value = self._load(value)
         if self._failed:
             raise self._completed(value)
-        if value is KEPT:
-            raise UsageError(
-                f"the value of task {self.task_id} ({self.algorithm}) stays at its agent, because the task was "
-                f"submitted with keep=True: refer to it with mwpy.result({self.task_id}) in the arguments of a task, "
-                f"or submit without keep"
-            )
         return value  # type: ignore[no-any-return]
 
     @property
@@ -212,7 +192,7 @@ class Result(Struct, Generic[R], eq=False):
         """Return everything that is known about the end of the task, by name.
 
         Returns:
-            `task_id`, `algorithm`, `tag`, `value` (None if the task failed or its value stays at its agent),
+            `task_id`, `algorithm`, `tag`, `value` (None if the task failed),
             `error_type` and `error` (the type and the text of its exception, or None), `slave`, `host`, `attempts`,
             `started`, `finished` (seconds since 1970) and `compute_seconds`.
         """
@@ -221,7 +201,7 @@ class Result(Struct, Generic[R], eq=False):
             "task_id": self.task_id,
             "algorithm": self.algorithm,
             "tag": self.tag,
-            "value": None if error is not None or self._value is KEPT else self.value,
+            "value": None if error is not None else self.value,
             "error_type": None if error is None else error.type_name,
             "error": None if error is None else error.text,
             "slave": self.sid,

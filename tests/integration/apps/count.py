@@ -24,7 +24,10 @@ AHEAD_MS = 500
 FOREVER_S = 600.0
 
 OBJECT_ITEMS = 100_000
-"""How many numbers each object has that the tasks share."""
+"""How many numbers the object has that the tasks share."""
+
+MADE_ITEMS = 251
+"""How many numbers the object has that one task makes for others."""
 
 
 @mwpy.task_algorithm
@@ -41,17 +44,17 @@ def work_together(number: int, milliseconds: float) -> int:
     return work(number, milliseconds)[0]
 
 
-@mwpy.task_algorithm(keep=True)
+@mwpy.task_algorithm
 def make() -> bytes:
-    """Make an object that stays at its agent."""
-    return bytes(number % 251 for number in range(OBJECT_ITEMS))
+    """Make an object to which other tasks refer."""
+    return bytes(range(MADE_ITEMS))
 
 
 @mwpy.task_algorithm
 def look_up(number: int, milliseconds: float, table: list[int], made: bytes) -> tuple[int, int]:
-    """Do the same, but return a wrong number if an object is wrong that the tasks share."""
-    at = number % OBJECT_ITEMS
-    return work(number if (table[at], made[at]) == (-at, at % 251) else -1, milliseconds)
+    """Do the same, but return a wrong number if one of the objects is wrong."""
+    at, place = number % OBJECT_ITEMS, number % MADE_ITEMS
+    return work(number if (table[at], made[place]) == (-at, place) else -1, milliseconds)
 
 
 @mwpy.task_algorithm
@@ -63,24 +66,25 @@ def linger(number: int, mark: str) -> tuple[int, int]:
     return number, os.getpid()
 
 
-def submit(mw: mwpy.Master, numbers: range, milliseconds: float, objects: tuple[Any, ...]) -> Iterable[tuple[int, int]]:
-    """Submit tasks. If there are shared objects, a third of the tasks use them, and another third is a map.
+def submit(mw: mwpy.Master, numbers: range, milliseconds: float, table: list[int] | None) -> Iterable[tuple[int, int]]:
+    """Submit tasks. If there is a shared object, a third of the tasks use it, and another third is a map.
 
     Returns:
         The numbers and the values of the map, as they arrive.
     """
-    for number in numbers[:: 3 if objects else 1]:
+    for number in numbers[:: 1 if table is None else 3]:
         mw.submit(work.task(number, milliseconds), tag=number)
-    if not objects:
+    if table is None:
         return ()
+    made = mwpy.result(mw.submit(make.task()))
     for number in numbers[1::3]:
-        mw.submit(look_up.task(number, milliseconds, *objects), tag=number)
+        mw.submit(look_up.task(number, milliseconds, table, made), tag=number)
     return zip(numbers[2::3], mw.map(work_together, numbers[2::3], repeat(milliseconds)), strict=True)
 
 
-def is_right(result: mwpy.Result[Any]) -> bool:
-    """Whether the value of a task is its number. The object that stays at its agent cannot be read here."""
-    return result.ok and (result.algorithm == "make" or result.value[0] == result.tag)
+def numbered(mw: mwpy.Master) -> list[mwpy.Result[Any]]:
+    """Fetch the results of numbered tasks."""
+    return [result for result in mw.results(unrunnable=False) if result.tag is not None]
 
 
 @mwpy.master_algorithm
@@ -98,10 +102,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     if asked.linger:
         mw.submit(linger.task(0, asked.linger), tag=0)
         submitted = 1
-    objects: tuple[Any, ...] = ()
-    if asked.share:
-        objects = mw.share([-number for number in range(OBJECT_ITEMS)]), mwpy.result(mw.submit(make.task(), tag=0))
-        submitted = 1
+    table = mw.share([-number for number in range(OBJECT_ITEMS)]) if asked.share else None
     end = time.monotonic() + asked.seconds
     while True:
         enough = time.monotonic() >= end or (asked.until and Path(asked.until).exists())
@@ -109,19 +110,19 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         if more:
             numbers = range(submitted, min(asked.tasks, submitted + mw.upto_target_number()))
             submitted += len(numbers)
-            for number, value in submit(mw, numbers, asked.milliseconds, objects):
+            for number, value in submit(mw, numbers, asked.milliseconds, table):
                 came[number] += 1
                 wrong += [f"{number}: {value}"] * (value != number)
         elif len(came) + len(unrunnable) >= submitted:
             break
         mw.loop(1.0)
-        for result in mw.results(unrunnable=False):
+        for result in numbered(mw):
             came[result.tag] += 1
-            if not is_right(result):
+            if not result.ok or result.value[0] != result.tag:
                 wrong.append(f"{result.tag}: {result.error or result.value}")
         unrunnable += [f"{task.tag}: {task.reason}" for task in mw.unrunnable_tasks()]
     mw.loop(asked.listen)
-    came.update(result.tag for result in mw.results(unrunnable=False))
+    came.update(result.tag for result in numbered(mw))
     report = {
         "submitted": submitted,
         "came": len(came),

@@ -187,8 +187,6 @@ class Child(Struct, eq=False):
     """Whether it is measured exactly the next time, because its job seems to be short of memory."""
     peak_bytes: int = 0
     """The most memory that was measured."""
-    keeps: dict[tuple[int, int], None] = field(default_factory=dict)
-    """The tasks and attempts whose results stay at the agent. Some may have been taken back."""
     kills: int = 0
     """How many of its processes the kernel had killed then for lack of memory."""
     memory_limit: int | None = None

@@ -1,7 +1,7 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Keeping`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
+`Shares`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
 `Departure`, `FormerTasks`, `Outage` and `Dues`. This module only distributes the events.
 """
 
@@ -35,7 +35,6 @@ from mwpy._core.agent.events import (
     MemoryBroken,
     MemoryRead,
     NotForked,
-    PartRead,
     Recalled,
     Resumed,
     ShareNotKept,
@@ -47,7 +46,6 @@ from mwpy._core.agent.events import (
     Terminated,
 )
 from mwpy._core.agent.former import FormerTasks
-from mwpy._core.agent.keeping import Keeping
 from mwpy._core.agent.late import LateResults
 from mwpy._core.agent.outage import Outage
 from mwpy._core.agent.output import StartOutput
@@ -82,7 +80,7 @@ class AgentCore:
         self._checkpoints = Checkpoints(self._state)
         self._reports = Reports(self._state)
         self._shares = Shares(self._state)
-        self._traffic = Traffic(self._state, self._checkpoints, Keeping(self._shares))
+        self._traffic = Traffic(self._state, self._checkpoints)
         self._watch = Watch(self._state)
         self._late = LateResults(self._state, self._checkpoints, self._watch)
         self._trust = Trust(self._state)
@@ -155,7 +153,7 @@ class AgentCore:
                 self._trust.broken_stream(self.children[number], reason)
             case MemoryBroken(number, reason):
                 self._trust.broken_memory(self.children[number], reason)
-            case ShareOpened() | ShareNotKept() | PartRead():
+            case ShareOpened() | ShareNotKept():
                 self._shares.reported(event)
             case LookedUp(packages):
                 self._starts.looked_up(packages)
@@ -179,7 +177,7 @@ class AgentCore:
                 self._traffic.cancel(message)
             case messages.CheckpointRead(number) | messages.ReportRead(number) if number in self.children:
                 self.children[number].note_read(message)
-            case messages.SharePart() | messages.ShareGone() | messages.ShareWanted():
+            case messages.SharePart() | messages.ShareGone():
                 self._shares.heard(message, frames)
             case messages.Welcome(handled=None):
                 self._welcome(message, now)
@@ -231,7 +229,7 @@ class AgentCore:
         if child.condemned or (others and (self._traffic.passes_logged(*heard) or self._reports.takes(*heard))):
             return
         match message:
-            case messages.Results(child.number) if not (message.kept or is_former):
+            case messages.Results(child.number) if not is_former:
                 self._traffic.results(child, message, frames)
             case messages.SlaveReady(child.number) if not child.is_ready:
                 self._former.ready(child, message, frames)

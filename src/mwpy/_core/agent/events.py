@@ -31,7 +31,6 @@ __all__ = [
     "Forked",
     "Heard",
     "JournalRead",
-    "KeepShare",
     "LookedUp",
     "Measured",
     "MemoryBroken",
@@ -39,8 +38,6 @@ __all__ = [
     "NotForked",
     "OpenShare",
     "Outgoing",
-    "PartRead",
-    "ReadShare",
     "Recalled",
     "Resumed",
     "ShareNotKept",
@@ -78,8 +75,8 @@ class AgentSettings(Struct, frozen=True):
     """When all shared objects take more than this, the agent drops those that no task needs. The manual names this
     number."""
     max_share_files: int = 500
-    """When there are more shared objects than this, the agent drops those that no task needs: each is an open file. So
-    many results stay at the agent at most. The manual names this number."""
+    """When there are more shared objects than this, the agent drops those that no task needs: each is an open file. The
+    manual names this number."""
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     """A slave that is not ready after this time is killed, and counts as a failed start."""
     forks: bool = False
@@ -244,14 +241,6 @@ class ShareNotKept(Struct, frozen=True):
     reason: str
 
 
-class PartRead(Struct, frozen=True):
-    """A part of a result that stays at this agent was read for the master."""
-
-    digest: str
-    start: int
-    part: Buffer
-
-
 class LookedUp(Struct, frozen=True):
     """The installed versions of the requested packages; empty for a package that is not installed."""
 
@@ -316,7 +305,6 @@ AgentEvent = (
     | Recalled
     | ShareOpened
     | ShareNotKept
-    | PartRead
     | LookedUp
     | Terminated
     | Resumed
@@ -354,23 +342,6 @@ class WriteShare(Struct, frozen=True):
     part: Buffer
 
 
-class KeepShare(Struct, frozen=True):
-    """Keep a result of a slave, and report `ShareOpened` or `ShareNotKept`."""
-
-    share: Share
-    parts: Sequence[Buffer]
-    """The entry and its large buffers."""
-
-
-class ReadShare(Struct, frozen=True):
-    """Read a part of a result that stays here, and report `PartRead` or `ShareNotKept`."""
-
-    digest: str
-    start: int
-    count: int
-    """How many bytes."""
-
-
 class DropShare(Struct, frozen=True):
     """Drop the content of a shared object, if there is any."""
 
@@ -398,7 +369,7 @@ class AgentActions(Struct):
     """When the tasks of all slaves must have ended: write this time into the memory that is shared with them."""
     limit_memory: list[tuple[int, int | None]] = []
     """Pairs (slave, bytes): let the kernel limit the memory of the slave and its descendants, if it can."""
-    share_files: list[OpenShare | WriteShare | KeepShare | ReadShare | DropShare] = []
+    share_files: list[OpenShare | WriteShare | DropShare] = []
     to_slaves: list[tuple[int, Outgoing]] = []
     recall: list[tuple[int, int | messages.Cancel | None]] = []
     """Pairs (slave, `Recalled.wanted`): report `Recalled` for each slave that still exists."""

@@ -104,7 +104,6 @@ class FormerTasks(Struct, eq=False):
         child.former = former
         child.unsent = child.report = None
         child.unread = child.report_unread = False
-        child.keeps.clear()
         if child.is_ready and child.held:
             self._state.actions.recall.append((child.number, UNBOUNDED))
             self._recalling[child.number] = None
@@ -172,7 +171,7 @@ class FormerTasks(Struct, eq=False):
         States, reports, peaks and records of `logging` are dropped: the new master cannot know their tasks.
         """
         match message:
-            case messages.Results(child.number) if not message.kept:
+            case messages.Results(child.number):
                 self._traffic.results(child, message, received)
             case messages.AlgorithmFailed(child.number):
                 child.end(message)

@@ -4,9 +4,6 @@ A group of tasks names the shared objects that its tasks need. The group is pass
 it until the agent gives it these objects. So nothing here delays a recall. The agent asks for an object part by part,
 and only a few parts are on their way at a time. So other messages pass between them.
 
-A result of a slave may stay at the agent (the policy `keep`). It is a shared object, too, which the agent keeps until
-the master releases it. Other agents get its parts through the master.
-
 The agent decides by itself what else it keeps: objects that tasks of its slaves need, and others up to a limit of bytes
 and of open files, those that were used last. It fetches an object again that it has dropped. The master answers, and
 says which objects are gone.
@@ -22,11 +19,7 @@ from msgspec import Struct, field
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import (
     DropShare,
-    KeepShare,
     OpenShare,
-    Outgoing,
-    PartRead,
-    ReadShare,
     ShareNotKept,
     ShareOpened,
     WriteShare,
@@ -37,11 +30,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.phrases import amount
 from mwpy._values.share_messages import PART_BYTES, Share
 
-__all__ = ["KEPT_BYTES", "PARTS_COMING", "Shares"]
-
-KEPT_BYTES = 4 << 30
-"""How many bytes of results stay at an agent at most; of an agent whose job has a limit of memory, at most half of this
-limit. The manual names this number."""
+__all__ = ["PARTS_COMING", "Shares"]
 
 PARTS_COMING = 4
 """How many parts are on their way at a time. Together, they are the longest wait for other messages."""
@@ -64,8 +53,6 @@ class _Kept(Struct, eq=False):
     """The slaves that were passed tasks that need it: the position of the last one of these tasks, by slave."""
     given: dict[int, None] = field(default_factory=dict)
     """The slaves that know it."""
-    stays: bool = False
-    """Whether it is a result that stays here until the master releases it."""
 
 
 class Shares(Struct, eq=False):
@@ -74,8 +61,6 @@ class Shares(Struct, eq=False):
     _state: AgentState
     _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
     """All of them, by digest. The first one was used least recently."""
-    _has_failed: bool = False
-    """Whether a result could not be kept. Then no other result is kept."""
 
     def passed_on(self, child: Child, group: messages.Tasks) -> None:
         """A slave was passed tasks that need shared objects."""
@@ -93,11 +78,11 @@ class Shares(Struct, eq=False):
     def _begin(self, share: Share) -> _Kept:
         """Ask for room for a new one, and drop others that are not needed."""
         settings = self._state.settings
-        here = [each.share.size for each in self._kept.values() if not (each.reason or each.stays)]
+        here = [each.share.size for each in self._kept.values() if not each.reason]
         excess = sum(here) + share.size - settings.max_share_bytes
         too_many = len(here) + 1 - settings.max_share_files
         for kept in [*self._kept.values()]:
-            if (excess > 0 or too_many > 0) and not (kept.stays or self._is_needed(kept)):
+            if (excess > 0 or too_many > 0) and not self._is_needed(kept):
                 excess -= kept.share.size
                 too_many -= 1
                 self._drop(kept)
@@ -128,34 +113,6 @@ class Shares(Struct, eq=False):
         for digest in self._kept:
             self._state.actions.share_files.append(DropShare(digest))
         self._kept.clear()
-        self._has_failed = False
-
-    # ---- results that stay here ---------------------------------------------------------------------------------
-
-    def keep(self, share: Share, parts: Sequence[Buffer]) -> bool:
-        """Keep a result, if there is room for it. Return whether it is kept."""
-        results = [kept.share.size for kept in self._kept.values() if kept.stays]
-        limit = self._state.settings.memory_bytes
-        most = KEPT_BYTES if limit is None else min(KEPT_BYTES, limit // 2)
-        if self._has_failed or len(results) >= self._state.settings.max_share_files or sum(results) + share.size > most:
-            return False
-        self._kept[share.digest] = _Kept(share, stays=True)
-        self._state.actions.share_files.append(KeepShare(share, parts))
-        return True
-
-    def wanted(self, message: messages.ShareWanted) -> None:
-        """The master wants a part of a result."""
-        kept = self._kept.get(message.digest)
-        if kept is None or not (kept.stays and kept.is_here):
-            self._state.to_master(messages.ShareGone(message.digest))
-        else:
-            self._state.actions.share_files.append(ReadShare(message.digest, message.start, PART_BYTES))
-
-    def _not_stored(self, kept: _Kept) -> None:
-        """A result cannot be kept: it is lost. The master takes back the tasks that need it."""
-        self._has_failed = True
-        self._drop(kept)
-        self._state.to_master(messages.ShareGone(kept.share.digest))
 
     def slave_ended(self, child: Child) -> None:
         """A slave has ended: it needs and knows nothing more."""
@@ -163,24 +120,17 @@ class Shares(Struct, eq=False):
             kept.needed.pop(child.number, None)
             kept.given.pop(child.number, None)
 
-    def reported(self, event: ShareOpened | ShareNotKept | PartRead) -> None:
-        """There is room for an object, or there is none; or a part was read for the master."""
-        if isinstance(event, PartRead):
-            part = messages.SharePart(event.digest, event.start)
-            self._state.actions.to_master.append(Outgoing(part, [event.part]))
-        elif isinstance(event, ShareOpened):
+    def reported(self, event: ShareOpened | ShareNotKept) -> None:
+        """There is room for an object, or there is none."""
+        if isinstance(event, ShareOpened):
             self._opened(event.share, event.is_complete)
         else:
             self._not_kept(event.digest, event.reason)
 
-    def heard(
-        self, message: messages.SharePart | messages.ShareGone | messages.ShareWanted, frames: Sequence[Buffer]
-    ) -> None:
-        """The master has answered, or asks."""
+    def heard(self, message: messages.SharePart | messages.ShareGone, frames: Sequence[Buffer]) -> None:
+        """The master has answered."""
         if isinstance(message, messages.SharePart):
             self._part(message, frames[1])
-        elif isinstance(message, messages.ShareWanted):
-            self.wanted(message)
         else:
             self._gone(message.digest)
 
@@ -198,9 +148,7 @@ class Shares(Struct, eq=False):
     def _not_kept(self, digest: str, reason: str) -> None:
         """One cannot be kept. The tasks that need it fail."""
         kept = self._kept.get(digest)
-        if kept is not None and kept.stays:
-            self._not_stored(kept)
-        elif kept is not None and not kept.reason:
+        if kept is not None and not kept.reason:
             kept.reason = reason
             kept.coming.clear()
             self._give_to_all(kept)
@@ -223,18 +171,11 @@ class Shares(Struct, eq=False):
         kept = self._kept.get(digest)
         if kept is None:
             return
-        if kept.is_here or kept.stays:
-            kept.stays = False
-            if not self._is_needed(kept):
-                self._drop(kept)
-        else:
-            if kept.share.task and self._is_needed(kept):  # the master takes back those that use it; others came along
-                kept.reason = "its value was lost"
-                kept.coming.clear()
-                self._give_to_all(kept)
-            else:
-                self._drop(kept)
+        if not kept.is_here:
+            self._drop(kept)
             self._ask()
+        elif not self._is_needed(kept):
+            self._drop(kept)
 
     def _ask(self) -> None:
         """Ask for the next parts."""

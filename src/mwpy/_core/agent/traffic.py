@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.events import Outgoing
-from mwpy._core.agent.keeping import Keeping
 from mwpy._core.agent.state import AgentState
 from mwpy._core.holding import TaskIds, divided
 from mwpy._values import groups, messages, records
@@ -47,7 +46,6 @@ class Traffic(Struct, eq=False):
 
     _state: AgentState
     _checkpoints: Checkpoints
-    _keeping: Keeping
 
     def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
         """Pass tasks on to a slave. It is ready, and may run them (see `Wear.admit`)."""
@@ -56,8 +54,6 @@ class Traffic(Struct, eq=False):
             actions.feed.append(child.number)
         before = child.passed_on
         child.hold(group)
-        if group.keeps:
-            self._keeping.passed_on(child, group)
         actions.records.append(records.TasksReceived(child.name, child.passed_on - before))
         actions.to_slaves.append((child.number, outgoing))
 
@@ -132,7 +128,6 @@ class Traffic(Struct, eq=False):
         passed, frames = group, received[1:]
         if count != sum(group.counts):
             passed, frames = groups.select(group, frames, [*chain.from_iterable(kept)])
-        passed, frames = self._keeping.take(child, passed, frames)
         if child.former is not None:
             former = child.former
             actions.to_master.append(Outgoing(messages.Handover(former.generation, former.sid, passed), frames))

@@ -13,7 +13,7 @@ already on their way go back as soon as they arrive.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -117,8 +117,7 @@ def divide(
     end, buffers = whole + bool(more), group.buffers[:count]
     counts = [*group.counts[:whole], more][:end]
     columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
-    keeps = group.keeps[: bisect_left(group.keeps, count)]
-    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end], keeps)
+    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end])
     payload_kept = groups.payload(count, split_list(frames[0])[:count])
     firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
     rest = messages.Revoked(

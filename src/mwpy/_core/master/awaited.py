@@ -237,4 +237,4 @@ class Awaited:
 
 def is_holdable(span: Span) -> bool:
     """Whether the tasks of a span may wait for an agent."""
-    return span.policy.sid is None and not span.policy.keep and not span.refers and not span.runs_again
+    return span.policy.sid is None and not span.refers

@@ -6,10 +6,6 @@ handles arguments handles these values, too: sizes, later attempts, and calls th
 
 A result is kept while a blocked task refers to it, and while the algorithm may submit other tasks that do: until it has
 fetched the result. `references.py` decides about blocked tasks.
-
-With the policy `keep`, the algorithm may submit such tasks until it releases the result, and the value stays at its
-agent. A task that refers to it uses it until it has ended. The value may be lost meanwhile. `keeping.py` decides what
-happens then.
 """
 
 from __future__ import annotations
@@ -25,9 +21,8 @@ from mwpy._values.errors import InternalError
 from mwpy._values.failures import headline
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode, split_list
-from mwpy._values.records import ResultGiven, ResultsHeld, ResultsReleased, TaskRange, ValuesLost
+from mwpy._values.records import ResultGiven, ResultsHeld, ResultsReleased, TaskRange
 from mwpy._values.references import extended
-from mwpy._values.share_messages import Share
 from mwpy._values.task import TaskState
 
 __all__ = ["BlockedTasks", "Referred"]
@@ -47,29 +42,15 @@ class Referred(Struct, eq=False):
     root: int = 0
     """The id of the task that did not end well: this task, or one to which it refers."""
 
-    stays: bool = False
-    """Whether its task is KEPT, or runs again to be so."""
-    share: Share | None = None
-    """The value that stays at an agent, as messages name it; None if there is none, or not yet, or not any more."""
-    agent: str = ""
-    """The name of this agent; empty if there is none."""
-    users: dict[int, None] = field(default_factory=dict)
-    """The ids of the tasks that refer to it, are not blocked and have not ended."""
-
     @property
     def is_here(self) -> bool:
         """Whether there is a value."""
-        return bool(self.frames) or self.share is not None
+        return bool(self.frames)
 
     @property
     def is_free(self) -> bool:
         """Whether nobody needs it."""
-        return not (self.is_held or self.waiting or self.users)
-
-    @property
-    def size_there(self) -> int:
-        """How many bytes its value takes at its agent."""
-        return 0 if self.share is None else self.share.size
+        return not (self.is_held or self.waiting)
 
     @property
     def size(self) -> int:
@@ -90,14 +71,6 @@ class BlockedTasks(Struct, eq=False):
     """The ids of the blocked tasks that need not wait any longer."""
     bytes: int = 0
     """How many bytes all values take in the master."""
-    at: dict[str, dict[int, None]] = field(default_factory=dict)
-    """The ids of the tasks whose values stay at each agent. No entry is empty."""
-    lost: dict[int, None] = field(default_factory=dict)
-    """The ids of the kept tasks without values."""
-    bereft: dict[int, None] = field(default_factory=dict)
-    """The ids of the tasks without values at agents that have users."""
-    free: dict[int, None] = field(default_factory=dict)
-    """The ids of tasks whose values stay, and were not needed at some moment."""
 
     def add(self, spans: Iterable[Span]) -> None:
         """Block tasks. The span of each has only this task."""
@@ -134,19 +107,13 @@ class BlockedTasks(Struct, eq=False):
         """Remove tasks, and add the values to which they refer to their buffers."""
         for each in tasks:
             span = self._get(each.first)
-            values = [(number, self.results[number].frames) for number in span.refers if self.results[number].frames]
-            if values:
-                index = encode([(number, len(frames)) for number, frames in values])
-                own = span.buffers[0] if span.buffers else ()
-                span.has_values = True
-                span.buffers = (extended(own, [index, *(frame for _, frames in values for frame in frames)]),)
-            for number in span.refers:
-                if self.results[number].share is not None:
-                    self.results[number].users[span.first] = None
+            values = [(number, self.results[number].frames) for number in span.refers]
+            index = encode([(number, len(frames)) for number, frames in values])
+            own = span.buffers[0] if span.buffers else ()
+            span.buffers = (extended(own, [index, *(frame for _, frames in values for frame in frames)]),)
         spans = self.remove(tasks)
         for span in spans:
-            results = [(number, self.results.get(number)) for number in span.refers]
-            span.refers = [number for number, result in results if result is not None and span.first in result.users]
+            span.refers = ()
         return spans
 
     def missing(self, span: Span) -> tuple[int, Referred] | None:
@@ -179,8 +146,7 @@ class BlockedTasks(Struct, eq=False):
     def received(self, spans: Sequence[Span], group: messages.Results, frames: Sequence[Buffer]) -> None:
         """Results of tasks have arrived."""
         numbers = [number for number, _ in groups.each_task(group)]
-        stay = frozenset(place for place, _ in group.kept)
-        places = [place for place, number in enumerate(numbers) if number in self.results and place not in stay]
+        places = [place for place, number in enumerate(numbers) if number in self.results]
         if not places:
             return
         encoded, failed = split_list(frames[0]), frozenset(group.failed)
@@ -218,62 +184,11 @@ class BlockedTasks(Struct, eq=False):
         self._drop(number)
 
     def _drop(self, number: int) -> None:
-        """Forget a result if nobody needs it. If its value stays at an agent, another record does so."""
+        """Forget a result if nobody needs it."""
         result = self.results[number]
-        if not result.is_free:
-            return
-        if result.stays:
-            self.free[number] = None
-        else:
-            self.free.pop(number, None)
+        if result.is_free:
             self.bytes -= result.size
             del self.results[number]
-
-    # ---- values that stay at agents -----------------------------------------------------------------------------
-
-    def store(self, number: int, agent: str, share: Share) -> None:
-        """The value of a task stays at an agent."""
-        result = self.results.setdefault(number, Referred())  # it may be released already
-        result.share, result.agent, result.stays = share, agent, True
-        self.at.setdefault(agent, {})[number] = None
-        self.bereft.pop(number, None)
-        for task in result.waiting:
-            self.num_missing[task] -= 1
-            if not self.num_missing[task]:
-                self.ripe[task] = None
-        self._drop(number)
-
-    def lose(self, record: ValuesLost) -> None:
-        """Values are lost."""
-        for number in record.numbers:
-            _take_away(self, number)
-            self.lost[number] = None
-            if self.results[number].users:
-                self.bereft[number] = None
-            for task in self.results[number].waiting:
-                self.num_missing[task] += 1
-                if self.missing(self.tasks[task]) is None:
-                    self.ripe.pop(task, None)
-
-    def stop_using(self, span: Span) -> None:
-        """A task has ended, or is blocked again."""
-        for number in span.refers:
-            if number in self.results:
-                self.results[number].users.pop(span.first, None)
-                if not self.results[number].users:
-                    self.bereft.pop(number, None)
-                self._drop(number)
-
-    def forget(self, number: int, cause: str) -> None:
-        """The value of a task is released; or, if there is a cause, it is lost forever."""
-        _take_away(self, number)
-        self.lost.pop(number, None)
-        self.free.pop(number, None)
-        self.results[number].stays = False
-        if cause:
-            self._end(number, (), cause, number)
-        else:
-            self._drop(number)
 
     def check(self) -> None:
         """Recompute the derived values, and compare the tasks with their states."""
@@ -291,20 +206,5 @@ class BlockedTasks(Struct, eq=False):
         assert self.num_missing.keys() == self.tasks.keys(), "a task is counted, but not blocked"
         assert waiting == {n: {*each.waiting} for n, each in self.results.items() if each.waiting}, "a task was lost"
         assert self.bytes == sum(each.size for each in self.results.values()), "the values were miscounted"
-        kept_for_nobody = [n for n, each in self.results.items() if each.is_free and n not in self.free]
+        kept_for_nobody = [n for n, each in self.results.items() if each.is_free]
         assert not kept_for_nobody, f"the results of {kept_for_nobody} are kept for nobody"
-        assert not any(each.is_free and not each.stays for each in self.results.values()), "a result is kept for nobody"
-        bereft = {n for n, each in self.results.items() if each.users and each.share is None}
-        assert bereft == self.bereft.keys(), "a task uses a value that is not there"
-        places = [(each.agent, n) for n, each in self.results.items() if each.share is not None]
-        assert sorted(places) == sorted((a, n) for a, own in self.at.items() for n in own), "a place is wrong"
-
-
-def _take_away(blocked: BlockedTasks, number: int) -> None:
-    """The value of a task is not at its agent any more."""
-    result = blocked.results[number]
-    if result.share is not None:
-        del blocked.at[result.agent][number]
-        if not blocked.at[result.agent]:
-            del blocked.at[result.agent]
-        result.share, result.agent = None, ""

@@ -11,8 +11,6 @@ the task is CANCELLING. If such a task comes back unfinished for any reason, it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from msgspec import Struct
 
 from mwpy._core.holding import TaskIds
@@ -39,11 +37,8 @@ class Cancellation(Struct, eq=False):
     handback: HandBack
 
     def cancel(self, command: CancelTasks) -> None:
-        """Cancel the tasks that have not ended, and answer which these are. For the algorithm, a task that runs again
-        to compute a lost value has ended."""
-        again = self.state.jar.kept.again
-        ranges = [*_without(command.ranges, sorted(again))] if again else command.ranges
-        found = self.end(TaskIds(ranges), command.running)
+        """Cancel the tasks that have not ended, and answer which these are."""
+        found = self.end(TaskIds(command.ranges), command.running)
         unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
         self.state.actions.cancelled.append((command, sorted(unended)))
 
@@ -86,16 +81,3 @@ class Cancellation(Struct, eq=False):
         tasks = named((span for span in slave.held.spans if span.state is TaskState.ALLOCATED), ids)
         if tasks:
             self.state.record(records.TasksCancelling(slave.sid, tasks))
-
-
-def _without(ranges: Sequence[tuple[int, int]], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Leave these ids out of ranges of ids: first id and count of each."""
-    for first, count in ranges:
-        start = first
-        for number in numbers:
-            if start <= number < first + count:
-                if number > start:
-                    yield start, number - start
-                start = number + 1
-        if start < first + count:
-            yield start, first + count - start

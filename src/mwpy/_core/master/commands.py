@@ -139,7 +139,7 @@ class TakeReports(Struct, frozen=True, eq=False):
 
 
 class ReleaseResults(Struct, frozen=True):
-    """The algorithm has fetched or released these results, so that it submits no more tasks that refer to them."""
+    """The algorithm has fetched these results, so that it submits no more tasks that refer to them."""
 
     numbers: Sequence[int]
     last: int = 0

@@ -9,7 +9,6 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Admission` accepts agents and slaves.
 - `Definitions` sends algorithms to agents, and forgets those that are not used.
 - `Shares` names shared objects to agents, and sends them.
-- `Keeping` decides about values that stay at agents, and `Relay` passes them on to other agents.
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
@@ -82,7 +81,6 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.inquiries import Inquiries
 from mwpy._core.master.isolation import Isolation
-from mwpy._core.master.keeping import Keeping
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.logs import Logs
 from mwpy._core.master.long_tasks import LongTasks
@@ -155,7 +153,6 @@ class MasterCore:
         self.totals = Totals(self.state)
         self.hosts = Hosts(self.state, self.admission)
         self.shares = Shares(self.state)
-        self.relay = self.shares.relay
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions, self.shares)
         self.delays = Delays(self.state, self.handback)
         self.refusals = Refusals(self.state, self.handback)
@@ -169,7 +166,6 @@ class MasterCore:
         self.stragglers = Stragglers(self.state, self.dispatch, self.absences)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.references = References(self.state, self.handback)
-        self.keeping = Keeping(self.state, self.handback, self.cancellation, self.relay)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.absences, self.delays, self.feeding)
@@ -309,8 +305,6 @@ class MasterCore:
         match message:
             case messages.Results(number) if number in agent.slaves:
                 self.results.receive(agent.slaves[number], message, event.frames, now)
-                if message.kept:
-                    self.keeping.received(agent, message)
             case messages.Logged():
                 self.logs.receive(agent, message)
             case messages.Checkpoint(number) if number in agent.slaves:
@@ -322,10 +316,8 @@ class MasterCore:
             case messages.AlgorithmFailed(number) if number in agent.slaves:
                 self.admission.algorithm_failed(agent.slaves[number], message)
                 self.results.refuse(agent.slaves[number], message)
-            case messages.ShareWanted() | messages.SharePart():
-                self.shares.heard(agent, message, event.frames)
-            case messages.ShareGone():
-                self.keeping.gone(agent, message)
+            case messages.ShareWanted():
+                self.shares.send_part(agent, message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
                 self.hosts.started(agent.host)
@@ -352,7 +344,7 @@ class MasterCore:
                 self.losses.agent_gone(agent, reason, cause)
                 self.state.actions.forget.append(event.peer)
             case _ if isinstance(message, OF_SLAVES):
-                self.keeping.received(agent, message)  # this slave is already gone
+                pass  # this slave is already gone
             case messages.Hello():
                 raise ProtocolError("a second Hello on one connection")
             case _:
@@ -397,7 +389,6 @@ class MasterCore:
             feeds = self.feeding.decide(self.waiting, now)
             if settings.only_here:
                 self.refusals.decide()
-            self.keeping.decide()
             if jar.blocked.ripe or jar.blocked.bytes:
                 self.references.decide()
             if feeds:
@@ -408,7 +399,6 @@ class MasterCore:
                 self.dispatch.look_again = self.stragglers.deadline = None
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
                 self.references.decide()
-            self.keeping.decide()
             is_served = jar.pending.count and self.state.members.slaves
             awaited = "" if self.reuse is None or is_served else self.reuse.awaited.text(now)
             self.silence.decide(self.waiting, awaited, now)
@@ -435,6 +425,6 @@ class MasterCore:
         parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
         others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts
         reuse = () if self.reuse is None else (self.reuse.awaited,)
-        for part in (*parts, *others, *reuse, self.absences, self.inquiries, self.reports, self.relay):
+        for part in (*parts, *others, *reuse, self.absences, self.inquiries, self.reports):
             part.check()
         self.silence.watch.check()

@@ -45,7 +45,7 @@ class Counting:
         state, kinds, hosts = self._state, self._kinds, self._hosts
         jar, members, wanted, expected = state.jar, state.members, kinds.wanted, kinds.expected
         if kinds.unordered_unasked:
-            soon = jar.runnable + len(jar.kept.again) - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
+            soon = jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
             wanted = wanted | {SlaveKind.UNORDERED: soon}
         waiting = jar.pending.num_unaddressed + expected
         useful = min(wanted[SlaveKind.UNORDERED], allocation.useful(members, waiting, state.settings.task_group))

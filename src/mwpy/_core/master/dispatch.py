@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -50,8 +49,6 @@ class Dispatch(Struct, eq=False):
             self._send_suspects(now)
         if pending.addressed:
             self._send_addressed(now)
-        if pending.queues and self.state.jar.blocked.at:
-            self._send_to_values(now)
         if pending.queues:
             self._send_unaddressed(now)
         self.look_again = None
@@ -92,28 +89,6 @@ class Dispatch(Struct, eq=False):
                     break
                 chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused)
                 self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
-
-    def _send_to_values(self, now: float) -> None:
-        """Send tasks that refer to values to idle slaves of the agents that have them, if there are such slaves."""
-        pending, results = self.state.jar.pending, self.state.jar.blocked.results
-        for lane in [*pending.queues]:
-            while (queue := pending.queues.get(lane)) and queue[0].refers:
-                head = queue[0]
-                sizes = Counter[str]()
-                for number in head.refers:
-                    sizes[results[number].agent] += results[number].size_there
-                able = [
-                    slave
-                    for slave in self.state.members.idle.values()
-                    if sizes[slave.agent.name]
-                    and slave.has_room
-                    and head.algorithm.number not in slave.refused
-                    and slave.agent.has_time(head, now)
-                ]
-                if not able:
-                    break
-                slave = max(able, key=lambda slave: sizes[slave.agent.name])
-                self.feed(slave, records.TasksAllocated(slave.sid, [head.part(head.first, 1, head.attempt + 1)]), now)
 
     def _send_unaddressed(self, now: float) -> None:
         """Send tasks first to idle slaves, then to busy slaves that have room for more.
@@ -189,7 +164,7 @@ class Dispatch(Struct, eq=False):
         attempts: list[int] = []
         numbers: list[int] = []
         num_tasks = 0
-        runs_once = keeps = False
+        runs_once = False
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
         portions: list[int] = []
@@ -204,14 +179,13 @@ class Dispatch(Struct, eq=False):
             number = span.algorithm.number
             numbers.append(number)
             runs_once = runs_once or not span.policy.retry
-            keeps = keeps or span.policy.keep
             most = span.policy.limits
             limits.append(most if most is None or most.memory is None else _with_expected(most, span))
             if number not in agent.known:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:
                 agent.by_value.move_to_end(number)
-            if span.buffers or span.algorithm.shares or span.refers:
+            if span.buffers or span.algorithm.shares:
                 shares |= self.shares.needed_by(span, agent)
             calls, own = span.payloads, span.buffers
             portions.append(calls.kind if type(calls) is PackedCalls and span.left is None else 0)
@@ -230,17 +204,9 @@ class Dispatch(Struct, eq=False):
         own_limits = limits if any(limits) else []
         portions = portions if any(portions) else []
         columns = firsts, counts, attempts, numbers, sizes, own_limits
-        kept = self._keeps(spans) if keeps else []
-        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, kept)
+        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions)
         first = groups.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)], after_commit=runs_once)
-
-    def _keeps(self, spans: Sequence[Span]) -> list[int]:
-        """The positions of the tasks whose results stay at the agent."""
-        if not self.state.settings.lets_values_stay:
-            return []
-        keeps = [span.policy.keep for span in spans for _ in range(span.count)]
-        return [place for place, keep in enumerate(keeps) if keep]
 
     def _take_back(self, now: float) -> None:
         """If slaves are idle, ask the slave with the most work to give tasks back."""

@@ -153,10 +153,8 @@ class ExplanationReport(Struct, eq=False):
     def _ended(self, task: int) -> Explanation:
         """About a task that is not in the jar."""
         jar = self.state.jar
-        if (kept := jar.kept.tasks.get(task)) is not None:
-            return self._about(kept, Fate.KEPT, task, reasons=[self._place_of_value(task)])
         unsent = *jar.pending.spans(), *jar.blocked.tasks.values()
-        submitted = jar.away + sum(span.count for span in unsent if not span.runs_again)
+        submitted = jar.away + sum(span.count for span in unsent)
         if not 0 < task <= submitted:
             return Explanation(task, Fate.UNKNOWN, text=str(submitted))
         if jar.reused.has(task):
@@ -165,11 +163,6 @@ class ExplanationReport(Struct, eq=False):
         if failure is None:
             return Explanation(task, Fate.ENDED)
         return Explanation(task, Fate.FAILED, failure.algorithm, failure.text, failure.host or "")
-
-    def _place_of_value(self, task: int) -> Reason:
-        """Where the value of a kept task is."""
-        result = self.state.jar.blocked.results[task]
-        return Reason(Why.VALUE_AT, result.agent) if result.agent else Reason(Why.VALUE_LOST)
 
     # ---- slaves and agents -----------------------------------------------------------------------------------
 

@@ -50,9 +50,6 @@ class HandBack(Struct, eq=False):
     def _fail(self, single: Span, reason: str) -> None:
         """Fail a task at its submission, or while it is blocked, because it is too large."""
         self.state.record(records.TasksFailed([single.whole], reason))
-        if single.policy.keep and single.state is TaskState.NEW:  # the algorithm may refer to it until it is released
-            cause = f"{single} failed: {reason}"
-            self.state.record(records.ResultGiven(single.first, (), cause, single.first))
         self._give_failure(single, TaskFailed(single.algorithm.name, None, "TaskTooLarge", reason))
 
     def fail_dependent(self, single: Span, number: int, cause: str, root: int) -> None:
@@ -81,8 +78,6 @@ class HandBack(Struct, eq=False):
         return size + added_bytes <= limit
 
     def _give_failure(self, single: Span, failure: TaskFailed) -> None:
-        if single.runs_again:
-            return
         name = single.algorithm.name
         origin = Origin(name, None, None, 0, self.state.wall)
         self.state.actions.results.append(Result(single.first, origin, single.tags[0], 0.0, True, _value=failure))
@@ -107,9 +102,8 @@ class HandBack(Struct, eq=False):
             used_up: whether they lost all attempts that their policy allows by their own fault.
         """
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges, used_up)):
-            if not span.runs_again:
-                origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
-                self._give_back(span, origin, reason, seconds)
+            origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
+            self._give_back(span, origin, reason, seconds)
 
     def _give_back(self, span: Span, origin: Origin, reason: str, seconds: float = 0.0) -> None:
         buffers = span.buffers or repeat(())
@@ -132,17 +126,12 @@ class HandBack(Struct, eq=False):
     def forbid(self, new: Span, reason: str) -> None:
         """Make new tasks unrunnable, because of what happened to them in a former generation."""
         self.state.record(records.TasksForbidden(new.whole, new.keys, reason))
-        if new.policy.keep:  # the algorithm may refer to it until it is released
-            for number in new.ids:
-                cause = f"task {number} ({new.algorithm.name}) is unrunnable: {reason}"
-                self.state.record(records.ResultGiven(number, (), cause, number))
         self._give_back(new, Origin(new.algorithm.name, None, None, 0, self.state.wall), reason)
 
     def give_up_unsent(self, span: Span, reason: str) -> None:
         """Make tasks unrunnable that no slave holds, and that are addressed to no slave."""
         for each in self.state.record(records.TasksGivenUp(SlaveId(""), False, [span.whole], reason)):
-            if not each.runs_again:
-                self._give_back(each, Origin(each.algorithm.name, None, None, each.sent, self.state.wall), reason)
+            self._give_back(each, Origin(each.algorithm.name, None, None, each.sent, self.state.wall), reason)
 
     def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], when: str, *, discard: bool = False) -> None:
         """Cancel tasks: tasks that a slave held, or pending tasks.
@@ -153,7 +142,7 @@ class HandBack(Struct, eq=False):
             discard: do not give the tasks to the algorithm.
         """
         for span in self.state.record(records.TasksCancelled(sid, tasks, when)):
-            if not (discard or span.runs_again):
+            if not discard:
                 name = span.algorithm.name
                 text = f"it was cancelled {when}"
                 slave = self.state.members.slaves.get(sid) if sid is not None else None

@@ -32,13 +32,6 @@ class LeftStates(Struct, eq=False):
         self.bytes += left.size - (before.size if before else 0)
         return spans
 
-    def forget(self, spans: Iterable[Span]) -> None:
-        """The next attempts of these tasks get no state."""
-        for span in spans:
-            if span.left is not None:
-                self.bytes -= span.left.size
-                span.left = None
-
     def check(self, spans: Iterable[Span]) -> None:
         """Recompute the sizes.
 

@@ -37,17 +37,11 @@ class TaskEvent(PlainEnum):
     REUSE = "be answered from the run database"
     FORBID = "be refused a second execution"
     TAKE_OVER = "be answered by a former generation"
-    STORE = "finish, with a value that stays"
-    RELEASE = "release its value"
-    RECOMPUTE = "compute its value again"
-    WAIT = "wait for lost values"
-    STOP = "stop the second computation"
 
 
 _NEW, _BLOCKED, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.BLOCKED, TaskState.PENDING, TaskState.ALLOCATED
 _FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
 _DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
-_KEPT, _RELEASED = TaskState.KEPT, TaskState.RELEASED
 
 TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.SUBMIT: {_NEW: _PENDING},
@@ -79,11 +73,6 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
         _ALLOCATED: _FINISHED,
         _DELAYED: _FINISHED,
     },
-    TaskEvent.STORE: {_ALLOCATED: _KEPT, _CANCELLING: _KEPT},
-    TaskEvent.RELEASE: {_KEPT: _RELEASED},
-    TaskEvent.RECOMPUTE: {_KEPT: _PENDING},
-    TaskEvent.WAIT: {_KEPT: _BLOCKED, _PENDING: _BLOCKED},
-    TaskEvent.STOP: {_BLOCKED: _KEPT, _PENDING: _KEPT, _ALLOCATED: _KEPT, _DELAYED: _KEPT},
 }
 
 

@@ -31,7 +31,6 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.phrases import counted
 from mwpy._values.records import Charge, TaskRange
-from mwpy._values.task import TaskState
 
 __all__ = ["Losses"]
 
@@ -228,8 +227,7 @@ class Losses(Struct, eq=False):
     ) -> Sequence[Span]:
         by_pause: dict[float, list[TaskRange]] = {}
         for span in without_extra(self.state, slave.sid, held, reason, charges):
-            pauses = span.state is TaskState.ALLOCATED and any(charge.is_charged for charge in charges)
-            pause_s = span.next_pause_s if pauses else 0.0
+            pause_s = span.next_pause_s if any(charge.is_charged for charge in charges) else 0.0
             by_pause.setdefault(pause_s, []).append(span.whole)
         return [
             span

@@ -25,7 +25,6 @@ from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = [
-    "FEEDING_BYTES",
     "TRANSITIONS",
     "ConnectedAgent",
     "ConnectedSlave",

@@ -64,7 +64,7 @@ class References(Struct, eq=False):
         self.state.record(records.ResultGiven(command.number, command.frames, command.cause, command.root))
 
     def release(self, command: ReleaseResults) -> None:
-        """The algorithm has fetched or released these results."""
+        """The algorithm has fetched these results."""
         results = self.state.jar.blocked.results
         held = [number for number in command.numbers if number in results and results[number].is_held]
         if held:

@@ -47,10 +47,10 @@ class Reports(Struct, eq=False):
     """The command of an algorithm that waits for the reports."""
 
     def receive(self, slave: ConnectedSlave, message: messages.Reported, frames: Sequence[Buffer]) -> None:
-        """Keep a report, unless its task is not at this slave in this attempt, is cancelled, or runs again."""
+        """Keep a report, unless its task is not at this slave in this attempt, or is cancelled."""
         self.state.send(slave.agent, messages.ReportRead(slave.number))
         span = _running(slave, message.task, message.attempt)
-        if span is None or span.runs_again:
+        if span is None:
             return
         if slave.sid in self._unread:
             self._remove(slave.sid)

@@ -23,7 +23,6 @@ from mwpy._core.master.delays import Delays
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.keeping import check_kept
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span, portion_of
@@ -37,7 +36,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import FAILURE, Pickled
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.stretch import Stretch
-from mwpy._values.task import KEPT, Origin, Result, TaskState
+from mwpy._values.task import Origin, Result, TaskState
 
 __all__ = ["Results", "check_failures"]
 
@@ -75,8 +74,6 @@ class Results(Struct, eq=False):
                 return
             group, frames = groups.select(group, frames, [*chain.from_iterable(counting)])
             values, buffers = groups.entries(group, frames)
-        if group.kept:
-            check_kept(self.state.settings, slave, group)
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = groups.entries(group, frames)
@@ -104,15 +101,11 @@ class Results(Struct, eq=False):
         for position in group.failed:
             failed[position] = True
         host = slave.agent.host
-        keeper = slave.agent.name if group.kept else ""
-        for place, _ in group.kept:
-            values[place] = KEPT
-        spans = self.state.record(records.ResultsReceived(slave.sid, group, frames, keeper))
-        given = num - sum(span.count for span in spans if span.runs_again)
-        actions.result_bytes += size * given // num
+        spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
+        actions.result_bytes += size
         seconds_of: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0])
         is_timed = len(group.seconds) == num
-        all_small = group.plain or not (group.failed or group.buffers or group.kept)
+        all_small = group.plain or not (group.failed or group.buffers)
         mean_s = group.seconds[0] if is_timed else group.seconds[0] / num
         for span, start in zip(spans, _starts(spans, group), strict=True):
             own, num_failed = slice(start, start + span.count), 0
@@ -125,9 +118,8 @@ class Results(Struct, eq=False):
                 values_of = values[own], span.tags[0], origin, times, part, group.plain
                 actions.stretches.append(Stretch(span.first, *values_of))
             else:
-                if not span.runs_again:
-                    columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
-                    actions.results.extend(map(_result, *columns, buffers[own] or repeat(())))
+                columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
+                actions.results.extend(map(_result, *columns, buffers[own] or repeat(())))
                 num_failed = sum(failed[own]) if group.failed else 0
             kinds = (
                 [kind_of(values[at].pickle) for at in range(own.start, own.stop) if failed[at]] if num_failed else ()
@@ -141,8 +133,7 @@ class Results(Struct, eq=False):
                 example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
                 self.hosts.ended(span, host, span.count, num_failed, example)
             if num_failed:
-                if not span.runs_again:
-                    self._keep_calls(span, failed[own])
+                self._keep_calls(span, failed[own])
                 total_s = sum(each for each, ill in zip(seconds, failed[own], strict=True) if not ill)
             span.algorithm.succeed(span.count - num_failed, total_s)
         in_stretches = all_small and portion_of(spans[0])

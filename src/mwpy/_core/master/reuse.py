@@ -344,7 +344,7 @@ class Reuse:
         """For each task of a span: the number of its occurrence if that has an answer which counts, or why it must not
         run again."""
         keys, take, of = span.keys, known.occurrences.take, self.answers.of
-        once, keep, awaited = not span.policy.retry, span.policy.keep, self.awaited
+        once, awaited = not span.policy.retry, self.awaited
         take_other = known.other.occurrences.take if known.other is not None else None
         can_wait, used_up = is_holdable(span), self.answers.used_up
         numbers: list[int | str | None] = []
@@ -363,7 +363,7 @@ class Reuse:
             if answer is None and number in used_up and not self.rerun_failed:
                 numbers.append(USED_UP.format(reason=used_up[number]))
                 continue
-            if answer is None and not keep:
+            if answer is None:
                 if not self._task_of:
                     self._task_of.frombytes(bytes(self._count * self._task_of.itemsize))
                 self._task_of[number] = span.first + at // KEY_BYTES
@@ -373,8 +373,6 @@ class Reuse:
                     awaited.new[span.first + at // KEY_BYTES] = number
                     forbidden = False
                 numbers.append(FORBIDDEN if forbidden else None)
-            elif keep:  # its value should stay at an agent, so the answer does not count
-                numbers.append(FORBIDDEN if once else None)
             else:
                 numbers.append(number)
         return numbers

@@ -1,7 +1,5 @@
 """Shared objects in the master: which ones tasks need, and the parts that agents ask for.
 
-Values that stay at agents are among them. The master has no content of these, see `relay.py`.
-
 Each group of tasks names the shared objects that its tasks need. An agent that lacks one asks for its parts. The master
 answers each request. An object exists as long as something refers to it: a handle, a task that has not ended, or a
 function by value that the master keeps. Then the agents to which it was named learn that it is gone, because each
@@ -11,19 +9,16 @@ object takes a file descriptor there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from weakref import KeyedRef
 
 from msgspec import Struct, field
 
 from mwpy._core.master.members import ConnectedAgent
-from mwpy._core.master.relay import Relay
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
-from mwpy._values.share_messages import PART_BYTES, Share, task_of
+from mwpy._values.share_messages import PART_BYTES, Share
 from mwpy._values.shares import SharedObject, shares_in
 
 __all__ = ["Shares"]
@@ -42,8 +37,6 @@ class Shares:
 
     def __init__(self, state: MasterState) -> None:
         self.state = state
-        self.relay = Relay(state)
-        """Passes on values that stay at agents."""
         self._named: dict[str, _Named] = {}
         """Those that were named to an agent, by digest."""
         self.gone: deque[KeyedRef[str, SharedObject]] = deque()
@@ -61,10 +54,6 @@ class Shares:
                 )
             named.agents[agent.name] = None
             shares[digest] = each.share
-        for number in span.refers:
-            share = self.state.jar.blocked.results[number].share
-            assert share is not None, f"{span} is sent to a slave without the value of task {number}"
-            shares[share.digest] = share
         return shares
 
     def decide(self) -> None:
@@ -78,24 +67,12 @@ class Shares:
                     if agent.name in named.agents:
                         self.state.send(agent, messages.ShareGone(shared.key))
 
-    def heard(
-        self, agent: ConnectedAgent, message: messages.ShareWanted | messages.SharePart, frames: Sequence[Buffer]
-    ) -> None:
-        """An agent asks for a part, or sends one. It raises what `send_part` and `Relay.part` raise."""
-        if isinstance(message, messages.SharePart):
-            self.relay.part(agent, message, frames)
-        else:
-            self.send_part(agent, message)
-
     def send_part(self, agent: ConnectedAgent, wanted: messages.ShareWanted) -> None:
         """Answer an agent that asks for a part.
 
         Raises:
             ProtocolError: there is no such part; the agent's fault.
         """
-        if task_of(wanted.digest):
-            self.relay.wanted(agent, wanted)
-            return
         named = self._named.get(wanted.digest)
         shared = None if named is None else named.shared()
         if shared is None:  # its tasks have ended, and nothing else refers to it

@@ -94,15 +94,10 @@ class Span(Struct, eq=False, gc=False):
     left: LeftState | None = None
     """The state that its only task left; None if it left none."""
     refers: Sequence[int] = ()
-    """The ids of the tasks to whose results the arguments of its only task refer. When it is not blocked any more, the
-    values of these results are among its buffers, except those that stay at agents: then only these are named here."""
+    """The ids of the tasks to whose results the arguments of its only task refer, while it is blocked. Then the values
+    of these results are among its buffers."""
     keys: bytes = b""
     """The key of each task, one after the other, while the tasks are new and there is a run database; else empty."""
-    has_values: bool = False
-    """Whether values of results are among its buffers."""
-    runs_again: bool = False
-    """Whether it runs again, or did so, because its value stayed at an agent and was lost. The algorithm has its
-    result."""
 
     @property
     def ids(self) -> range:
@@ -219,8 +214,6 @@ class Span(Struct, eq=False, gc=False):
             left=self.left,
             refers=self.refers,
             keys=self.keys[start * KEY_BYTES : end * KEY_BYTES],
-            has_values=self.has_values,
-            runs_again=self.runs_again,
         )
 
     def singles(self) -> list[Span]:
@@ -235,7 +228,7 @@ class Span(Struct, eq=False, gc=False):
             and self.policy == other.policy
             and self.attempt == other.attempt
             and self.state is other.state
-            and not (self.refers or other.refers or self.runs_again or other.runs_again)
+            and not (self.refers or other.refers)
             and not (portion_of(self) or portion_of(other))
             and not (self.buffers or other.buffers or self.deaths or other.deaths or self.left or other.left)
         )

@@ -73,11 +73,6 @@ class MasterSettings(Struct, frozen=True):
     started_at: float = 0.0
     """When the master started, on the core's clock."""
 
-    @property
-    def lets_values_stay(self) -> bool:
-        """Whether values stay at agents (the policy `keep`). They do not if they are here anyway."""
-        return not self.in_this_process
-
 
 class Stopped(Struct, frozen=True):
     """The run was stopped because of failures."""

@@ -116,7 +116,7 @@ class StatusReport:
         jar, members = self.state.jar, self.state.members
         few = min(len(jar.blocked.tasks), len(jar.delayed.tasks))
         algorithms = len(jar.algorithms.defined) + len(self.totals.rows)
-        return few + len(jar.kept.tasks) + algorithms + len(members.slaves) + len(members.agents)
+        return few + algorithms + len(members.slaves) + len(members.agents)
 
     def _tasks(self) -> dict[str, int]:
         jar = self.state.jar
@@ -128,7 +128,6 @@ class StatusReport:
             "succeeded": jar.ended - jar.failed - jar.cancelled,
             "failed": jar.failed,
             "cancelled": jar.cancelled,
-            "kept": len(jar.kept.tasks),
         }
 
     def _algorithms(self) -> dict[str, AlgorithmStatus]:
@@ -140,7 +139,6 @@ class StatusReport:
         for live in jar.allocated.several.values():
             first, *others = live.values()
             at_slaves[first.algorithm.number] -= len(others)
-        kept = _count(jar.kept.tasks.values())
         blocked_are_fewer = len(jar.blocked.tasks) <= len(jar.delayed.tasks)
         fewer = _count((jar.blocked if blocked_are_fewer else jar.delayed).tasks.values())
         found: dict[str, AlgorithmStatus] = {}
@@ -149,7 +147,7 @@ class StatusReport:
             pending = jar.pending.num_queued.get(number, 0) + jar.pending.num_addressed.get(number, 0)
             row.pending += pending
             row.at_slaves += at_slaves[number]
-            more = defined.runnable - kept[number] - pending - at_slaves[number] - fewer[number]
+            more = defined.runnable - pending - at_slaves[number] - fewer[number]
             row.blocked += fewer[number] if blocked_are_fewer else more
             row.delayed += more if blocked_are_fewer else fewer[number]
         for (name, _), total in self.totals.rows.items():

@@ -109,7 +109,6 @@ class Stragglers(Struct, eq=False):
             and span.state is TaskState.ALLOCATED
             and span.first not in self.state.jar.allocated.several
             and span.can_lose(1)
-            and self.state.jar.blocked.bereft.keys().isdisjoint(span.refers)
         )
 
     def _place(self, span: Span, besides: ConnectedAgent, now: float) -> ConnectedSlave | None:

@@ -210,8 +210,6 @@ class Submissions:
         no other thread may add tasks during this call."""
         pending = Counter(self._jar.pending.counts)
         pending.update(span.algorithm.number for span in self._jar.blocked.tasks.values())
-        unsent = *self._jar.pending.spans(), *self._jar.blocked.tasks.values()
-        pending.subtract(span.algorithm.number for span in unsent if span.runs_again)
         algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:
             if (algorithm := batch.algorithm or batch.closed) is not None:

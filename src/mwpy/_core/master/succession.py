@@ -6,9 +6,8 @@ they are in the file (the event `Stored`), they are answers like all others ther
 once, and tasks that were submitted before end now, wherever they are. An attempt that runs elsewhere is killed, as if
 another attempt had answered.
 
-Results that do not count are left out: of tasks that the file does not know or that have an answer, values that stayed
-at their agent, and failures after which the task was to be tried again. Nothing counts if the process of the agent was
-no agent of that generation.
+Results that do not count are left out: of tasks that the file does not know or that have an answer, and failures after
+which the task was to be tried again. Nothing counts if the process of the agent was no agent of that generation.
 """
 
 from __future__ import annotations
@@ -198,13 +197,12 @@ class _Answers:
 
 def _counting(group: Results, numbers: Sequence[int], reuse: Reuse) -> list[int]:
     """The places of those results that count."""
-    without = {*group.again, *(place for place, _ in group.kept)}
     return [
         place
         for place, number in enumerate(numbers)
-        if number >= 0 and place not in without and reuse.answers.of(number) is None
+        if number >= 0 and place not in group.again and reuse.answers.of(number) is None
     ]
 
 
 def _can_end(span: Span) -> bool:
-    return span.state in lifecycle.TRANSITIONS[lifecycle.TaskEvent.TAKE_OVER] and not span.runs_again
+    return span.state in lifecycle.TRANSITIONS[lifecycle.TaskEvent.TAKE_OVER]

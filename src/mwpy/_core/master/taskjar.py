@@ -1,10 +1,10 @@
 """The jar of all tasks that the master has, and the one place where a task changes its state.
 
-Records move spans of tasks along their lifecycle (`lifecycle.py`, `Taskjar.changes`). Finished, unrunnable, cancelled
-and released tasks leave the jar at once, so all others are in it.
+Records move spans of tasks along their lifecycle (`lifecycle.py`, `Taskjar.changes`). Finished, unrunnable and
+cancelled tasks leave the jar at once, so all others are in it.
 
-Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, tasks
-whose values stay at agents in `Taskjar.kept`, all others in `Taskjar.held` by their slave.
+Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, all
+others in `Taskjar.held` by their slave.
 
 An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
 another slave, with its own number of the attempt (see `allocated.py`). All its attempts except the last one end with
@@ -27,7 +27,6 @@ from mwpy._core.master.allocated import AllocatedTasks, HeldTasks, check_found
 from mwpy._core.master.blocked import BlockedTasks
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
-from mwpy._core.master.kept_tasks import KeptTasks
 from mwpy._core.master.left_states import LeftStates
 from mwpy._core.master.lifecycle import TaskEvent, move
 from mwpy._core.master.pending import PendingTasks
@@ -44,7 +43,6 @@ __all__ = ["Taskjar"]
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
 _REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
 _NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRUNNABLE
-_KEPT = TaskState.KEPT
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
 Tags = Sequence[tuple[Any, ...]]
@@ -81,8 +79,6 @@ class Taskjar:
         """The same tasks, and which of them have several live attempts."""
         self.left = LeftStates(self.allocated)
         """The states that tasks left for their next attempts."""
-        self.kept = KeptTasks(self.algorithms, self.pending, self.blocked, self.left)
-        """The tasks whose values stay at agents."""
         self.speculates = False
         """Whether a task was ever submitted of which a second attempt may be started."""
         self.deaths = KeptDeaths()
@@ -117,10 +113,6 @@ class Taskjar:
             records.ResultsHeld: _only(self.blocked.hold),
             records.ResultGiven: _only(self.blocked.give),
             records.ResultsReleased: _only(self.blocked.release),
-            records.ValuesLost: _only(self.blocked.lose),
-            records.ValuesReleased: self.kept.release,
-            records.TasksRecomputed: self.kept.compute_again,
-            records.TasksBlocked: self.kept.block,
             records.AlgorithmDefined: _only(self.algorithms.add),
             records.AlgorithmsForgotten: _only(self.algorithms.forget),
         }
@@ -128,8 +120,7 @@ class Taskjar:
     @property
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
-        elsewhere = self.pending.count + len(self.blocked.tasks) + len(self.delayed.tasks)
-        return self.runnable + len(self.kept.again) - elsewhere
+        return self.runnable - self.pending.count - len(self.blocked.tasks) - len(self.delayed.tasks)
 
     def spans(self) -> Iterator[Span]:
         """All spans: pending, blocked and delayed ones, and those that slaves hold."""
@@ -156,11 +147,8 @@ class Taskjar:
     def _received(self, record: records.ResultsReceived, _: Tags) -> list[Span]:
         results = record.results
         spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
-        if results.kept:
-            spans = self.kept.store(spans, record)
-        move([span for span in spans if span.state is not _KEPT] if results.kept else spans, _FINISH)
-        if results.failed:
-            self.failed += len(dict.fromkeys(results.failed)) - self.kept.num_again(results)
+        move(spans, _FINISH)
+        self.failed += len(results.failed)
         self._count_ended(spans)
         if self.blocked.results:
             self.blocked.received(spans, results, record.frames)
@@ -173,8 +161,6 @@ class Taskjar:
             self.algorithms.begin(algorithm, each.count)
             columns = _calls_in(each), tuple(each.buffers), tags[position] if tags else (None,) * each.count
             spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
-            if each.policy.keep:
-                self.blocked.hold(records.ResultsHeld([*spans[-1].ids]))
             self.speculates = self.speculates or each.policy.speculate
         self.runnable += sum(map(count_of, spans))
         new = [span for span in spans if not span.refers]
@@ -239,7 +225,7 @@ class Taskjar:
             for span in spans:
                 self._count_away(span, span.count)
         move(spans, _GIVE_UP)
-        self.failed += sum(span.count for span in spans if not span.runs_again)
+        self.failed += sum(map(count_of, spans))
         self._count_ended(spans)
         self.deaths.charge(spans, record.charges)
         if self.blocked.results:
@@ -254,18 +240,13 @@ class Taskjar:
     def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
         spans: list[Span] = []
         for each in record.tasks:
-            is_second = each.first in self.kept.again
             if each.first in self.blocked.tasks:
                 spans += self.blocked.remove([each])
-                self.left.forget(spans[-1:])  # it was blocked again after an attempt
-                self.runnable -= 0 if is_second else each.count
+                self.runnable -= each.count
                 self.algorithms.end(spans[-1].algorithm, each.count)
-            if is_second:
-                self.kept.end(each.first)
-            else:
-                _end_new(self, each)
-                self.cancelled += each.count if record.dependency else 0
-                self.failed += 0 if record.dependency else each.count
+            _end_new(self, each)
+            self.cancelled += each.count if record.dependency else 0
+            self.failed += 0 if record.dependency else each.count
             cause, root = record.cause or f"{each} failed: {record.reason}", record.dependency or each.first
             self.blocked.fail(each.first, cause, root)
         move(spans, _FAIL)
@@ -273,24 +254,17 @@ class Taskjar:
 
     def _count_away(self, span: Span, count: int) -> None:
         """Tasks of a span are not pending any more; with a negative number, they are pending again."""
-        if not span.runs_again:
-            span.algorithm.away += count
-            self.away += count
+        span.algorithm.away += count
+        self.away += count
 
     def _count_ended(self, spans: Sequence[Span]) -> None:
         """Spans have ended."""
         for span in spans:
-            if span.runs_again:
-                self.kept.end(span.first)
-            else:
-                self.runnable -= span.count
-                self.ended += span.count
+            self.runnable -= span.count
+            self.ended += span.count
             if span.left is not None:
                 self.left.bytes -= span.left.size
-            if span.state is not _KEPT:
-                self.algorithms.end(span.algorithm, span.count)
-            if span.refers:
-                self.blocked.stop_using(span)
+            self.algorithms.end(span.algorithm, span.count)
 
     # ---- checking ------------------------------------------------------------------------------------------
 
@@ -299,15 +273,13 @@ class Taskjar:
         self.pending.check()
         self.blocked.check()
         self.delayed.check()
-        num_unsent = self.kept.check()
         beside = self.allocated.check()
         allocated = sum(held.count for held in self.held.values()) - beside.total()
         assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
         not_pending = allocated + len(self.delayed.tasks)
-        not_pending -= len(self.kept.again) - num_unsent  # their results are given out
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
-        for span in (*self.spans(), *self.kept.tasks.values()):
+        for span in self.spans():
             runnable[span.algorithm.number] += span.count
         self.algorithms.check(runnable - beside)
         self.left.check(self.spans())
@@ -316,8 +288,6 @@ class Taskjar:
 
 def _cancelled(jar: Taskjar, record: records.TasksCancelled, _: Tags) -> list[Span]:
     spans = _taken_out(jar, record.sid, record.tasks)
-    if spans[0].runs_again:  # a record names only such tasks, or none
-        return jar.kept.stop(spans)
     move(spans, _CANCEL)
     jar._count_ended(spans)
     jar.cancelled += sum(map(count_of, spans))
