@@ -16,14 +16,13 @@ from contextlib import suppress
 
 from mwpy._system import clock
 from mwpy._transport.passage import Passage, is_folded, unfold
+from mwpy._transport.shared import LARGE_BYTES
 from mwpy._transport.waits import milliseconds
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
 __all__ = ["Reader", "StreamEnd", "pack"]
 
-LARGE_BYTES = 64 * 1024
-"""Frames of this size and larger are received into their own memory, not through the read buffer."""
 READ_BYTES = 4 * LARGE_BYTES
 """The size of a stream's read buffer."""
 MAX_BYTES = 1 << 36
