@@ -16,10 +16,10 @@ import time
 import zmq
 
 from mwpy import resource_file
-from mwpy._system import open_files
+from mwpy._system import process
 from mwpy._transport import wire
-from mwpy._transport.link.sockets import configure, receive, send, send_heartbeats
-from mwpy._transport.waits import heartbeat_interval
+from mwpy._transport.link import configure, receive, send, send_heartbeats
+from mwpy._transport.stream import heartbeat_interval
 from mwpy._values import groups, messagepack, messages
 
 AT_ONCE = 100
@@ -67,7 +67,7 @@ class Agent:
 
 
 def main(path: str, count: int) -> None:
-    open_files.raise_limit()
+    process.raise_limit()
     content = resource_file.read(path)
     context = zmq.Context()
     context.max_sockets = 2 * count

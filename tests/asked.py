@@ -7,8 +7,8 @@ from typing import Any
 from tests.spans import MAX, MIN, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import MasterSettings, Received
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.policy import TaskPolicy

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mwpy._transport.happened import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
-from mwpy._transport.link import AgentLink, CurvePair, MasterLink, member_keys, new_key, server_keys
-from mwpy._transport.link.master_link import LOOKS_A_TIMEOUT
+from mwpy._transport.link import LOOKS_A_TIMEOUT, AgentLink, CurvePair, MasterLink, member_keys, new_key, server_keys
+from mwpy._transport.stream import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values.ids import Buffer
 
 PATIENCE_S = 120.0

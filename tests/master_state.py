@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from attrs import define, field
 from tests.spans import MAX, MIN, span
 
-from mwpy._core.master.admission import Admission
-from mwpy._core.master.definitions import Definitions
+from mwpy._core.master.admission import Admission, SlaveKinds
+from mwpy._core.master.dispatch import Definitions
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._values import records

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mwpy._database.writer import Writer
+from mwpy._database.store import Writer
 from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.failures import Failure
-from mwpy._values.given import Given
+from mwpy._values.earlier import Given
 from mwpy._values.groups import payload, spans_of
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
@@ -19,7 +18,7 @@ from mwpy._values.messagepack import as_failure, encode
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import Charge, Record, SubmittedTasks, TaskRange
-from mwpy._values.task import SlaveKind
+from mwpy._values.task import Failure, SlaveKind
 
 SLAVE = SlaveId("SLAVE-0")
 NOON = 1_800_000_000.0

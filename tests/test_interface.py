@@ -26,7 +26,7 @@ import pytest
 import mwpy
 from mwpy import audit, resource_file, run_database
 from mwpy._transport import wire
-from mwpy._values import bounds, environment, messages, option_table
+from mwpy._values import bounds, messages, options
 
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).with_name("interface.txt")
@@ -68,7 +68,7 @@ def described() -> str:
         "mwpy.audit": names(audit),
         "mwpy.run_database": names(run_database),
         "mwpy.joblib": names(importlib.import_module("mwpy.joblib")),
-        "options of a script": [f"--mw-{each.name} {each.metavar} [{each.default}]" for each in option_table.OPTIONS],
+        "options of a script": [f"--mw-{each.name} {each.metavar} [{each.default}]" for each in options.OPTIONS],
         "environment variables": environment_variables(),
         "exit codes": [f"{code.name} = {code.value}" for code in mwpy.ExitCode],
         "options of commands": [line for command in COMMANDS for line in command_line(command)],
@@ -115,7 +115,7 @@ def signature(thing: object) -> str:
 
 
 def environment_variables() -> list[str]:
-    return sorted(value for name, value in vars(environment).items() if name.endswith("_VARIABLE"))
+    return sorted(value for name, value in vars(options).items() if name.endswith("_VARIABLE"))
 
 
 def command_line(command: str) -> list[str]:

@@ -18,13 +18,12 @@ if __name__ == "__main__":
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mwpy._system import shadows
+from mwpy._system import script
 
 try:
     from mwpy._system.time_left import seconds_left, warned
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
     from mwpy._values.causes import Cause
-    from mwpy._values.checkpoints import checkpoint, restored
     from mwpy._values.errors import (
         AlgorithmUnavailable,
         ArgumentNotPicklable,
@@ -48,20 +47,17 @@ try:
         UsageError,
     )
     from mwpy._values.ids import SlaveId, TaskId
+    from mwpy._values.messages import Report, checkpoint, report, restored
     from mwpy._values.policy import Policies
-    from mwpy._values.references import result
-    from mwpy._values.reports import Report, report
-    from mwpy._values.seeds import task_seed
-    from mwpy._values.task import Result, UnrunnableTask
+    from mwpy._values.task import Result, UnrunnableTask, result, task_seed
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
 except Exception as error:
-    shadows.explain(error)
+    script.explain(error)
     raise
 
 if TYPE_CHECKING:
-    from mwpy._roles.frames import to_frame
-    from mwpy._roles.inquirer import explain, status
-    from mwpy._roles.replay import replay
+    from mwpy._roles.join import explain, status
+    from mwpy._roles.replay import replay, to_frame
     from mwpy.executor import Executor
     from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
@@ -136,10 +132,10 @@ _OF_ROLES = {
     "Master": "mwpy.master",
     "Slave": "mwpy.slave",
     "SlaveLoop": "mwpy.slave",
-    "explain": "mwpy._roles.inquirer",
+    "explain": "mwpy._roles.join",
     "replay": "mwpy._roles.replay",
-    "to_frame": "mwpy._roles.frames",
-    "status": "mwpy._roles.inquirer",
+    "to_frame": "mwpy._roles.replay",
+    "status": "mwpy._roles.join",
 }
 """The names that most scripts do not use, and their modules. They are imported when they are used, so that each process
 starts quickly."""
@@ -152,7 +148,7 @@ if not TYPE_CHECKING:  # else mypy would accept every name
         try:
             value = globals()[name] = getattr(import_module(_OF_ROLES[name]), name)
         except Exception as error:
-            shadows.explain(error)
+            script.explain(error)
             raise
         return value
 

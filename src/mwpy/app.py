@@ -17,20 +17,29 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from mwpy._system import clock, limits, open_files, script, shadows
-from mwpy._system.loaded_script import MAIN, loaded_script
-from mwpy._system.signals import handle_here
+from mwpy._system import clock, process, script
+from mwpy._system.process import handle_here
+from mwpy._system.script import MAIN, loaded_script
 from mwpy._values.algorithm import REGISTRY, refusal
-from mwpy._values.environment import AGENT, AGENT_VARIABLE, MASTER_VARIABLE, SLAVE_VARIABLE, MasterStream
 from mwpy._values.errors import CannotRun, ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
-from mwpy._values.max_failures import FailureLimit, MaxFailures
-from mwpy._values.options import Options, Role, help_text, job_end, parse
-from mwpy._values.policy import Policies, check_keywords, check_seconds
+from mwpy._values.options import (
+    AGENT,
+    AGENT_VARIABLE,
+    MASTER_VARIABLE,
+    SLAVE_VARIABLE,
+    MasterStream,
+    Options,
+    Role,
+    help_text,
+    job_end,
+    parse,
+)
+from mwpy._values.policy import FailureLimit, MaxFailures, Policies, check_keywords, check_seconds
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from mwpy._core.master.commands import Command
+    from mwpy._core.master.state import Command
     from mwpy._roles.computation import Computation
     from mwpy.audit import AuditFile
     from mwpy.local import LocalMaster
@@ -118,7 +127,7 @@ def report_errors(run: Callable[[], int]) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and script.is_unread():
             return ExitCode.OK
-        shadows.explain(error)
+        script.explain(error)
         raise
     finally:
         with suppress(OSError):  # such as a full disk, which Python reports at the end
@@ -162,7 +171,7 @@ def _require_file() -> None:
         )
 
 
-@limits.explained("this agent cannot run")
+@process.explained("this agent cannot run")
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Run this process as an agent that starts its slaves with `slave_command`."""
     has_master = os.environ.pop(AGENT_VARIABLE, None)  # they are not meant for programs that its tasks start
@@ -171,11 +180,11 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
         from mwpy._doctor import examination
 
         return examination.run(options, slave_command, VERSION)
-    from mwpy._roles.slave_command import SlaveCommand
+    from mwpy._roles.slave_processes import SlaveCommand
     from mwpy._system import forks
 
     forks.keep_children()
-    open_files.raise_limit()
+    process.raise_limit()
     command, first = SlaveCommand(slave_command, options.slave_processes), None
     if has_master and options.forks:
         with suppress(OSError):  # the agent tries again
@@ -219,7 +228,7 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
         has_returned, returned = True, _code_of(leaving)
     except BaseException as error:
         if not (isinstance(error, BrokenPipeError) and script.is_unread()):
-            shadows.explain(error)
+            script.explain(error)
             traceback.print_exc()
         returned = int(ExitCode.FAILED)
     for number in handlers:
@@ -241,7 +250,7 @@ def _announced_end(options: Options, command: Callable[[Command], None]) -> Call
 
     Then the algorithm gets `OutOfTime`. Any other SIGTERM, and a second one, interrupts.
     """
-    from mwpy._core.master.commands import EndSoon
+    from mwpy._core.master.state import EndSoon
 
     announced = False
 
@@ -279,8 +288,7 @@ def _start_in_process(options: Options) -> Computation:
 
 def _start_master(options: Options, rest: list[str]) -> Computation:
     """Start a master, and its slaves on this machine."""
-    from mwpy._roles.computation import start
-    from mwpy._roles.connections import only_here
+    from mwpy._roles.computation import only_here, start
     from mwpy._system.process import count_cores
 
     _require_file()
@@ -387,7 +395,7 @@ def local_master(
 
 def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
     """Start an agent, and import what the master needs while the agent starts."""
-    from mwpy._roles.local_start import start_local
+    from mwpy._roles.slave_processes import start_local
 
     loaded = loaded_script()
     computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded)

@@ -16,22 +16,18 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from mwpy._roles.executor_computation import OwnComputation, SharedComputation
-from mwpy._roles.executor_demand import Demand
-from mwpy._roles.executor_future import Future
-from mwpy._roles.executor_thread import ExecutorThread
-from mwpy._roles.local_start import start_local
-from mwpy._roles.own_overseer import OwnOverseer
-from mwpy._roles.parts import MasterParts
+from mwpy._roles.computation import MasterParts
+from mwpy._roles.executor import Demand, ExecutorThread, OwnComputation, OwnOverseer, SharedComputation
+from mwpy._roles.executor_io import Future
 from mwpy._roles.progress import ShowProgress, progress_of
+from mwpy._roles.slave_processes import start_local
 from mwpy._system import clock, script
-from mwpy._system.loaded_script import loaded_script
-from mwpy._system.modules import module_path
+from mwpy._system.packages import module_path
 from mwpy._system.process import count_cores
+from mwpy._system.script import loaded_script
 from mwpy._transport.codec import codec_of
-from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
+from mwpy._values.algorithm import REGISTRY, Initialized, TaskCall, refusal
 from mwpy._values.errors import UsageError
-from mwpy._values.initialized import Initialized
 from mwpy._values.options import Options
 from mwpy._values.policy import Policies, TaskPolicy, check_keywords
 

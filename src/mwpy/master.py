@@ -10,24 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
-from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, Tell
-from mwpy._roles.access import USED_BY_A_TASK, Access
-from mwpy._roles.inbox import LoopCounts
-from mwpy._roles.map_run import algorithm_of_call
-from mwpy._roles.maps import Maps
-from mwpy._roles.parts import MasterParts
-from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
-from mwpy._roles.terms import Terms
+from mwpy._core.master.state import AllocateSlaves, DeallocateSlaves, FreeSlave, Tell
+from mwpy._roles.computation import MasterParts
+from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, TargetNumbers, kind_of_slave, whole_number
+from mwpy._roles.maps import Maps, algorithm_of_call
+from mwpy._roles.task_keys import Terms
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
-from mwpy._values.keys import PLAIN_CALLS
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
-from mwpy._values.seeds import Seeds
-from mwpy._values.task import Result, UnrunnableTask
+from mwpy._values.shares import PLAIN_CALLS
+from mwpy._values.task import Result, Seeds, UnrunnableTask
 
 __all__ = ["LoopCounts", "Master"]
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self, get_args
 
 from mwpy._database.opening import open_for_reading
-from mwpy._database.prune import Pruned, prune
-from mwpy._database.summary import summarize
+from mwpy._database.reading import Pruned, prune, summarize
 from mwpy._values.errors import UsageError
 
 __all__ = ["Pruned", "RunDatabase"]

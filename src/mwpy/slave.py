@@ -17,20 +17,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from mwpy._roles.task_runner import FOREVER_S, TaskRunner
-from mwpy._roles.unsendable import ResultNotPicklable, ResultTooLarge
+from mwpy._roles.runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
 from mwpy._system import script
 from mwpy._system.forks import die_with_parent
-from mwpy._system.loaded_script import LoadedScript
-from mwpy._system.modules import take_module_path
 from mwpy._system.own_code import OWN_CODE
-from mwpy._system.randomness import reseed
-from mwpy._system.signals import handle_here
+from mwpy._system.packages import reseed, take_module_path
+from mwpy._system.process import handle_here
+from mwpy._system.script import LoadedScript
 from mwpy._system.slave_folders import use
 from mwpy._system.surroundings import Surroundings
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._values.algorithm import REGISTRY
-from mwpy._values.environment import (
+from mwpy._values.errors import ExitCode, UsageError
+from mwpy._values.ids import SlaveId
+from mwpy._values.options import (
     BREAKPOINT_VARIABLE,
     EXAMINED,
     FAULT_HANDLER,
@@ -41,8 +41,6 @@ from mwpy._values.environment import (
     TemplateSettings,
     slave_or_template,
 )
-from mwpy._values.errors import ExitCode, UsageError
-from mwpy._values.ids import SlaveId
 
 __all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "run"]
 
@@ -163,9 +161,9 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     OWN_CODE.remember()  # in the template, for all its slaves
     settings = slave_or_template(described)
     if isinstance(settings, TemplateSettings):
-        from mwpy._roles import template
+        from mwpy._roles import slave_processes
 
-        settings = template.serve(settings)
+        settings = slave_processes.serve(settings)
     surroundings = Surroundings()
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage), surroundings)
     _prepare_process(settings.agent_pid, end.fault)

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from tests.batch.systems import until
 from tests.systems.slurm import SlurmNode
 
-from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, Launch
 from mwpy._batch.slurm import Slurm
+from mwpy._values.jobs import Job, JobState, Outcome
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import pytest
 from tests.batch.systems import until
 from tests.systems.ssh import SshNode
 
-from mwpy._batch import BatchUnavailable, Job, JobState, Launch
+from mwpy._batch import BatchUnavailable, Launch
 from mwpy._batch.ssh import Ssh
+from mwpy._values.jobs import Job, JobState
 
 HOLD = 'trap "echo bye >&2; exit 5" TERM; echo $MWPY_JOB $*; while :; do sleep 0.1; done'
 

@@ -27,11 +27,18 @@ from tests.loopback import Agent, Loopback, Master
 from tests.strangers import GREETING, command
 from zmq.utils.monitor import parse_monitor_message
 
-from mwpy._transport.happened import Connected, Frames, Malformed, Unreachable
-from mwpy._transport.link import CurvePair, master_link, member_keys, server_keys
-from mwpy._transport.link.connections import SILENT
-from mwpy._transport.link.door import NO_MESSAGE, Door
-from mwpy._transport.link.pieces import FRAME_BYTES, PIECE_BYTES
+from mwpy._transport import link
+from mwpy._transport.link import (
+    FRAME_BYTES,
+    NO_MESSAGE,
+    PIECE_BYTES,
+    SILENT,
+    CurvePair,
+    Door,
+    member_keys,
+    server_keys,
+)
+from mwpy._transport.stream import Connected, Frames, Malformed, Unreachable
 from mwpy._values.ids import Buffer
 
 TIMEOUT_S = 1.0
@@ -45,7 +52,7 @@ SLOW_S = 10.0
 
 AGENT = """if 1:
     import os, signal, sys
-    from mwpy._transport.happened import Broken
+    from mwpy._transport.stream import Broken
     from mwpy._transport.link import AgentLink, member_keys, server_keys
     key, port, timeout_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
     link = AgentLink(f"tcp://127.0.0.1:{port}", server_keys(key).public, member_keys(key), timeout_s)
@@ -602,7 +609,7 @@ def test_a_listener_that_is_not_a_master_is_recognised(ends: Loopback) -> None:
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set a limit just above the largest payload, so that tests send little data."""
-    monkeypatch.setattr(master_link, "MAX_SLACK", 1000)
+    monkeypatch.setattr(link, "MAX_SLACK", 1000)
 
 
 def test_a_frame_that_is_too_large_breaks_the_senders_connection_before_it_is_stored(ends: Loopback) -> None:

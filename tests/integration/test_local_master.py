@@ -25,9 +25,9 @@ from numpy.random import normal
 from tests.integration.apps.stage import PATIENCE_S, Stage, until
 
 import mwpy
-from mwpy._roles import access, map_run
+from mwpy._roles import inbox, maps
 from mwpy._roles.inbox import RETURNS_IN_VAIN
-from mwpy._values.seeds import seed_at
+from mwpy._values.task import seed_at
 
 FEW = 3000
 """The number of results after which the test leaves an endless `map`."""
@@ -57,7 +57,7 @@ def test_a_map_over_an_endless_iterable_reads_a_bounded_number_of_items_ahead(mw
     values = mw.map(lambda number: number * 2, pulled)
     assert list(itertools.islice(values, FEW)) == [*range(0, 2 * FEW, 2)]
     values.close()
-    assert next(pulled) <= FEW + map_run.MAP_WINDOW
+    assert next(pulled) <= FEW + maps.MAP_WINDOW
     assert list(mw.map(lambda word: word + "!", ["a"])) == ["a!"]
     until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks of the map that was left")
     assert mw.results() == []
@@ -128,7 +128,7 @@ def test_calls_of_any_algorithms_complete_together(mw: mwpy.Master) -> None:
 
 
 def test_an_ordered_map_does_not_run_far_ahead_of_a_slow_item(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_run, "MAP_WINDOW", 50)
+    monkeypatch.setattr(maps, "MAP_WINDOW", 50)
     pulled = itertools.count()
 
     def slowly(number: int) -> int:
@@ -142,7 +142,7 @@ def test_an_ordered_map_does_not_run_far_ahead_of_a_slow_item(mw: mwpy.Master, m
 
 
 def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_run, "MAP_BYTES", 1_000_000)
+    monkeypatch.setattr(maps, "MAP_BYTES", 1_000_000)
     pulled = itertools.count()
     items = (bytes(100_000) for _ in pulled)
     sizes = mw.imap_unordered(len, items)
@@ -494,7 +494,7 @@ def test_a_forked_process_cannot_use_the_master(slaves: int, stage: Stage) -> No
     (stage.folder / "forks.py").write_text(textwrap.dedent(text))
     ended = stage.start("", program=[sys.executable, "forks.py"])
     assert ended.end() == 0, ended.err
-    assert ended.out == f"{access.FORKED}\n6\n3\n{sum(range(5000))}\n"
+    assert ended.out == f"{inbox.FORKED}\n6\n3\n{sum(range(5000))}\n"
     stage.no_process_left()
 
 

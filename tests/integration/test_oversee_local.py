@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
-from mwpy._batch import End, Launch
+from mwpy._batch import Launch
 from mwpy._batch.local import Local
+from mwpy._values.jobs import End
 
 
 def oversee(stage: Stage, *arguments: object, interval_s: float = 0.2) -> Running:

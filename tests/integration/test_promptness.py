@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tests.integration.apps.stage import Stage
 
-from mwpy._core.agent.watch import AGAIN_S, LATE_S, SILENT_S
-from mwpy._roles.stretches import STRETCH_S
-from mwpy._roles.task_runner import GATHER_S
+from mwpy._core.agent.limits import AGAIN_S, LATE_S, SILENT_S
+from mwpy._roles.runner import GATHER_S, STRETCH_S
 
 PROMISED_S = 0.05
 """The time after which a finished result has left its slave."""

@@ -19,7 +19,7 @@ import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
 import mwpy
-from mwpy._database import writer
+from mwpy._database import store
 
 OPTIONS = ("--mw-local", "2", "--mw-run-database", "run.db")
 
@@ -351,7 +351,7 @@ def test_results_are_handed_over_at_once_when_slaves_run_out_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit waits for more records only while the master has tasks to send."""
-    monkeypatch.setattr(writer, "LINGER_S", 3600.0)
+    monkeypatch.setattr(store, "LINGER_S", 3600.0)
     with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
         for number in range(3):
             mw.submit(mwpy.task(abs, -number))

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.apps.stage import Stage
 
 import mwpy
-from mwpy._values.seeds import seed_at
+from mwpy._values.task import seed_at
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["here", "slave"])

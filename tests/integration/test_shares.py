@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import mwpy
-from mwpy._core.master.shares import Shares
+from mwpy._core.master.dispatch import Shares
 from mwpy._transport import shared_objects
-from mwpy._values.share_messages import PART_BYTES
+from mwpy._values.messages import PART_BYTES
 
 
 @pytest.fixture(params=["this host", "another host"])

@@ -17,14 +17,13 @@ import pytest
 
 from mwpy._system.process import start
 from mwpy._transport import wire
-from mwpy._transport.channel import SETTLE_S, open_channel
-from mwpy._transport.channel.journal import PAYLOAD_BYTES
+from mwpy._transport.channel import PAYLOAD_BYTES, SETTLE_S, open_channel
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON
-from mwpy._values.environment import SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.ids import Buffer, SlaveId
-from mwpy._values.message_checks import check
+from mwpy._values.messages import check
+from mwpy._values.options import SLAVE_VARIABLE, SlaveSettings
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 PATIENCE_S = 30.0

@@ -10,9 +10,8 @@ import sys
 import pytest
 from tests.integration.apps.stage import Stage, children_of, kill, slaves_of, template_of, until
 
-from mwpy._roles.slave_command import SlaveCommand
-from mwpy._roles.slave_launcher import Launcher
-from mwpy._transport.orders import Answer
+from mwpy._roles.slave_processes import Launcher, SlaveCommand
+from mwpy._transport.channel import Answer
 from mwpy._values import messages
 
 

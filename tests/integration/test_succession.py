@@ -22,8 +22,8 @@ from mwpy import resource_file
 from mwpy._core.session import SAY_BYTES
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
-from mwpy._transport.happened import Frames
 from mwpy._transport.link import MasterLink, member_keys, new_key, server_keys
+from mwpy._transport.stream import Frames
 from mwpy._values import groups, messages
 from mwpy._values.messagepack import encode
 

@@ -20,7 +20,7 @@ from tests.power.computation import value_of
 from tests.power.disk import Disk, events_in
 from tests.stored import Failures
 
-from mwpy._database.writer import Writer
+from mwpy._database.store import Writer
 from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.groups import each_task, entries
 

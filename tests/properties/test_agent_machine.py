@@ -17,25 +17,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
-from mwpy._core.agent import events
-from mwpy._core.agent.child import Child
+from mwpy._core.agent import child
+from mwpy._core.agent.child import AgentActions, AgentSettings, Child, Outgoing
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.enforcement import LOOK_S, MEASURE_S
-from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
-from mwpy._core.agent.shares import PARTS_COMING
-from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED, SPARED_S
-from mwpy._core.agent.watch import AGAIN_S, LATE_S
-from mwpy._roles.stretches import STRETCH_S
+from mwpy._core.agent.limits import AGAIN_S, LATE_S, LOOK_S, MEASURE_S
+from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED, PARTS_COMING, SPARED_S
+from mwpy._roles.runner import STRETCH_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
+from mwpy._values.groups import ARGUMENTS
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
-from mwpy._values.messages import LoadFailure
-from mwpy._values.packed import ARGUMENTS
+from mwpy._values.messages import PART_BYTES, LoadFailure, Share
 from mwpy._values.policy import Limits
-from mwpy._values.share_messages import PART_BYTES, Share
 
 picks = st.integers(0, 60)
 """Chooses one element of a list: the number modulo the length of the list."""
@@ -123,9 +119,9 @@ class _Process:
         return {**self.done, **self.stretch, **dict([self.running] if self.running else []), **self.unstarted}
 
 
-def _heard(message: messages.Message, payload: Sequence[Buffer] = ()) -> events.Heard:
+def _heard(message: messages.Message, payload: Sequence[Buffer] = ()) -> child.Heard:
     """Encode a message of the master, as it arrives."""
-    return events.Heard(message, wire.encode(message, payload))
+    return child.Heard(message, wire.encode(message, payload))
 
 
 def _sent(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
@@ -262,7 +258,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     # What happens
 
-    def happens(self, event: events.AgentEvent) -> None:
+    def happens(self, event: child.AgentEvent) -> None:
         self.sound = False
         self.core.handle(event, self.now)
         self.core.check()
@@ -282,7 +278,7 @@ class _AgentMachine(RuleBasedStateMachine):
             self.feed(actions)
             for number, wanted in actions.recall:
                 if number in self.processes:
-                    self.happens(events.Recalled(number, self.processes[number].started, wanted))
+                    self.happens(child.Recalled(number, self.processes[number].started, wanted))
             for number in actions.abort:
                 process = self.processes[number]
                 assert not process.ready, f"slave {number} is ready, and is ended because of its start"
@@ -302,11 +298,11 @@ class _AgentMachine(RuleBasedStateMachine):
                 process = self.processes[number]
                 runs_timed = process.running is not None and process.running[0] in process.limits
                 began = process.began if runs_timed else 0.0
-                self.happens(events.MemoryRead(number, process.started, began))
+                self.happens(child.MemoryRead(number, process.started, began))
             for number, exact_above in actions.measure:
                 process = self.processes[number]
                 used = 2 * exact_above if process.running is not None and self.now >= process.grown_at else 0
-                self.happens(events.Measured(number, process.started, used, 0))
+                self.happens(child.Measured(number, process.started, used, 0))
             for number in actions.collect:
                 assert self.processes[number].ended, f"slave {number} is collected though it runs"
                 self.exits(self.processes[number])
@@ -350,21 +346,21 @@ class _AgentMachine(RuleBasedStateMachine):
     def change_file(self, change: object) -> None:
         """Do what the agent does with the file of a shared object."""
         match change:
-            case events.OpenShare(share):
+            case child.OpenShare(share):
                 assert share.digest not in self.files, f"the {share.digest} object is here"
                 room = next(self.rooms)
                 if room == "no room":
-                    self.happens(events.ShareNotKept(share.digest, room))
+                    self.happens(child.ShareNotKept(share.digest, room))
                     return
                 parts = range(0, share.size, PART_BYTES)
                 self.files[share.digest] = set() if room == "complete" else {*parts}
-                self.happens(events.ShareOpened(replace(share, location="here"), room == "complete"))
-            case events.WriteShare(digest, start, part):
+                self.happens(child.ShareOpened(replace(share, location="here"), room == "complete"))
+            case child.WriteShare(digest, start, part):
                 assert start in self.files[digest], f"byte {start} of the {digest} object was written twice"
                 whole = min(PART_BYTES, next(each.size for each in OBJECTS if each.digest == digest) - start)
                 assert len(part) == whole, f"the part at byte {start} of the {digest} object is another"
                 self.files[digest].remove(start)
-            case events.DropShare(digest):
+            case child.DropShare(digest):
                 users = [process.number for process in self.processes.values() if digest in self.needed(process)]
                 assert not users, f"the {digest} object is dropped, but slaves {users} need it"
                 self.files.pop(digest, None)
@@ -632,11 +628,11 @@ class _AgentMachine(RuleBasedStateMachine):
         if how == "failed":
             process.ended = self.template_must_end = True
             self.is_gone(process)
-            self.happens(events.NotForked(process.number, "no memory"))
+            self.happens(child.NotForked(process.number, "no memory"))
             self.gives_up()
         else:
             process.started_at = process.started_at if process.hung else self.now
-            self.happens(events.Forked(process.number, "it has a generator" if how == "unsafe" else ""))
+            self.happens(child.Forked(process.number, "it has a generator" if how == "unsafe" else ""))
         self.act()
 
     # What slaves do
@@ -657,7 +653,7 @@ class _AgentMachine(RuleBasedStateMachine):
         process.ready, process.silent_from = True, self.now
         self.failed_starts = self.failed_starts if process.stopping or process.killed else 0
         ready = messages.SlaveReady(process.number)
-        self.happens(events.SlaveHeard(process.number, ready, wire.encode(ready)))
+        self.happens(child.SlaveHeard(process.number, ready, wire.encode(ready)))
 
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, times=st.integers(1, 3))
@@ -728,7 +724,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.sends_results(process)
                 process.silent_from = self.now
             state = messages.Checkpoint(process.number, *process.running)
-            self.happens(events.SlaveHeard(process.number, state, wire.encode(state, [b"state"])))
+            self.happens(child.SlaveHeard(process.number, state, wire.encode(state, [b"state"])))
             self.act()
 
     @precondition(lambda self: not self.exited and self.running)
@@ -740,7 +736,7 @@ class _AgentMachine(RuleBasedStateMachine):
             self.sends_results(process)
             process.silent_from = self.now
             grown = messages.SlaveGrown(process.number, 1 << 30)
-            self.happens(events.SlaveHeard(process.number, grown, wire.encode(grown)))
+            self.happens(child.SlaveHeard(process.number, grown, wire.encode(grown)))
             self.act()
             assert process.stopping or process.killed, f"slave {process.number} has too much memory and stays"
             assert not process.unstarted or process.killed, f"slave {process.number} keeps unstarted tasks"
@@ -765,14 +761,14 @@ class _AgentMachine(RuleBasedStateMachine):
     def journal_of(self, process: _Process) -> None:
         """The agent reads the results in the journal, in the order in which the tasks ended."""
         done, frames = _results_of(process, process.done)
-        self.happens(events.JournalRead(process.number, done, frames, process.started))
+        self.happens(child.JournalRead(process.number, done, frames, process.started))
 
     def sends_results(self, process: _Process) -> None:
         """A slave sends the results in its journal and of its stretch."""
         for tasks in (process.done, process.stretch):
             if tasks:
                 done, frames = _results_of(process, tasks)
-                self.happens(events.SlaveHeard(process.number, done, frames))
+                self.happens(child.SlaveHeard(process.number, done, frames))
                 process.silent_from = self.now
         process.done, process.stretch = {}, {}
 
@@ -787,7 +783,7 @@ class _AgentMachine(RuleBasedStateMachine):
             stopping = process.stopping
             task, attempt = process.start(self.now)
             refusal = messages.AlgorithmFailed(process.number, 0, "no memory", [task], [1], [attempt], failure)
-            self.happens(events.SlaveHeard(process.number, refusal, wire.encode(refusal)))
+            self.happens(child.SlaveHeard(process.number, refusal, wire.encode(refusal)))
             self.act()
             if failure is LoadFailure.PASSING and process.failed_before < FAILED_LOADS_ALLOWED - 1:
                 assert self.failures.pop() is failure, "a slave was kept that should be replaced"
@@ -818,7 +814,7 @@ class _AgentMachine(RuleBasedStateMachine):
             self.slave_cannot(len(self.running) - 1, LoadFailure.PASSING)
             if process.stopping and process.number in self.processes:
                 process.ended = True
-                self.happens(events.ExitSeen(process.number, False))
+                self.happens(child.ExitSeen(process.number, False))
                 self.act()
 
     @precondition(lambda self: not self.exited and self.running)
@@ -841,11 +837,11 @@ class _AgentMachine(RuleBasedStateMachine):
         elif before == "ready" and process.has_process and not process.ready:
             self.gets_ready(process)
         elif before == "evicted":
-            self.must_leave(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_leave(child.Terminated("evicted"), ExitCode.EVICTED, 5.0)
         elif before == "lost":
-            self.must_leave(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
+            self.must_leave(child.Disconnected("broke"), ExitCode.FAILED, 2.0)
         process.ended = True
-        self.happens(events.ExitSeen(process.number, killed))
+        self.happens(child.ExitSeen(process.number, killed))
         self.act()
         if process.number in self.processes:
             assert killed, f"slave {process.number} ended by itself, and is not collected at once"
@@ -857,7 +853,7 @@ class _AgentMachine(RuleBasedStateMachine):
         process.done = {}
         self.is_gone(process)
         self.happens(
-            events.SlaveExited(process.number, "killed by signal 9", LastWords(stderr="last words"), process.started)
+            child.SlaveExited(process.number, "killed by signal 9", LastWords(stderr="last words"), process.started)
         )
         self.gives_up()
 
@@ -878,7 +874,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     # The end
 
-    def must_leave(self, event: events.AgentEvent, code: ExitCode, grace_s: float) -> None:
+    def must_leave(self, event: child.AgentEvent, code: ExitCode, grace_s: float) -> None:
         self.leave(code, grace_s)
         self.happens(event)
 
@@ -893,9 +889,9 @@ class _AgentMachine(RuleBasedStateMachine):
         if self.code is None and really != 5:
             return
         if how == "evicted":
-            self.must_leave(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_leave(child.Terminated("evicted"), ExitCode.EVICTED, 5.0)
         elif how == "lost":
-            self.must_leave(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
+            self.must_leave(child.Disconnected("broke"), ExitCode.FAILED, 2.0)
         elif how == "refused":
             self.must_leave(_heard(messages.Refused("nonsense")), ExitCode.REFUSED, 2.0)
         else:
@@ -917,7 +913,7 @@ class _AgentMachine(RuleBasedStateMachine):
         if not self.sound:
             return
         if not self.exited:
-            self.must_leave(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_leave(child.Terminated("evicted"), ExitCode.EVICTED, 5.0)
             self.act()
             self.time_passes(10.0)
         assert self.exited, "it must leave and does not exit"

@@ -26,30 +26,35 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 from tests.spans import MAX, MIN, ids_of, spans_in
 
-from mwpy._core.master import allocation
+from mwpy._core.master import dispatch
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import (
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED
+from mwpy._core.master.state import (
+    Actions,
     AllocateSlaves,
     CancelTasks,
     DeallocateSlaves,
+    Event,
     FreeSlave,
+    Garbage,
+    MasterSettings,
+    Received,
     Running,
+    Send,
     ShutDown,
+    Stranger,
+    Vanished,
     Waiting,
 )
-from mwpy._core.master.core import Actions, MasterCore, MasterSettings
-from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
-from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED
 from mwpy._core.master.submissions import Submissions
-from mwpy._transport.call_parts import split_resumed
-from mwpy._transport.codec import Codec
+from mwpy._transport.codec import Codec, split_resumed
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.message_checks import check
-from mwpy._values.messages import LoadFailure
+from mwpy._values.messages import LoadFailure, check
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind
 
@@ -518,7 +523,7 @@ class _MasterMachine(RuleBasedStateMachine):
             able = [each for each in queues if slave.can_run(each)]
             waiting = sum(span.count for each in able for span in queues[each])
             if slave.just_sent * len(takers) < waiting:
-                room = allocation.room(members, known, able[0], self.group)
+                room = dispatch.room(members, known, able[0], self.group)
                 certain = len(slave.held) < 2 or all(each in known.pace for each in (*known.held.load, able[0]))
                 assert not (room and certain), (
                     f"{slave.sid} has room for {room} more tasks of algorithm {able[0]}, and {waiting} tasks wait"
@@ -532,7 +537,7 @@ class _MasterMachine(RuleBasedStateMachine):
         able = [slave for slave in free if not slave.refused and not slave.agent.refused]
         idle = sum(not slave.held for slave in able)
         asked_back = sum(slave.asked_back for slave in self.slaves)
-        victim, _ = allocation.fullest(self.core.state.members, self.now)
+        victim, _ = dispatch.fullest(self.core.state.members, self.now)
         assert victim is None or asked_back >= idle, (
             f"{idle} slaves are idle, and {victim.sid} has tasks for them but is not asked to give any back"
         )

@@ -21,12 +21,12 @@ from typing import Any
 from tests.spans import MAX, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import CancelTasks, Running
-from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import CancelTasks, MasterSettings, Running
 from mwpy._roles.edges import Process
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport import wire
-from mwpy._transport.happened import Frames, Happened
+from mwpy._transport.stream import Frames, Happened
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause

@@ -10,8 +10,7 @@ from contextlib import closing
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from mwpy._transport.passage import FOLDED, Passage, make_passage, unfold
-from mwpy._transport.shared import SEALS
+from mwpy._transport.stream import FOLDED, SEALS, Passage, make_passage, unfold
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import encode
 

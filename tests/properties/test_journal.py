@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mwpy._transport.channel.journal import AGAIN, FAILED, JOURNAL_BYTES, VALUE, Journal
+from mwpy._transport.channel import AGAIN, FAILED, JOURNAL_BYTES, VALUE, Journal
 from mwpy._values import groups
-from mwpy._values.message_checks import check
+from mwpy._values.messages import check
 
 RESULTS = st.tuples(
     st.integers(1, 6),  # few tasks, so that many follow one another

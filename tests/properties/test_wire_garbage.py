@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from tests.spans import MAX, ids_of, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Garbage, Received, Stored
-from mwpy._core.master.former_agents import FormerAgents
-from mwpy._core.master.reuse import Reuse
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.restart import FormerAgents, Reuse
+from mwpy._core.master.state import Garbage, MasterSettings, Received, Stored
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
@@ -23,8 +22,7 @@ from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
-from mwpy._values.log_messages import LogRow
-from mwpy._values.share_messages import Share
+from mwpy._values.messages import LogRow, Share
 
 numbers = st.integers(-2, 12)
 columns = st.lists(numbers, max_size=4)

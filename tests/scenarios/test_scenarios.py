@@ -12,17 +12,19 @@ import pytest
 from tests.spans import defined, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import (
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import (
     AllocateSlaves,
     CancelTasks,
     FreeSlave,
     HoldResults,
+    MasterSettings,
+    Received,
     ReleaseResults,
     Running,
     ShutDown,
+    Vanished,
 )
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received, Vanished
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause

@@ -15,29 +15,25 @@ import pytest
 from msgspec.structs import replace
 
 import mwpy
-from mwpy._core.agent import enforcement, late, output, traffic, watch
-from mwpy._core.agent.child import Child
+from mwpy._core.agent import limits, traffic
+from mwpy._core.agent.child import Child, DropShare
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.departure import Departure
-from mwpy._core.agent.events import DropShare
-from mwpy._core.agent.shares import Shares
-from mwpy._core.agent.starts import Starts
-from mwpy._core.agent.wear import Wear
-from mwpy._core.master import hosts, long_tasks, stragglers
+from mwpy._core.agent.limits import Wear
+from mwpy._core.agent.starts import Departure, Starts
+from mwpy._core.agent.traffic import Shares
+from mwpy._core.master import dispatch, hosts, silence
 from mwpy._core.master.admission import Admission
-from mwpy._core.master.core import Actions, MasterCore
-from mwpy._core.master.definitions import Definitions
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.dispatch import Definitions, Stragglers
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
-from mwpy._core.master.reports import Reports
-from mwpy._core.master.results import Results
+from mwpy._core.master.results import Reports, Results
 from mwpy._core.master.spans import Span
-from mwpy._core.master.stragglers import Stragglers
+from mwpy._core.master.state import Actions
 from mwpy._roles.slave_processes import SlaveProcesses
 from mwpy._simulation import algorithm
 from mwpy._simulation.checkers import HistoryChecker
-from mwpy._simulation.slave_channel import SimulatedChannel
-from mwpy._simulation.slaves import SimulatedSlave
+from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
@@ -88,7 +84,7 @@ def test_a_good_host_is_not_excluded(few: range) -> None:
 @pytest.mark.timeout(0)
 def test_reports_about_long_tasks_are_true(monkeypatch: pytest.MonkeyPatch, few: range) -> None:
     """Each names a task, and the slave and the machine where it is. In these histories, half a second is long."""
-    monkeypatch.setattr(long_tasks, "FIRST_S", 0.5)
+    monkeypatch.setattr(silence, "FIRST_LOOK_S", 0.5)
     reports: list[str] = []
     recorded = HistoryChecker.recorded
 
@@ -249,13 +245,13 @@ class _Forgetful:
 @pytest.mark.parametrize(
     ("module", "name", "value", "found"),
     [
-        (watch, "KILLED_TOO_S", 0.0, "is charged for a slave that it did not kill"),
-        (watch, "SILENT_S", 0.2, "waits in slave"),
-        (watch, "EXIT_S", 60.0, "hangs and was not killed"),
-        (output, "HELD_BACK_BYTES", -1, "was printed 2 times"),
+        (limits, "KILLED_TOO_S", 0.0, "is charged for a slave that it did not kill"),
+        (limits, "SILENT_S", 0.2, "waits in slave"),
+        (limits, "EXIT_S", 60.0, "hangs and was not killed"),
+        (traffic, "HELD_BACK_BYTES", -1, "was printed 2 times"),
         (traffic, "SPARED_S", 60.0, "ran on although it was cancelled"),
-        (enforcement, "LOOK_S", 60.0, "although it was over its limit"),
-        (enforcement, "MEASURE_S", 60.0, "although it was over its limit"),
+        (limits, "LOOK_S", 60.0, "although it was over its limit"),
+        (limits, "MEASURE_S", 60.0, "although it was over its limit"),
     ],
 )
 def test_the_simulation_finds_wrong_decisions_about_time_or_output(
@@ -366,7 +362,7 @@ def _whatever_the_policy_says(self: Stragglers, _now: float) -> list[ConnectedSl
 def test_the_simulation_finds_wrong_decisions_about_second_attempts(
     monkeypatch: pytest.MonkeyPatch, part: type, name: str, mistake: object, found: str
 ) -> None:
-    monkeypatch.setattr(stragglers, "KNOWN", 1)
+    monkeypatch.setattr(dispatch, "KNOWN", 1)
     monkeypatch.setattr(part, name, mistake)
     assert any(re.search(found, reason) for reason in map(reason_of_failure, range(150)))
 
@@ -383,7 +379,7 @@ def _forget_nothing(child: Child, started: int) -> messages.Revoked:
     return late_tasks
 
 
-_take_late = late._take_late
+_take_late = traffic._take_late
 
 
 def _pass_all(self: Child, message: messages.Results | messages.AlgorithmFailed) -> list[range]:
@@ -415,10 +411,10 @@ _select = groups.select
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
-        (watch, "LATE_S", 60.0, "waits in slave . behind a long task"),
-        (watch, "AGAIN_S", 60.0, "waits in slave . behind a long task"),
-        (late, "_take_late", _forget_nothing, "its result is late already, and now it has a result"),
-        (late, "_take_late", lambda child, started: _take_late(child, started + 1), "that have not ended"),
+        (limits, "LATE_S", 60.0, "waits in slave . behind a long task"),
+        (limits, "AGAIN_S", 60.0, "waits in slave . behind a long task"),
+        (traffic, "_take_late", _forget_nothing, "its result is late already, and now it has a result"),
+        (traffic, "_take_late", lambda child, started: _take_late(child, started + 1), "that have not ended"),
         (Child, "end", _pass_all, "its result is late already, and now it has a result"),
         (Child, "running", _charge_the_first, "is said to have run at a death, not"),
         (groups, "select", _move_failures, "'int' object has no attribute 'pickle'|the result of another attempt"),

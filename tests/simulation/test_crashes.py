@@ -9,15 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from mwpy._core.agent.former import FormerTasks
-from mwpy._core.master.awaited import Awaited
-from mwpy._core.master.occurrences import Occurrences
-from mwpy._core.master.reuse import Reuse
+from mwpy._core.agent.contact import FormerTasks
+from mwpy._core.master.restart import Awaited, Occurrences, Reuse
 from mwpy._core.master.spans import Span
-from mwpy._simulation.run_store import SimulatedRunStore
+from mwpy._simulation.lives import SimulatedRunStore
 from mwpy._values import messages, records
-from mwpy._values.earlier import Earlier, EarlierUsedUp
-from mwpy._values.given import Given
+from mwpy._values.earlier import Earlier, EarlierUsedUp, Given
 from mwpy.testing import Cluster, SimulationFailure
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.events import NotSubmitted, OverseerEvent, Submitted
-from mwpy._simulation.overseen_pool import OverseenPool
+from mwpy._core.overseer.files import NotSubmitted, OverseerEvent, Submitted
+from mwpy._simulation.batch import OverseenPool
 from mwpy.testing import SimulationFailure
 
 

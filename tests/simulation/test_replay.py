@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._simulation.replay import Replay
+from mwpy._simulation.lives import Replay
 from mwpy._values import records
 from mwpy.testing import Cluster, SimulationFailure
 

@@ -11,17 +11,18 @@ import pytest
 from attrs import define, field
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.reuse import Reuse
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.restart import Reuse
 from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterSettings
 from mwpy._values import records
 from mwpy._values.earlier import Earlier, EarlierAlgorithm, EarlierAnswers, EarlierTasks
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.keys import plain_keys
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy._values.records import AlgorithmDefined
+from mwpy._values.shares import plain_keys
 from mwpy._values.task import encoded_in
 
 Call = tuple[int, int]

@@ -12,12 +12,9 @@ from msgspec.structs import replace
 from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._roles import map_run
-from mwpy._roles.access import Access
-from mwpy._roles.held_results import HeldResults
-from mwpy._roles.inbox import Inbox
-from mwpy._roles.map_run import MapRun
-from mwpy._roles.portions import items_of
+from mwpy._roles import maps
+from mwpy._roles.inbox import Access, HeldResults, Inbox
+from mwpy._roles.maps import MapRun, items_of
 from mwpy._simulation.machines import AgentHost, Pace
 from mwpy._simulation.slaves import SimulatedSlave
 from mwpy._transport.codec import Codec
@@ -76,7 +73,7 @@ class Watched:
         io, algorithm = self.cluster.master.io, self.cluster.master.algorithm
         algorithm.is_over = True
         monkeypatch.setattr(algorithm, "take_outcomes", lambda: None)
-        monkeypatch.setattr(map_run, "clock", self.cluster.world)
+        monkeypatch.setattr(maps, "clock", self.cluster.world)
         defined = Defined(MAX)
         io.core.definitions.add(defined)
         source = items_of((defined, DEFAULT_POLICY, None), (self._items(seconds, defined),), io.core.state.settings)

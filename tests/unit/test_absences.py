@@ -6,14 +6,13 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, span
 
-from mwpy._core.master.commands import RenewSlaves, ShutDown
-from mwpy._core.master.core import Actions, MasterCore, MasterSettings
-from mwpy._core.master.events import Received, Returned, Vanished
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
+from mwpy._core.master.state import Actions, MasterSettings, Received, RenewSlaves, Returned, ShutDown, Vanished
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
-from mwpy._values.inquiry_messages import Why
+from mwpy._values.messages import Why
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import SlaveState
 

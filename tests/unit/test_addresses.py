@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from mwpy._transport import addresses
-from mwpy._transport.addresses import candidate_hosts, candidates
+from mwpy._transport import link
+from mwpy._transport.link import candidate_hosts, candidates
 
 LOOPBACK = ("lo", "127.0.0.1")
 
@@ -29,8 +29,8 @@ def on_a_host(
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return resolved
 
-    monkeypatch.setattr(addresses, "_default_route", lambda: default)
-    monkeypatch.setattr(addresses, "_interface_addresses", lambda: list(interfaces))
+    monkeypatch.setattr(link, "_default_route", lambda: default)
+    monkeypatch.setattr(link, "_interface_addresses", lambda: list(interfaces))
     monkeypatch.setattr(socket, "getfqdn", lambda: name)
     monkeypatch.setattr(socket, "gethostbyname", resolve)
 
@@ -113,15 +113,15 @@ def test_the_published_addresses_are_this_hosts() -> None:
 
 
 def test_the_loopback_interface_is_found() -> None:
-    assert "127.0.0.1" in [address for _, address in addresses._interface_addresses()]
+    assert "127.0.0.1" in [address for _, address in link._interface_addresses()]
 
 
 def test_an_interface_without_an_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = addresses._interface_addresses()
+    known = link._interface_addresses()
     index = socket.if_nameindex()
     long_name = "a name longer than an interface may have"
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(998, "nowhere0"), *index, (999, long_name)])
-    assert addresses._interface_addresses() == known
+    assert link._interface_addresses() == known
 
 
 def test_a_host_without_other_networks_has_no_default_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_host_without_other_networks_has_no_default_route(monkeypatch: pytest.
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr(socket.socket, "connect", unreachable)
-    assert addresses._default_route() is None
+    assert link._default_route() is None
     assert candidate_hosts()[-1] == "127.0.0.1"
 
 
@@ -137,5 +137,5 @@ def test_finding_the_default_route_sends_nothing(monkeypatch: pytest.MonkeyPatch
     """Only a datagram socket is connected. A stream socket would contact another host."""
     asked: list[tuple[int, object]] = []
     monkeypatch.setattr(socket.socket, "connect", lambda self, address: asked.append((self.type, address)))
-    assert addresses._default_route() is not None
+    assert link._default_route() is not None
     assert asked == [(socket.SOCK_DGRAM, ("192.0.2.1", 9))]

@@ -7,9 +7,8 @@ from tests.spans import defined, span
 
 from mwpy._core.master.admission import MESSAGES_IGNORED
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import RenewSlaves
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Event, Garbage, Received, TurnedAway
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import Event, Garbage, MasterSettings, Received, RenewSlaves, TurnedAway
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.records import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
     ExitSeen,
@@ -17,6 +16,7 @@ from mwpy._core.agent.events import (
     StreamBroken,
     Terminated,
 )
+from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import SPARED_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages

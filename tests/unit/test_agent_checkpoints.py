@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mwpy._core.agent.checkpoints import CHECKPOINT_S
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
     Heard,
@@ -18,6 +16,8 @@ from mwpy._core.agent.events import (
     SlaveHeard,
     Terminated,
 )
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.traffic import CHECKPOINT_S
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages

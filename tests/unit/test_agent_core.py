@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
+    UNBOUNDED,
     AgentActions,
     AgentSettings,
     Disconnected,
@@ -26,7 +26,7 @@ from mwpy._core.agent.events import (
     StreamBroken,
     Terminated,
 )
-from mwpy._core.agent.state import UNBOUNDED
+from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
@@ -35,7 +35,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
-from mwpy._values.log_messages import LogRow
+from mwpy._values.messages import LogRow
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
 SETTINGS = AgentSettings(HELLO)

@@ -8,13 +8,12 @@ from collections.abc import Callable, Container, Sequence
 import pytest
 from attrs import define, field
 
+from mwpy._core.agent.child import AgentSettings
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import AgentSettings
-from mwpy._roles.agent import Agent
+from mwpy._roles.agent import LATE_S, Agent
 from mwpy._roles.edges import AgentEdges, SlaveParts, Template
-from mwpy._roles.stop_detector import LATE_S
-from mwpy._transport.happened import Broken, Connected
 from mwpy._transport.shared_objects import Store
+from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
 

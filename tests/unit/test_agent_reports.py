@@ -6,9 +6,9 @@ import pytest
 from tests.unit import test_agent_checkpoints
 from tests.unit.test_agent_checkpoints import do, ended, exited, heard, left, results
 
+from mwpy._core.agent.child import Recalled, SlaveHeard, Terminated
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import Recalled, SlaveHeard, Terminated
-from mwpy._core.agent.reports import REPORT_S
+from mwpy._core.agent.traffic import REPORT_S
 from mwpy._transport import wire
 from mwpy._values import messages
 

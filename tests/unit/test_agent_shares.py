@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
     AgentEvent,
     AgentSettings,
     DropShare,
@@ -21,12 +20,13 @@ from mwpy._core.agent.events import (
     SlaveHeard,
     WriteShare,
 )
-from mwpy._core.agent.shares import PARTS_COMING
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.traffic import PARTS_COMING
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.share_messages import PART_BYTES, Share
+from mwpy._values.messages import PART_BYTES, Share
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 2)
 SETTINGS = AgentSettings(HELLO)

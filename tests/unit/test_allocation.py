@@ -9,7 +9,7 @@ import pytest
 from tests.master_state import Books
 from tests.spans import MAX, MIN
 
-from mwpy._core.master import allocation
+from mwpy._core.master import dispatch
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
@@ -27,22 +27,22 @@ def slave(books: Books) -> ConnectedSlave:
 
 
 def room(books: Books, slave: ConnectedSlave, fixed: int | None = None, algorithm: int = 0) -> int:
-    return allocation.room(books.state.members, slave, algorithm, fixed)
+    return dispatch.room(books.state.members, slave, algorithm, fixed)
 
 
 def test_the_pace_follows_three_tenths_of_each_change() -> None:
     """5 microseconds are added to each compute time: 1.000005, then 1.000005 + 0.3 * (2.000005 - 1.000005)."""
-    first = allocation.learn(None, 1.0)
+    first = dispatch.learn(None, 1.0)
     assert first == pytest.approx(1.000005)
-    assert allocation.learn(first, 2.0) == pytest.approx(1.300005)
+    assert dispatch.learn(first, 2.0) == pytest.approx(1.300005)
 
 
 def test_the_pace_of_a_slave_itself_counts_before_that_of_all(books: Books, slave: ConnectedSlave) -> None:
     books.state.members.pace[0] = 0.1
-    assert allocation.pace_of(books.state.members, slave, 0) == 0.1
+    assert dispatch.pace_of(books.state.members, slave, 0) == 0.1
     slave.pace[0] = 0.2
-    assert allocation.pace_of(books.state.members, slave, 0) == 0.2
-    assert allocation.pace_of(books.state.members, slave, 1) is None
+    assert dispatch.pace_of(books.state.members, slave, 0) == 0.2
+    assert dispatch.pace_of(books.state.members, slave, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_slave_has_room_for_a_quarter_of_a_second(
     if pace is not None:
         slave.pace[0] = pace
     assert room(books, slave) == expected
-    assert allocation.is_full(books.state.members, slave, None) == (expected == 0 and held >= 2)
+    assert dispatch.is_full(books.state.members, slave, None) == (expected == 0 and held >= 2)
 
 
 def test_the_work_of_all_algorithms_counts(books: Books, slave: ConnectedSlave) -> None:
@@ -80,7 +80,7 @@ def test_the_work_of_all_algorithms_counts(books: Books, slave: ConnectedSlave) 
     slave.pace.update({0: 0.02, 1: 0.03})
     books.give(slave, 3)
     books.give(slave, 2, MIN)
-    assert allocation.work_before(books.state.members, slave) == pytest.approx(0.12)
+    assert dispatch.work_before(books.state.members, slave) == pytest.approx(0.12)
     assert room(books, slave) == 6
 
 
@@ -93,7 +93,7 @@ def test_a_fixed_group_is_sent_when_the_slave_holds_fewer_tasks(
     if held:
         books.give(slave, held)
     assert room(books, slave, fixed=5) == expected
-    assert allocation.is_full(books.state.members, slave, 5) == (not expected)
+    assert dispatch.is_full(books.state.members, slave, 5) == (not expected)
 
 
 def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books) -> None:
@@ -104,12 +104,12 @@ def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books)
     books.give(ordered, 1)
     books.submit(3)
     members = books.state.members
-    assert allocation.useful(members, 3, None) == 3 + (1 + 4) + 1
-    assert allocation.useful(members, 3, 2) == 2 + 1 + 1  # groups of two: two messages, and nothing is taken back
+    assert dispatch.useful(members, 3, None) == 3 + (1 + 4) + 1
+    assert dispatch.useful(members, 3, 2) == 2 + 1 + 1  # groups of two: two messages, and nothing is taken back
     first.gave_nothing_back = True
-    assert allocation.useful(members, 3, None) == 3 + 1 + 1
+    assert dispatch.useful(members, 3, None) == 3 + 1 + 1
     first.gave_nothing_back, first.asked_back = False, True
-    assert allocation.useful(members, 3, None) == 3 + (1 + 4) + 1
+    assert dispatch.useful(members, 3, None) == 3 + (1 + 4) + 1
 
 
 def test_the_fullest_slave_gives_tasks_back(books: Books) -> None:
@@ -119,7 +119,7 @@ def test_the_fullest_slave_gives_tasks_back(books: Books) -> None:
     for slave, count in zip(slaves, (3, 5, 4, 9), strict=True):
         books.give(slave, count)
     slaves[3].asked_back = True
-    assert allocation.fullest(books.state.members, 0.0) == (slaves[1], None)
+    assert dispatch.fullest(books.state.members, 0.0) == (slaves[1], None)
 
 
 def test_little_work_is_taken_back_only_from_a_slave_that_is_silent(books: Books, slave: ConnectedSlave) -> None:
@@ -127,8 +127,8 @@ def test_little_work_is_taken_back_only_from_a_slave_that_is_silent(books: Books
     slave.pace[0] = 0.001
     books.give(slave, 2)
     slave.last_heard = 7.0
-    assert allocation.fullest(books.state.members, 7.05) == (None, 7.1)
-    assert allocation.fullest(books.state.members, 7.1) == (slave, None)
+    assert dispatch.fullest(books.state.members, 7.05) == (None, 7.1)
+    assert dispatch.fullest(books.state.members, 7.1) == (slave, None)
 
 
 def test_the_earliest_silence_decides_when_to_look_again(books: Books) -> None:
@@ -137,7 +137,7 @@ def test_the_earliest_silence_decides_when_to_look_again(books: Books) -> None:
         slave.pace[0] = 0.001
         books.give(slave, 2)
         slave.last_heard = heard
-    assert allocation.fullest(books.state.members, 2.0) == (None, 2.1)
+    assert dispatch.fullest(books.state.members, 2.0) == (None, 2.1)
 
 
 def test_nothing_is_taken_back_from_a_slave_with_one_task_or_with_addressed_ones(books: Books) -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_taken_back_from_a_slave_with_one_task_or_with_addressed_ones
     books.submit(4, MAX, policy=TaskPolicy(SlaveId("SLAVE-1")))
     books.send(addressed, 4)
     assert addressed.held.count == 4
-    assert allocation.fullest(books.state.members, 100.0) == (None, None)
+    assert dispatch.fullest(books.state.members, 100.0) == (None, None)
 
 
 def test_tasks_are_taken_back_from_a_slave_that_retires_but_not_from_an_agent_that_leaves(books: Books) -> None:
@@ -158,4 +158,4 @@ def test_tasks_are_taken_back_from_a_slave_that_retires_but_not_from_an_agent_th
         books.give(slave, count)
         books.state.change(slave, SlaveEvent.SHUT_DOWN)
     leaves.agent.leaving = "evicted"
-    assert allocation.fullest(books.state.members, 0.0) == (retires, None)
+    assert dispatch.fullest(books.state.members, 0.0) == (retires, None)

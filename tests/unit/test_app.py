@@ -11,8 +11,7 @@ import mwpy
 from mwpy import app, cli
 from mwpy._system import script
 from mwpy._values.algorithm import REGISTRY
-from mwpy._values.option_table import OPTIONS
-from mwpy._values.options import parse
+from mwpy._values.options import OPTIONS, parse
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mwpy._system.background import MOST_CHARACTERS, Background, TextWriter
+from mwpy._system.process import MOST_CHARACTERS, Background, TextWriter
 
 
 def test_items_are_done_in_their_order() -> None:

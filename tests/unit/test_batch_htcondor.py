@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, htcondor
+from mwpy._batch import BatchUnavailable, Launch, htcondor
 from mwpy._batch.htcondor import END, MEMORY, HTCondor, check_lines, description, time_limit_s
 from mwpy._values.errors import UsageError
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
 POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
 

@@ -7,24 +7,30 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.spans import MAX, span
 
-from mwpy._core.master import references
+from mwpy._core.master import results
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import CancelTasks, Command, GiveResult, HoldResults, ReleaseResults, Running
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import Actions
-from mwpy._simulation.replay import Replay
-from mwpy._transport.call_parts import split_resumed
-from mwpy._transport.codec import Codec, loads_call, loads_state
+from mwpy._core.master.state import (
+    Actions,
+    CancelTasks,
+    Command,
+    GiveResult,
+    HoldResults,
+    MasterSettings,
+    Received,
+    ReleaseResults,
+    Running,
+)
+from mwpy._simulation.lives import Replay
+from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.max_failures import MaxFailures
-from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
-from mwpy._values.references import ResultReference
+from mwpy._values.policy import DEFAULT_POLICY, MaxFailures, TaskPolicy
+from mwpy._values.task import ResultReference
 
 CODEC = Codec()
 
@@ -339,7 +345,7 @@ def test_blocked_tasks_of_a_run_that_is_stopped_are_cancelled() -> None:
 
 
 def test_a_notice_says_that_the_results_take_much_memory(monkeypatch: pytest.MonkeyPatch, master: Master) -> None:
-    monkeypatch.setattr(references, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(results, "REFERENCES_BYTES", 1000)
     master.finish(1, "x" * 2000)
     master.finish(2, "y")
     assert any("mwpy.result take more than 1000 bytes" in str(each) for each in master.replay.taken)

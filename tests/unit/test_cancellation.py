@@ -6,10 +6,18 @@ import pytest
 from tests.spans import MAX, MIN, held_by, span, spans_in
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running
-from mwpy._core.master.core import Actions, MasterCore, MasterSettings
-from mwpy._core.master.events import Received, Vanished
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
+from mwpy._core.master.state import (
+    Actions,
+    AllocateSlaves,
+    CancelTasks,
+    FreeSlave,
+    MasterSettings,
+    Received,
+    Running,
+    Vanished,
+)
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled

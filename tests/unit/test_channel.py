@@ -14,10 +14,9 @@ from math import inf
 
 import pytest
 
-from mwpy._transport import stream
+from mwpy._transport import channel, stream
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel
-from mwpy._transport.channel import ends as channel_ends
-from mwpy._transport.passage import Passage
+from mwpy._transport.stream import Passage
 from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -189,7 +188,7 @@ def test_a_message_that_is_sent_within_another_one_follows_it(ends: Ends, monkey
             slave.send([b"inner"])
         yield piece[10:]
 
-    monkeypatch.setattr(channel_ends, "pack", in_pieces)
+    monkeypatch.setattr(channel, "pack", in_pieces)
     slave.send([b"outer"])
     assert agent.receive() == [[b"outer"], [b"inner"]]
 

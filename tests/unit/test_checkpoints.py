@@ -8,23 +8,20 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, defined, span, span_of
 
-from mwpy._core.master import checkpoints
+from mwpy._core.master import results
 from mwpy._core.master.algorithms import Algorithms, Defined
-from mwpy._core.master.commands import CancelTasks, Running
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received, Vanished
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import LeftState, Span
-from mwpy._core.master.state import Actions
-from mwpy._simulation.replay import Replay
-from mwpy._transport.call_parts import split_resumed
-from mwpy._transport.codec import Codec, loads_call, loads_state
+from mwpy._core.master.state import Actions, CancelTasks, MasterSettings, Received, Running, Vanished
+from mwpy._simulation.lives import Replay
+from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.message_checks import check
 from mwpy._values.messagepack import decode
+from mwpy._values.messages import check
 from mwpy._values.policy import TaskPolicy
 
 CODEC = Codec()
@@ -292,7 +289,7 @@ def test_a_task_that_may_have_ended_its_agent_stays_a_suspect(master: Master) ->
 
 
 def test_states_that_take_much_memory_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "LARGE_BYTES", 2000)
+    monkeypatch.setattr(results, "STATES_BYTES", 2000)
     master = Master(tasks(2), task_group=2)
     master.join()
     noticed = []

@@ -10,15 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from mwpy._core.master.commands import Command, RenewSlaves
-from mwpy._roles import code_watch
-from mwpy._roles.access import Access
-from mwpy._roles.code_watch import CodeWatch
-from mwpy._roles.definitions import Definitions
+from mwpy._core.master.state import Command, RenewSlaves
+from mwpy._roles.definitions import CodeWatch, Definitions
+from mwpy._roles.inbox import Access
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.master_io import MasterIo
 from mwpy._system import clock
-from mwpy._system.modules import UserModules, module_path
+from mwpy._system.packages import UserModules, module_path
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import UsageError
@@ -51,7 +49,7 @@ def definitions(modules: _Modules, commands: list[Command]) -> Definitions:
 
 
 def _plain() -> object:
-    return code_watch
+    return definitions
 
 
 FUNCTIONS = [_plain, lambda: _plain]

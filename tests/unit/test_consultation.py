@@ -9,10 +9,10 @@ import pytest
 from attrs import define, field
 from msgspec import to_builtins
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
-from mwpy._doctor.consultation import Consultation
+from mwpy._batch import BatchUnavailable, Launch
 from mwpy._doctor.diagnosis import Finding, Report
-from mwpy._doctor.examination import MARK
+from mwpy._doctor.examination import MARK, Consultation
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
 LAUNCH = Launch("m", "/r.rsc", ("python", "--mw-slave"), 1, "/logs")
 

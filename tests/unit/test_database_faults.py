@@ -20,17 +20,16 @@ from tests.stored import NOON, Failures, algorithm, opened, received, submitted,
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings
-from mwpy._database import opening, place, value_files
-from mwpy._database import writer as writing
+from mwpy._database import opening, store
+from mwpy._database import rows as stored_rows
 from mwpy._database.opening import lock
-from mwpy._database.value_files import LARGE_BYTES
-from mwpy._database.writer import Writer
+from mwpy._database.rows import LARGE_BYTES
+from mwpy._database.store import Writer
 from mwpy._roles.run_store import RunStore
 from mwpy._system.locks import LocksUnsupported
 from mwpy._values import records
-from mwpy._values.earlier import KEY_BYTES, EarlierAnswers, EarlierTasks
+from mwpy._values.earlier import KEY_BYTES, EarlierAnswers, EarlierTasks, Given
 from mwpy._values.errors import RunDatabaseError
-from mwpy._values.given import Given
 from mwpy._values.groups import each_task, entries
 from mwpy._values.options import Options
 from mwpy.run_database import RunDatabase
@@ -218,7 +217,7 @@ def test_a_value_that_is_found_damaged_while_it_is_read_does_not_count_at_the_ne
 ) -> None:
     """Only the newest values are read at a start."""
     with_a_changed_value(path)
-    monkeypatch.setattr(value_files, "CHECKED_BYTES", 1000)
+    monkeypatch.setattr(stored_rows, "CHECKED_BYTES", 1000)
     with closing(opened(path)) as writer:
         rows = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
         with pytest.raises(RunDatabaseError, match=r"its checksum is wrong\. Start again, and its task runs again"):
@@ -321,7 +320,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_the_writer_and_the_file_stays_right(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(store, "BATCH_BYTES", 20_000)
     path, failures, stored = small_disk / "run.db", Failures(), list[int]()
     writer = opened(path, on_failure=failures)
     write(writer, algorithm())
@@ -391,7 +390,7 @@ def test_a_file_system_without_locks_is_refused_with_the_reason(path: Path, monk
 def test_on_a_network_file_system_a_notice_says_that_only_the_master_has_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mwpy._database.writer.kind_of_file_system", lambda _: "nfs4")
+    monkeypatch.setattr("mwpy._database.store.kind_of_file_system", lambda _: "nfs4")
     store = RunStore.open(Options(run_database=str(path)), str(path), "")
     core = MasterCore(MasterSettings("m", "g"))
     store.read_into(core, Options(run_database=str(path)))
@@ -402,11 +401,11 @@ def test_on_a_network_file_system_a_notice_says_that_only_the_master_has_the_fil
 
 def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No memory is shared, so there is no file for it; readers in other processes are refused, and say why."""
-    monkeypatch.setattr("mwpy._database.writer.kind_of_file_system", lambda _: "nfs4")
+    monkeypatch.setattr("mwpy._database.store.kind_of_file_system", lambda _: "nfs4")
     writer = opened(path)
     write(writer, algorithm(), submitted(1, 1), received({1: "one"}), records.Notice("hello"))
     assert not Path(f"{path}-shm").exists()
-    monkeypatch.setattr("mwpy._database.connection.WAIT_S", 0.1)
+    monkeypatch.setattr("mwpy._database.opening.WAIT_S", 0.1)
     with pytest.raises(RunDatabaseError, match="On a network file system only the master can open it"):
         RunDatabase(path)
     writer.close()
@@ -430,7 +429,7 @@ def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monke
     ],
 )
 def test_network_file_systems_are_known(kind: str, expected: bool) -> None:
-    assert place.is_network(kind) is expected
+    assert opening.is_network(kind) is expected
 
 
 MOUNTS = """\
@@ -447,12 +446,12 @@ MOUNTS = """\
     [("/tmp", "ext4"), ("/home/me/run", "nfs4"), ("/home/fast/x", "xfs"), ("/homes", "ext4"), ("/my data", "tmpfs")],
 )
 def test_the_file_system_of_a_folder_is_found(folder: str, expected: str) -> None:
-    assert place.kind_of_file_system(Path(folder), MOUNTS) == expected
+    assert opening.kind_of_file_system(Path(folder), MOUNTS) == expected
 
 
 def test_the_file_system_here_is_known(tmp_path: Path) -> None:
-    assert place.kind_of_file_system(tmp_path)
+    assert opening.kind_of_file_system(tmp_path)
 
 
 def test_a_foreign_text_is_no_list_of_mounts() -> None:
-    assert place.kind_of_file_system(Path("/tmp"), "") == ""
+    assert opening.kind_of_file_system(Path("/tmp"), "") == ""

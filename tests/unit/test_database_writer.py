@@ -29,10 +29,10 @@ from tests.stored import (
     write,
 )
 
-from mwpy._database import writer as writing
-from mwpy._database.log_sync import LogSync
-from mwpy._database.prune import prune
-from mwpy._database.value_files import LARGE_BYTES
+from mwpy._database import store
+from mwpy._database.reading import prune
+from mwpy._database.rows import LARGE_BYTES
+from mwpy._database.store import LogSync
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
@@ -42,9 +42,9 @@ from mwpy._values.earlier import (
     EarlierTasks,
     EarlierUsedUp,
     FormerAgent,
+    Given,
 )
 from mwpy._values.errors import RunDatabaseError
-from mwpy._values.given import Given
 from mwpy._values.groups import entries
 from mwpy._values.ids import TaskId
 from mwpy._values.last_words import NO_WORDS
@@ -258,7 +258,7 @@ def test_what_follows_is_called_in_the_order_of_the_records(path: Path) -> None:
 def test_records_that_may_wait_are_written_as_soon_as_others_may_not(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "LINGER_S", 3600.0)
+    monkeypatch.setattr(store, "LINGER_S", 3600.0)
     writer, order, done = opened(path), list[int](), threading.Event()
     writer.write(Given([records.Notice("1")], NOON, lambda: order.append(1), may_wait=True))
     writer.write(Given([records.Notice("2")], NOON, done.set))
@@ -274,7 +274,7 @@ def test_records_that_may_wait_are_written_although_nothing_follows(path: Path) 
     writer.write(Given([records.Notice("1")], NOON, done.set, may_wait=True))
     assert done.wait(30)
     writer.close()
-    assert writing.LINGER_S + writing.PAUSE_S < 0.1, "far less than the second that a kill of the master may repeat"
+    assert store.LINGER_S + store.PAUSE_S < 0.1, "far less than the second that a kill of the master may repeat"
 
 
 def test_a_large_value_is_a_file_beside_the_database(path: Path) -> None:
@@ -430,7 +430,7 @@ def test_if_it_cannot_write_it_says_so_once_and_calls_nothing(path: Path) -> Non
 
 
 def test_write_waits_if_too_much_waits_to_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOST_WAITING_BYTES", 1000)
+    monkeypatch.setattr(store, "MOST_WAITING_BYTES", 1000)
     writer, may_go, was_called = opened(path), threading.Event(), threading.Event()
 
     def wait() -> None:

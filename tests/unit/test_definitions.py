@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from tests.spans import defined, span
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Algorithms
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import MasterSettings, Received
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import payload

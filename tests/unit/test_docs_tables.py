@@ -16,20 +16,17 @@ import pytest
 
 import mwpy
 from mwpy import _core
-from mwpy._core.agent.checkpoints import CHECKPOINT_S
-from mwpy._core.agent.reports import REPORT_S
-from mwpy._core.master.checkpoints import LARGE_BYTES
-from mwpy._core.master.reports import MOST_BYTES
+from mwpy._core.agent.traffic import CHECKPOINT_S, REPORT_S
+from mwpy._core.master.results import REPORTS_BYTES, STATES_BYTES
 from mwpy._core.master.silence import FIRST_S
 from mwpy._values import records
 from mwpy._values.bounds import MAX_REPORT_BYTES
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import SlaveId
-from mwpy._values.option_table import OPTIONS, Option
-from mwpy._values.options import Options
+from mwpy._values.messages import Report
+from mwpy._values.options import OPTIONS, Option, Options
 from mwpy._values.policy import ATTEMPTS_MAX, DEFAULT_POLICY, Policies
-from mwpy._values.reports import Report
 from mwpy._values.task import Result
 from mwpy.audit import KEPT, text_of
 from mwpy.master import LoopCounts, Master
@@ -243,14 +240,14 @@ def test_the_manual_names_the_numbers_of_checkpoints() -> None:
     assert f"when {CHECKPOINT_S:g} second has passed" in text
     assert f"left no state in {BLAMELESS_ALLOWED} such attempts" in text
     assert f"after {RESUMED_ALLOWED} lost attempts" in text
-    assert f"more than {LARGE_BYTES >> 30} GiB" in text
+    assert f"more than {STATES_BYTES >> 30} GiB" in text
 
 
 def test_the_manual_names_the_numbers_of_reports() -> None:
     text = " ".join(section(MANUAL, "Reports of running tasks").split())
     assert f"when {REPORT_S:g} second has passed" in text
     assert f"up to {MAX_REPORT_BYTES >> 10} KiB" in text
-    assert f"up to {MOST_BYTES >> 20} MiB" in text
+    assert f"up to {REPORTS_BYTES >> 20} MiB" in text
 
 
 def test_the_manual_shows_what_a_report_has() -> None:

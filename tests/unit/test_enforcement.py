@@ -7,9 +7,7 @@ from copy import deepcopy
 
 import pytest
 
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.enforcement import LOOK_S, MEASURE_S
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
     ExitSeen,
@@ -23,6 +21,8 @@ from mwpy._core.agent.events import (
     SlaveHeard,
     Terminated,
 )
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.limits import LOOK_S, MEASURE_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause

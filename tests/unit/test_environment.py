@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.environment import MasterStream, SlaveSettings, TemplateSettings, slave_or_template, thread_limits
 from mwpy._values.errors import UsageError
+from mwpy._values.options import MasterStream, SlaveSettings, TemplateSettings, slave_or_template, thread_limits
 
 
 def test_slave_settings_survive_the_environment() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.exits import describe_exit, returncode_of_shell
+from mwpy._values.errors import describe_exit, returncode_of_shell
 from mwpy._values.jobs import End, Outcome
 
 

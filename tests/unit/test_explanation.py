@@ -6,21 +6,16 @@ import pytest
 from tests.asked import Asked
 from tests.spans import MAX, MIN, held_by, span
 
-from mwpy._core.master import explanation as module
-from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running
-from mwpy._core.master.events import Vanished
-from mwpy._core.master.explanation import DEATHS_SHOWN, MISSING_NAMED
-from mwpy._core.master.inquiries import PAUSE_OF_AN_OBJECT_S, PAUSE_S
+from mwpy._core.master import silence
+from mwpy._core.master.silence import DEATHS_SHOWN, MISSING_NAMED, PAUSE_OF_AN_OBJECT_S, PAUSE_S
+from mwpy._core.master.state import AllocateSlaves, CancelTasks, FreeSlave, Running, Vanished
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.explanations import explained
 from mwpy._values.ids import SlaveId
-from mwpy._values.inquiry_messages import Explanation, Fate, Place, Reason, Why
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.max_failures import MaxFailures
-from mwpy._values.messages import LoadFailure
-from mwpy._values.policy import TaskPolicy
-from mwpy._values.record_parts import ReusedTasks
+from mwpy._values.messages import Explanation, Fate, LoadFailure, Place, WaitReason, Why, explained
+from mwpy._values.policy import MaxFailures, TaskPolicy
+from mwpy._values.records import ReusedTasks
 from mwpy._values.task import SlaveKind
 
 SID = SlaveId("SLAVE-0")
@@ -31,7 +26,7 @@ def asked() -> Asked:
     return Asked(task_group=1)
 
 
-def _only(asked: Asked, task: int) -> Reason:
+def _only(asked: Asked, task: int) -> WaitReason:
     """The only reason of agents why a task waits."""
     [reason] = asked.explain(task).agents
     return reason
@@ -50,7 +45,7 @@ def test_without_slaves_a_task_waits_for_one(asked: Asked) -> None:
     asked.submit(1, 10)
     answer = asked.explain(8)
     assert (answer.fate, answer.algorithm, answer.attempts, answer.agents) == (Fate.PENDING, "max", 0, [])
-    assert answer.reasons == [Reason(Why.NO_AGENT), Reason(Why.TASKS_BEFORE, number=7)]
+    assert answer.reasons == [WaitReason(Why.NO_AGENT), WaitReason(Why.TASKS_BEFORE, number=7)]
     assert explained(answer) == (
         "task 8 (max) waits to be sent to a slave\n"
         "  no slave is connected: start some, or search for faults with `mwpy doctor`\n"
@@ -61,7 +56,7 @@ def test_without_slaves_a_task_waits_for_one(asked: Asked) -> None:
 def test_queues_take_turns(asked: Asked) -> None:
     asked.submit(1, 2)
     asked.core.submit([span(3, MIN)])
-    assert asked.explain(3).reasons == [Reason(Why.NO_AGENT), Reason(Why.TURNS, number=1)]
+    assert asked.explain(3).reasons == [WaitReason(Why.NO_AGENT), WaitReason(Why.TURNS, number=1)]
 
 
 def test_slaves_are_busy_with_other_tasks(asked: Asked) -> None:
@@ -159,12 +154,12 @@ def test_an_addressed_task_waits_for_its_slave(asked: Asked) -> None:
     asked.connect(slaves=2)
     asked.submit(1, 3, sid=SID)
     answer = asked.explain(3)
-    assert answer.reasons == [Reason(Why.ADDRESSED, "SLAVE-0"), Reason(Why.TASKS_BEFORE, number=1)]
+    assert answer.reasons == [WaitReason(Why.ADDRESSED, "SLAVE-0"), WaitReason(Why.TASKS_BEFORE, number=1)]
     assert [reason.why for reason in answer.agents] == [Why.BUSY]
     asked.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     asked.connect(b"b")
     asked.submit(4, 2, sid=SlaveId("SLAVE-1"))
-    assert asked.explain(5).reasons == [Reason(Why.ADDRESSED, "SLAVE-1")]
+    assert asked.explain(5).reasons == [WaitReason(Why.ADDRESSED, "SLAVE-1")]
     asked.core.obey(FreeSlave(SID))
     asked.receive(messages.SlaveRetiring(1), b"a")
     asked.decide()
@@ -216,7 +211,7 @@ def test_a_blocked_task_waits_for_results(asked: Asked) -> None:
     asked.submit(1, 8)
     asked.submit(9, refers=tuple(range(1, 9)))
     answer = asked.explain(9)
-    assert (answer.fate, answer.reasons) == (Fate.BLOCKED, [Reason(Why.MISSING, "1, 2, 3, 4, 5", 8)])
+    assert (answer.fate, answer.reasons) == (Fate.BLOCKED, [WaitReason(Why.MISSING, "1, 2, 3, 4, 5", 8)])
     assert MISSING_NAMED == 5
     assert explained(answer).endswith("  8 tasks must end before it: 1, 2, 3, 4, 5")
 
@@ -228,7 +223,7 @@ def test_a_delayed_task_pauses(asked: Asked) -> None:
     asked.decide()
     answer = asked.explain(1)
     assert (answer.fate, answer.attempts) == (Fate.DELAYED, 1)
-    assert answer.reasons == [Reason(Why.PAUSE, number=6.0)]
+    assert answer.reasons == [WaitReason(Why.PAUSE, number=6.0)]
     assert explained(answer) == (
         "task 1 (max) pauses before its next attempt, as `after` in its policy says, after 1 attempt\n"
         "  its next attempt is possible in 6 s\n"
@@ -308,7 +303,7 @@ def test_a_search_in_long_queues_costs_the_next_answers_time(asked: Asked) -> No
 
 
 def test_different_reasons_of_agents_are_limited(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REASONS_SHOWN", 3)
+    monkeypatch.setattr(silence, "REASONS_SHOWN", 3)
     for number in range(5):
         asked.connect(b"%d" % number)
         asked.receive(messages.Leaving(f"reason {number}", Cause.EVICTED), b"%d" % number)
@@ -329,7 +324,7 @@ def test_only_the_last_losses_are_shown(asked: Asked) -> None:
 
 def test_each_reason_and_fate_has_a_sentence() -> None:
     for why in Why:
-        answer = Explanation(1, Fate.PENDING, "f", reasons=[Reason(why, "text", 2.0, ["AGENT-0 (node1)"], 1)])
+        answer = Explanation(1, Fate.PENDING, "f", reasons=[WaitReason(why, "text", 2.0, ["AGENT-0 (node1)"], 1)])
         assert len(explained(answer).splitlines()) == 2
     for fate in Fate:
         assert explained(Explanation(1, fate, "f", "7")).startswith("task 1 (f) ")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mwpy._transport.codec import Codec
-from mwpy._values.failures import HEADLINE_CHARACTERS, KIND_CHARACTERS, headline, kind_of
 from mwpy._values.messagepack import Pickled, decode
+from mwpy._values.task import HEADLINE_CHARACTERS, KIND_CHARACTERS, headline, kind_of
 
 
 class Explosive(Exception):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from tests.spans import MAX, held_by, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import EndSoon, Waiting
-from mwpy._core.master.core import Actions, MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import Actions, EndSoon, MasterSettings, Received, Waiting
 from mwpy._values import groups, messages
 
 

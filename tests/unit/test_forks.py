@@ -130,7 +130,7 @@ UNSAFE = {
     "import os; file = open(os.__file__)": "os.py open while it is loaded",
     "import socket; a, b = socket.socketpair()": "the script leaves socket:",
     "import asyncio; loop = asyncio.new_event_loop()": "open while it is loaded",
-    "fork_safety.GPU_DEVICES = ('/dev/full',); gpu = open('/dev/full', 'w')": "the script uses a GPU (/dev/full)",
+    "forks.GPU_DEVICES = ('/dev/full',); gpu = open('/dev/full', 'w')": "the script uses a GPU (/dev/full)",
     "import ctypes\nlibc, thread = ctypes.CDLL(None), ctypes.c_void_p()\n"
     "wait = ctypes.cast(libc.pause, ctypes.c_void_p)\n"
     "assert not libc.pthread_create(ctypes.byref(thread), None, wait, None)": "native code that the script loads has",
@@ -169,7 +169,7 @@ try:
     import scipy.stats
 except ImportError:
     pass
-from mwpy._system import fork_safety
+from mwpy._system import forks
 
 numpy.ones((300, 300)) @ numpy.ones((300, 300))  # starts threads again that an earlier fork has ended
 for script in json.loads(sys.argv[1]):
@@ -178,7 +178,7 @@ for script in json.loads(sys.argv[1]):
         os.close(answer)
         numpy.ones((300, 300)) @ numpy.ones((300, 300))
         exec(script)
-        os.write(answering, fork_safety.why_unsafe([answering]).encode())
+        os.write(answering, forks.why_unsafe([answering]).encode())
         os._exit(0)
     os.close(answering)
     print(open(answer).read(), flush=True)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tests.unit.test_agent_core import DEFINITION, HELLO, WELCOME, decoded, heard, payload, results, tasks
 from tests.unit.test_outage import said, until_asked
 
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
+    UNBOUNDED,
     AddressesFound,
     AgentActions,
     AgentSettings,
@@ -24,15 +24,14 @@ from mwpy._core.agent.events import (
     SlaveHeard,
     Terminated,
 )
-from mwpy._core.agent.state import UNBOUNDED
+from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.log_messages import LogRow
-from mwpy._values.share_messages import Share
+from mwpy._values.messages import LogRow, Share
 
 SECOND = replace(WELCOME, agent="AGENT-7", generation="g2")
 SHARE = Share("digest", 10)

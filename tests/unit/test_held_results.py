@@ -16,13 +16,10 @@ from tests.interrupts import moments
 from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import Command, ReleaseResults, Waiting
-from mwpy._core.master.core import Actions, MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import Actions, Command, MasterSettings, Received, ReleaseResults, Waiting
 from mwpy._core.master.submissions import Submissions
-from mwpy._roles.access import Access
-from mwpy._roles.held_results import HeldResults
-from mwpy._roles.inbox import Inbox
+from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec
@@ -30,7 +27,7 @@ from mwpy._values import groups, messages
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
-from mwpy._values.references import result
+from mwpy._values.task import result
 
 CODEC = Codec()
 SETTINGS = MasterSettings("m", "g", task_group=1)

@@ -11,10 +11,9 @@ from tests.spans import MAX, MIN, held_by, span
 
 from mwpy._core.master import hosts as module
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.hosts import EXCLUDED_S, NEEDED, WITNESSED, Hosts
+from mwpy._core.master.state import AllocateSlaves, MasterSettings, Received
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from mwpy._values import initialized
-from mwpy._values.initialized import Initialized
-from mwpy._values.sameness import NotComparable, changes, code_of
+from mwpy._values import algorithm
+from mwpy._values.algorithm import Initialized
+from mwpy._values.sameness import changes
+from mwpy._values.sameness.code import NotComparable, code_of
 
 marks = itertools.count()
 """Numbers of which each names another executor."""
@@ -41,7 +42,7 @@ def test_each_executor_initializes_a_process_once() -> None:
 
 def test_a_process_can_take_note_of_what_an_initializer_has_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[list[int]] = []
-    monkeypatch.setattr(initialized, "AFTER_INITIALIZER", [lambda: noted.append(given[:])])
+    monkeypatch.setattr(algorithm, "AFTER_INITIALIZER", [lambda: noted.append(given[:])])
     given.clear()
     one = _of_an_executor(max, given.append, 1)
     assert [one(3, 4), one(5, 4)] == [4, 5]

@@ -6,22 +6,28 @@ import pytest
 from tests.asked import ASK, Asked
 from tests.spans import MAX, MIN, defined, held_by, span
 
-from mwpy._core.master import recent_failures
-from mwpy._core.master import status as module
+from mwpy._core.master import failures as recent
+from mwpy._core.master import silence
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import CancelTasks, Running, ShutDown
-from mwpy._core.master.events import Garbage, Vanished
-from mwpy._core.master.inquiries import ANSWERS_MAX, INQUIRERS_MAX, PAUSE_OF_AN_OBJECT_S, PAUSE_S
-from mwpy._core.master.notices import NOTICES_KEPT
-from mwpy._core.master.status import ALGORITHMS_SHOWN, HOSTS_SHOWN, OTHERS, Rate
+from mwpy._core.master.silence import (
+    ALGORITHMS_SHOWN,
+    ANSWERS_MAX,
+    HOSTS_SHOWN,
+    INQUIRERS_MAX,
+    OTHERS,
+    PAUSE_OF_AN_OBJECT_S,
+    PAUSE_S,
+    Rate,
+)
+from mwpy._core.master.state import NOTICES_KEPT, CancelTasks, Garbage, Running, ShutDown, Vanished
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
-from mwpy._values.inquiry_messages import AlgorithmStatus, HostStatus, Notice
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.max_failures import OTHER_KINDS
+from mwpy._values.messages import AlgorithmStatus, HostStatus, Notice
+from mwpy._values.policy import OTHER_KINDS
 
 
 @pytest.fixture
@@ -239,7 +245,7 @@ def test_a_long_table_names_only_the_largest_rows(asked: Asked, monkeypatch: pyt
     assert len(algorithms) == ALGORITHMS_SHOWN + 1
     assert next(iter(algorithms)) == "min"
     assert [*algorithms][-1] == OTHERS
-    monkeypatch.setattr(module, "HOSTS_SHOWN", 2)
+    monkeypatch.setattr(silence, "HOSTS_SHOWN", 2)
     for number in range(5):
         asked.connect(b"%d" % number, f"node{number}", slaves=10 - number)
     hosts = asked.status.hosts
@@ -294,8 +300,8 @@ def test_a_task_that_succeeds_is_no_failure(asked: Asked) -> None:
 
 
 def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_failures, "FAILURES_KEPT", 5)
-    monkeypatch.setattr(recent_failures, "KINDS_KEPT", 3)
+    monkeypatch.setattr(recent, "FAILURES_KEPT", 5)
+    monkeypatch.setattr(recent, "KINDS_KEPT", 3)
     asked.connect()
     failures = asked.core.inquiries.report.failures
     for number in range(1, 8):

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from mwpy._transport.channel.journal import AGAIN, CAPACITY, FAILED, JOURNAL_BYTES, PAYLOAD_BYTES, VALUE, Journal
+from mwpy._transport.channel import AGAIN, CAPACITY, FAILED, JOURNAL_BYTES, PAYLOAD_BYTES, VALUE, Journal
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
-from mwpy._values.message_checks import check
+from mwpy._values.messages import check
 
 Entry = tuple[int, int, float, bool, object]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 
 from mwpy._values.earlier import KEY_BYTES
-from mwpy._values.keys import NO_KEY, combined_key, plain_keys
+from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.messagepack import encode
-from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
+from mwpy._values.shares import NO_KEY, combined_key, plain_keys
 
 LONG = "a text with more than sixteen characters"
 

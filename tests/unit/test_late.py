@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mwpy._core.agent.child import AgentActions, AgentSettings, Heard, JournalRead, SlaveHeard
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import AgentActions, AgentSettings, Heard, JournalRead, SlaveHeard
-from mwpy._core.agent.watch import AGAIN_S, LATE_S
+from mwpy._core.agent.limits import AGAIN_S, LATE_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from mwpy._system.lines import RotatedFile, WholeLines
+from mwpy._system.streams import RotatedFile, WholeLines
 
 
 def test_a_line_that_was_cut_stays_a_line_of_its_own(tmp_path: Path) -> None:

@@ -17,13 +17,21 @@ import pytest
 import zmq
 from tests.loopback import CALM_S, PATIENCE_S, PAYLOAD_BYTES, PROBE, Agent, Loopback, Master, loopback
 
-from mwpy._transport.happened import Broken, Connected, Frames, Malformed, NotAccepted, Unreachable
-from mwpy._transport.link import AgentLink, CurvePair, door, kernel, master_link, member_keys, new_key, server_keys
-from mwpy._transport.link.connections import Connections
-from mwpy._transport.link.door import NO_MESSAGE
-from mwpy._transport.link.master_link import MESSAGES_UNREAD
-from mwpy._transport.link.pieces import PIECE_BYTES, Arriving, in_pieces
-from mwpy._transport.stream import FRAMES_SLACK
+from mwpy._transport import link
+from mwpy._transport.link import (
+    MESSAGES_UNREAD,
+    NO_MESSAGE,
+    PIECE_BYTES,
+    AgentLink,
+    Arriving,
+    Connections,
+    CurvePair,
+    in_pieces,
+    member_keys,
+    new_key,
+    server_keys,
+)
+from mwpy._transport.stream import FRAMES_SLACK, Broken, Connected, Frames, Malformed, NotAccepted, Unreachable
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 
@@ -172,7 +180,7 @@ def test_a_due_look_at_the_connections_starts_at_once(ends: Loopback) -> None:
 def test_a_poll_takes_a_limited_number_of_messages_and_loses_none(
     ends: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_link, "MESSAGES_A_POLL", 3)
+    monkeypatch.setattr(link, "MESSAGES_A_POLL", 3)
     master, agent, peer = ends.pair()
     sent: list[list[Buffer]] = [[b"%d" % number] for number in range(50)]
     for message in sent:
@@ -226,12 +234,12 @@ def test_a_connection_with_bytes_that_zeromq_has_not_read_is_not_silent(
     ends: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = ends.master()
-    monkeypatch.setattr(door, "has_unread", lambda descriptor: True)
+    monkeypatch.setattr(link, "has_unread", lambda descriptor: True)
     with silent_connection(master):
         ends.until(lambda: master.link._door._open, "connection")
         silences = master.link._door.end_silent(0.0)
         assert list(silences) == list(master.link._door._open)
-        monkeypatch.setattr(door, "has_unread", lambda descriptor: False)
+        monkeypatch.setattr(link, "has_unread", lambda descriptor: False)
         master.link._door.end_silent(0.0)
         ends.until(lambda: master.strangers, "end of the connection")
 
@@ -242,23 +250,23 @@ def test_the_kernel_knows_what_was_not_read_and_whose_a_descriptor_is() -> None:
         connection, other_end = listener.accept()
         with connection:
             descriptor = connection.fileno()
-            assert not kernel.has_unread(descriptor)
+            assert not link.has_unread(descriptor)
             sender.sendall(b"word")
             assert select.select([connection], [], [], PATIENCE_S)[0]
-            assert kernel.has_unread(descriptor)
-            silent_s = kernel.silence_of(descriptor, other_end)
+            assert link.has_unread(descriptor)
+            silent_s = link.silence_of(descriptor, other_end)
             assert silent_s is not None
             assert silent_s >= 0.0
-            assert kernel.silence_of(descriptor, ("127.0.0.1", 1)) is None
-            kernel.end(descriptor, ("127.0.0.1", 1))
+            assert link.silence_of(descriptor, ("127.0.0.1", 1)) is None
+            link.end(descriptor, ("127.0.0.1", 1))
             assert connection.recv(10) == b"word"
             sender.sendall(b"still here")
             assert connection.recv(10) == b"still here"
-            kernel.end(descriptor, other_end)
+            link.end(descriptor, other_end)
             assert connection.recv(10) == b""
-    assert kernel.silence_of(descriptor, other_end) is None
-    assert kernel.peer_of(descriptor) is None
-    assert not kernel.has_unread(descriptor)
+    assert link.silence_of(descriptor, other_end) is None
+    assert link.peer_of(descriptor) is None
+    assert not link.has_unread(descriptor)
 
 
 @pytest.fixture
@@ -400,7 +408,7 @@ def test_a_failed_send_reports_once_that_the_peer_is_gone(ends: Loopback) -> Non
 def test_a_lost_peer_is_reported_after_its_last_message(ends: Loopback) -> None:
     """Otherwise the last results and the goodbye of the peer would have no sender."""
     master, agent, peer = ends.pair()
-    words = [[b"%d" % number] for number in range(3 * master_link.MESSAGES_A_POLL)]
+    words = [[b"%d" % number] for number in range(3 * link.MESSAGES_A_POLL)]
     for word in words:
         agent.link.send(word)
     ends.close(agent, PATIENCE_S)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mwpy._transport.happened import Broken, Connected, Frames, Happened, Malformed, Unreachable
 from mwpy._transport.link import AgentLink, MasterLink, member_keys, new_key, server_keys
 from mwpy._transport.local_link import (
     SILENT_LOOKS,
@@ -22,11 +21,20 @@ from mwpy._transport.local_link import (
     Network,
     NoNetwork,
 )
-from mwpy._transport.shared import LARGE_BYTES, file_of
-from mwpy._transport.waits import heartbeat_interval
-from mwpy._values.environment import MasterStream
+from mwpy._transport.stream import (
+    LARGE_BYTES,
+    Broken,
+    Connected,
+    Frames,
+    Happened,
+    Malformed,
+    Unreachable,
+    file_of,
+    heartbeat_interval,
+)
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
+from mwpy._values.options import MasterStream
 
 CALM_S = 3000.0
 """A timeout so long that heartbeats and looks have no effect."""
@@ -338,7 +346,7 @@ AGENT = """
 import sys
 import tempfile
 from mwpy._transport.local_link import LocalAgentLink
-from mwpy._values.environment import MasterStream
+from mwpy._values.options import MasterStream
 link, fates = LocalAgentLink(MasterStream.from_json(sys.argv[1]), 3000.0), []
 while not fates:
     fates, _, _ = link.poll(None)

@@ -8,9 +8,9 @@ from attrs import define, field
 from tests.spans import MAX, span, span_of
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.silence import LONGEST_S
+from mwpy._core.master.state import MasterSettings, Received
 from mwpy._values import groups, messages
 from mwpy._values.records import Notice
 

@@ -6,20 +6,28 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, span
 
-from mwpy._core.master import allocation, members, state
+from mwpy._core.master import dispatch, members, state
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Confirmed, Received, Stranger
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.spans import Span
+from mwpy._core.master.state import (
+    AllocateSlaves,
+    Confirmed,
+    DeallocateSlaves,
+    FreeSlave,
+    MasterSettings,
+    Received,
+    ShutDown,
+    Stranger,
+    Waiting,
+)
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.log_messages import LogRow
-from mwpy._values.message_checks import check
+from mwpy._values.messages import LogRow, check
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Notice, PeerDropped, SlaveChanged
 from mwpy._values.task import SlaveKind, SlaveState
@@ -137,7 +145,7 @@ def test_a_group_is_no_larger_than_the_largest_message(core: MasterCore) -> None
     """A slave without a task does not wait for several megabytes, even if the tasks are quick."""
     core.state.members.pace[0] = 1e-5
     _connect(core, 1)
-    core.submit(_tasks(6, b"x" * (allocation.AHEAD_GROUP_BYTES // 4 + 1)))
+    core.submit(_tasks(6, b"x" * (dispatch.AHEAD_GROUP_BYTES // 4 + 1)))
     core.decide(0.0)
     groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
     assert [sum(group.counts) for group in groups] == [1, 3]
@@ -250,7 +258,7 @@ def test_nothing_is_due_after_the_end(core: MasterCore) -> None:
     core.decide(0.0)
     _connect(core, 1, b"b")
     core.decide(0.0)
-    assert core.next_deadline() == allocation.SILENT_S
+    assert core.next_deadline() == dispatch.SILENT_S
     core.obey(ShutDown(True, 10.0))
     core.decide(0.0)
     assert core.next_deadline() is None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.spans import MAX, MIN, held_by, span
 
-from mwpy._core.master import deaths
+from mwpy._core.master import tasks
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves, FreeSlave
-from mwpy._core.master.core import UNLIMITED, MasterCore, MasterSettings
-from mwpy._core.master.events import Received, Vanished
+from mwpy._core.master.core import UNLIMITED, MasterCore
+from mwpy._core.master.state import AllocateSlaves, FreeSlave, MasterSettings, Received, Vanished
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
@@ -156,7 +155,7 @@ def _ends(core: MasterCore) -> list[records.SlaveEnded]:
 
 def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting tasks and unfetched results do not fill the memory. The records stay complete."""
-    monkeypatch.setattr(deaths, "WORDS_KEPT", 10_000)
+    monkeypatch.setattr(tasks, "WORDS_KEPT", 10_000)
     core = _master()
     _connect(core)
     given_up = []
@@ -169,7 +168,7 @@ def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytes
         [end] = [record for record in actions.records if isinstance(record, records.SlaveEnded)]
         assert end.words.size == 3003
     sizes = [task.deaths[0].words.size for task in given_up]
-    assert sizes == [deaths.OLD_WORDS_CHARACTERS + 3] * 18 + [3003] * 2
+    assert sizes == [tasks.OLD_WORDS_CHARACTERS + 3] * 18 + [3003] * 2
 
 
 def test_each_kind_of_failure_at_the_start_is_reported_once() -> None:

@@ -21,31 +21,27 @@ from tests.interrupts import moments
 from tests.spans import MAX
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
-from mwpy._core.master.commands import CancelTasks, Command, Running, Waiting
 from mwpy._core.master.spans import portion_of
-from mwpy._core.master.state import Actions, MasterSettings
+from mwpy._core.master.state import Actions, CancelTasks, Command, MasterSettings, Running, Waiting
 from mwpy._core.master.submissions import Submissions
-from mwpy._core.master.taskjar import Taskjar
-from mwpy._roles import map_run
-from mwpy._roles.access import Access
+from mwpy._core.master.tasks import Taskjar
+from mwpy._roles import maps
 from mwpy._roles.definitions import Definitions
-from mwpy._roles.held_results import HeldResults
-from mwpy._roles.inbox import RETURNS_IN_VAIN, Inbox
-from mwpy._roles.map_run import MapRun
+from mwpy._roles.inbox import RETURNS_IN_VAIN, Access, HeldResults, Inbox
 from mwpy._roles.map_tasks import MapTasks, Portion
+from mwpy._roles.maps import Call, MapItems, MapRun, items_of
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.portions import Call, MapItems, items_of
 from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec, loads_call, loads_function
-from mwpy._transport.shared import LARGE_BYTES
+from mwpy._transport.stream import LARGE_BYTES
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, TooManyFailures, UsageError
+from mwpy._values.groups import Stretch
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled, decode
 from mwpy._values.policy import DEFAULT_POLICY
-from mwpy._values.stretch import Stretch
 from mwpy._values.task import Origin, Result, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
@@ -137,7 +133,7 @@ class _Io:
 @pytest.fixture
 def io(monkeypatch: pytest.MonkeyPatch) -> _Io:
     """In these tests, a pause of the machine makes no portion smaller, and ends no reading of items."""
-    monkeypatch.setattr(map_run, "READ_S", PATIENCE_S)
+    monkeypatch.setattr(maps, "READ_S", PATIENCE_S)
     return _Io()
 
 
@@ -314,7 +310,7 @@ def test_an_endless_map_keeps_a_limited_number_of_items_in_flight(
 ) -> None:
     """The arguments of each task take two bytes here."""
     for name, limit in limits.items():
-        monkeypatch.setattr(map_run, name, limit)
+        monkeypatch.setattr(maps, name, limit)
     results = _results(io, inbox, (number % 100 for number in count()), ordered)
     assert len([*islice(results, 100)]) == 100
     assert io.most_open == most
@@ -323,9 +319,9 @@ def test_an_endless_map_keeps_a_limited_number_of_items_in_flight(
 @pytest.fixture
 def large_items(monkeypatch: pytest.MonkeyPatch) -> None:
     """The items of the tests are large: the arguments of each task take two bytes. Few of them are in flight."""
-    monkeypatch.setattr(map_run, "LARGE_BYTES", 2)
-    monkeypatch.setattr(map_run, "LARGE_BYTES_OPEN", 6)
-    monkeypatch.setattr(map_run, "LARGE_ITEMS_OPEN", 1)
+    monkeypatch.setattr(maps, "LARGE_BYTES", 2)
+    monkeypatch.setattr(maps, "LARGE_BYTES_OPEN", 6)
+    monkeypatch.setattr(maps, "LARGE_ITEMS_OPEN", 1)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +334,7 @@ def test_a_map_keeps_less_of_large_items_in_flight(
     io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], most: int
 ) -> None:
     for name, limit in limits.items():
-        monkeypatch.setattr(map_run, name, limit)
+        monkeypatch.setattr(maps, name, limit)
     assert len([*_results(io, inbox, iter(range(100)))]) == 100
     assert io.most_open == most
 
@@ -379,7 +375,7 @@ def test_a_map_runs_although_other_tasks_fill_the_master(
     io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps its own share of tasks. An earlier version submitted nothing, and looked again without a pause."""
-    monkeypatch.setattr(map_run, "MAP_PENDING", 10)
+    monkeypatch.setattr(maps, "MAP_PENDING", 10)
     for number in range(50):
         io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x01", (), number)
     io.submissions.take()
@@ -392,8 +388,8 @@ def test_early_results_of_an_ordered_map_are_limited_in_bytes(
     io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the first result is missing, and the early ones are large, a map reads no more items."""
-    monkeypatch.setattr(map_run, "MAP_BYTES", 1000)
-    monkeypatch.setattr(map_run, "MAP_PENDING", 3)
+    monkeypatch.setattr(maps, "MAP_BYTES", 1000)
+    monkeypatch.setattr(maps, "MAP_PENDING", 3)
     results = _results(io, inbox, count(), ordered=True)
     [span] = io.submissions.take()
     io.jar.away = 3
@@ -415,7 +411,7 @@ def test_early_results_of_an_ordered_map_are_limited_in_bytes(
 
 def test_a_slow_iterable_does_not_hold_back_results(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call reads for a limited time. Later, reading ends when results wait."""
-    monkeypatch.setattr(map_run, "READ_S", 0.0)
+    monkeypatch.setattr(maps, "READ_S", 0.0)
     results = _results(io, inbox, count())
     assert io.submissions.total == 1
     io.run_tasks()
@@ -425,8 +421,8 @@ def test_a_slow_iterable_does_not_hold_back_results(io: _Io, inbox: Inbox, monke
 
 def test_a_slow_user_does_not_keep_slaves_waiting(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """New items are read before all results that have arrived are given out."""
-    monkeypatch.setattr(map_run, "READ_EVERY", 5)
-    monkeypatch.setattr(map_run, "MAP_PENDING", 20)
+    monkeypatch.setattr(maps, "READ_EVERY", 5)
+    monkeypatch.setattr(maps, "MAP_PENDING", 20)
     results = _results(io, inbox, count())
     for _ in range(6):
         next(results)
@@ -526,8 +522,8 @@ def test_an_endless_map_of_portions_keeps_a_limited_number_of_items_in_flight(
     io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while a stretch is given out."""
-    monkeypatch.setattr(map_run, "MAP_WINDOW", 2000)
-    monkeypatch.setattr(map_run, "LOOK_S", 0.0)
+    monkeypatch.setattr(maps, "MAP_WINDOW", 2000)
+    monkeypatch.setattr(maps, "LOOK_S", 0.0)
     values = _portions(inbox, count())
     for taken in range(1, 3001):
         next(values)
@@ -569,9 +565,9 @@ def test_the_items_that_were_not_given_out_remain_if_the_whole_run_is_stopped(
     io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
     """Whether they are of the stretch that is given out, of an early one, of none, or were not read."""
-    monkeypatch.setattr(map_run, "MAP_PENDING", 200)
-    monkeypatch.setattr(map_run, "READ_EVERY", 10)
-    monkeypatch.setattr(map_run, "LOOK_S", 0.0)
+    monkeypatch.setattr(maps, "MAP_PENDING", 200)
+    monkeypatch.setattr(maps, "READ_EVERY", 10)
+    monkeypatch.setattr(maps, "LOOK_S", 0.0)
     values = _portions(inbox, range(1000), ordered=ordered)
     first, *others = _stretches(io)
     early = [stretch for place, stretch in enumerate(others) if place % 2]

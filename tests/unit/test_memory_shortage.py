@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.master_state import Books
 
-from mwpy._core.master.delays import Delays
-from mwpy._core.master.dispatch import Dispatch
+from mwpy._core.master.admission import SlaveKinds
+from mwpy._core.master.dispatch import Dispatch, Isolation, Shares
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.isolation import Isolation
-from mwpy._core.master.kinds import SlaveKinds
-from mwpy._core.master.losses import Losses
-from mwpy._core.master.shares import Shares
+from mwpy._core.master.losses import Delays, Losses
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause

@@ -11,8 +11,8 @@ from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.message_checks import check
-from mwpy._values.packed import ROWS, PackedCalls
+from mwpy._values.groups import ROWS, PackedCalls
+from mwpy._values.messages import check
 
 CODEC = Codec()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mwpy._system import modules
-from mwpy._system.modules import UserModules
+from mwpy._system import packages
+from mwpy._system.packages import UserModules
 
 Write = Callable[[str, str], None]
 
@@ -76,10 +76,10 @@ def test_a_module_that_is_loaded_again_unchanged_is_not_reported(write: Write) -
 def test_packages_the_standard_library_and_mwpy_are_not_the_users(write: Write) -> None:
     write("edited_d", "")
     own = importlib.import_module("edited_d")
-    assert modules.is_of_user("edited_d", own)
+    assert packages.is_of_user("edited_d", own)
     for name, module in (("msgspec", msgspec), ("json", importlib.import_module("json")), ("mwpy", own), ("sys", sys)):
-        assert not modules.is_of_user(name, module)
-    assert not modules.is_of_user("made", types.ModuleType("made"))
+        assert not packages.is_of_user(name, module)
+    assert not packages.is_of_user("made", types.ModuleType("made"))
 
 
 @pytest.mark.parametrize("file", ["script.py", None])
@@ -88,7 +88,7 @@ def test_a_process_without_a_script_is_interactive(monkeypatch: pytest.MonkeyPat
     if file is not None:
         main.__file__ = file
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert modules.is_interactive() is (file is None)
+    assert packages.is_interactive() is (file is None)
 
 
 @pytest.mark.parametrize(

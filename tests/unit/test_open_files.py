@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from mwpy._system import open_files
+from mwpy._system import process
 
 RAISE = """if 1:
     import resource, sys
-    from mwpy._system import open_files
+    from mwpy._system import process
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
-    print(open_files.raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+    print(process.raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
@@ -31,10 +31,10 @@ def test_the_soft_limit_is_raised_to_the_hard_limit(soft: int, hard: int, raised
 @pytest.mark.parametrize(
     ("limits", "raised"),
     [
-        ((1024, resource.RLIM_INFINITY), open_files.ENOUGH),
-        ((1024, 1 << 30), open_files.ENOUGH),
+        ((1024, resource.RLIM_INFINITY), process.ENOUGH),
+        ((1024, 1 << 30), process.ENOUGH),
         ((1 << 20, 1 << 20), 1 << 20),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), open_files.ENOUGH),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), process.ENOUGH),
     ],
 )
 def test_a_very_high_limit_is_not_used_up(
@@ -44,8 +44,8 @@ def test_a_very_high_limit_is_not_used_up(
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: given.append(new))
-    assert open_files.raise_limit() == raised
-    assert given in ([], [(open_files.ENOUGH, limits[1])])
+    assert process.raise_limit() == raised
+    assert given in ([], [(process.ENOUGH, limits[1])])
 
 
 def test_a_limit_that_the_system_does_not_raise_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,12 +54,12 @@ def test_a_limit_that_the_system_does_not_raise_stays(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    assert open_files.raise_limit() == 256
+    assert process.raise_limit() == 256
 
 
 def test_open_files_are_counted() -> None:
-    before = open_files.count()
+    before = process.count_open()
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
-    assert open_files.count() == before + 5
+    assert process.count_open() == before + 5
     for descriptor in opened:
         os.close(descriptor)

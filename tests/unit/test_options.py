@@ -7,8 +7,7 @@ import re
 import pytest
 
 from mwpy._values.errors import UsageError
-from mwpy._values.option_table import OPTIONS
-from mwpy._values.options import GROUPS, Options, Role, help_text, parse
+from mwpy._values.options import GROUPS, OPTIONS, Options, Role, help_text, parse
 from mwpy._values.policy import Policies
 
 

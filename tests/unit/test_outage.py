@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.test_agent_core import HELLO, WELCOME, heard, results, slave_heard, tasks, to_master
 
-from mwpy._core.agent import outage
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent import contact
+from mwpy._core.agent.child import (
     AddressesFound,
     AgentActions,
     AgentSettings,
@@ -18,6 +17,7 @@ from mwpy._core.agent.events import (
     Resumed,
     Terminated,
 )
+from mwpy._core.agent.core import AgentCore
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
@@ -85,7 +85,7 @@ def test_an_address_that_does_not_answer_is_given_up_after_some_seconds(core: Ag
     now = until_asked(core)
     core.handle(AddressesFound(["a", "b"]), now)
     core.take_actions()
-    core.decide(now + outage.ATTEMPT_S)
+    core.decide(now + contact.ATTEMPT_S)
     assert core.take_actions().connect_to == "b"
 
 
@@ -109,8 +109,8 @@ def test_the_pauses_grow_up_to_a_limit_and_differ_from_agent_to_agent() -> None:
             pauses[session].append(now - before)
             core.handle(AddressesFound([]), now)
             before = now
-        assert pauses[session][0] <= outage.FIRST_PAUSE_S
-        assert outage.LONGEST_PAUSE_S / 5 <= pauses[session][-1] <= outage.LONGEST_PAUSE_S
+        assert pauses[session][0] <= contact.FIRST_PAUSE_S
+        assert contact.LONGEST_PAUSE_S / 5 <= pauses[session][-1] <= contact.LONGEST_PAUSE_S
     assert pauses["s"] != pauses["t"]
 
 
@@ -119,7 +119,7 @@ def test_an_agent_that_is_back_says_so_and_goes_on(core: AgentCore) -> None:
     now = until_asked(core)
     core.handle(AddressesFound(["a"]), now)
     core.take_actions()
-    assert core.outage.phase is outage.Phase.TRYING
+    assert core.outage.phase is contact.Phase.TRYING
     core.handle(heard(BACK), 31.0)
     assert said(core.take_actions()) == "back at the master after 30 s"
     assert core.outage.is_over
@@ -158,11 +158,11 @@ def test_an_agent_that_leaves_anyway_does_not_look_for_its_master(core: AgentCor
 
 def test_an_agent_whose_connections_all_end_at_once_gives_up(core: AgentCore) -> None:
     """Something on them ends each of them, for example a message that cannot be read."""
-    for number in range(outage.SHORT_MAX + 1):
+    for number in range(contact.SHORT_MAX + 1):
         assert not core.leaving
         core.handle(Disconnected("it broke"), float(number))
         core.handle(heard(BACK), float(number))
-    core.handle(Disconnected("it broke"), float(outage.SHORT_MAX + 1))
+    core.handle(Disconnected("it broke"), float(contact.SHORT_MAX + 1))
     assert core.leaving
 
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._core.overseer.state import OverseerSettings
-from mwpy._roles import overseen_files
-from mwpy._roles.overseen_files import OverseenFiles, OverseerOptions, agent_command, mark_of, paths_of
+from mwpy._roles import overseer
+from mwpy._roles.overseer import OverseenFiles, OverseerOptions, agent_command, mark_of, paths_of
 from mwpy._values.errors import ResourceFileError, UsageError
 from mwpy.resource_file import IN_PROGRESS, MemberKeys, ResourceFile
 
@@ -100,17 +100,17 @@ def test_a_file_system_that_hangs_delays_no_other_computation(
     overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading a pipe without a writer hangs like a file of a dead file server. When it answers, it is read again."""
-    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 60.0)
+    monkeypatch.setattr("mwpy._roles.overseer.PATIENCE_S", 60.0)
     pipe, other = tmp_path / "a.rsc", tmp_path / "b.rsc"
     os.mkfifo(pipe)
     resource_file.write(other, CONTENT)
     files = overseen([pipe, other])
     first, second = (each.mark for each in files.find())
-    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 0.01)
+    monkeypatch.setattr("mwpy._roles.overseer.PATIENCE_S", 0.01)
     for _ in range(2):
         with pytest.raises(ResourceFileError, match=r"a\.rsc does not answer: does its file system hang\?"):
             files.read(first)
-    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 60.0)
+    monkeypatch.setattr("mwpy._roles.overseer.PATIENCE_S", 60.0)
     assert files.read(second) == CONTENT
     pipe.write_bytes(other.read_bytes())
     answers = 0
@@ -126,14 +126,14 @@ def test_a_path_that_hangs_is_reported_once(
     overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
-    find = overseen_files._find
+    find = overseer._find
 
     def slow(path: Path) -> tuple[bool, list[Path]]:
         assert path.name != "a.rsc" or hanging.wait(60)
         return find(path)
 
-    monkeypatch.setattr("mwpy._roles.overseen_files._find", slow)
-    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 0.5)
+    monkeypatch.setattr("mwpy._roles.overseer._find", slow)
+    monkeypatch.setattr("mwpy._roles.overseer.PATIENCE_S", 0.5)
     said: list[str] = []
     files = overseen([tmp_path / "a.rsc", tmp_path / "b.rsc"], said)
     assert [each.name for each in files.find()] == ["b.rsc"]
@@ -166,7 +166,7 @@ def test_a_second_overseer_is_refused_or_ignores_the_computation(overseen: Overs
 def test_old_output_of_the_jobs_is_deleted(overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Output is old after a month, or if there is much newer output. Files of others in the same folder stay."""
     path, logs = tmp_path / "a.rsc", tmp_path / "logs"
-    monkeypatch.setattr("mwpy._roles.overseen_files.KEPT_FILES", 3)
+    monkeypatch.setattr("mwpy._roles.overseer.KEPT_FILES", 3)
     logs.mkdir()
     mark = mark_of(path)
     names = [f"{mark}.{number}.0.err" for number in range(6)] + [f"doctor-7-{mark}.9.0.out", f"{mark}x.out", "my.out"]

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from mwpy._core.overseer.computation import WatchedComputation
+from mwpy._core.overseer.computation import JOBS_REMEMBERED, WatchedComputation
 from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.events import (
+from mwpy._core.overseer.files import (
     Ended,
     FileRead,
     FileUnread,
     Listed,
+    Need,
     NotListed,
     NotRemoved,
     NotSubmitted,
@@ -22,8 +23,6 @@ from mwpy._core.overseer.events import (
     Submit,
     Submitted,
 )
-from mwpy._core.overseer.files import Need
-from mwpy._core.overseer.hosts import JOBS_REMEMBERED
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._values.jobs import End, Job, JobState, Outcome
 

@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from mwpy._system import packages
+from mwpy._values import installed
 from mwpy._values.installed import package_of
 
 VERSION = {name: metadata.version(name) for name in ("attrs", "cloudpickle", "msgspec", "pyzmq", "pytest")}
@@ -88,7 +89,7 @@ def test_builtins_use_nothing() -> None:
 def test_a_missing_package_has_an_empty_version(tmp_path: Path) -> None:
     """An empty name also has an empty version."""
     expected = {"msgspec": msgspec.__version__, "no-such-package": "", "": ""}
-    assert packages.versions(["msgspec", "no-such-package", ""]) == expected
+    assert installed.versions(["msgspec", "no-such-package", ""]) == expected
 
 
 def test_the_modules_of_the_user_that_a_function_reaches(monkeypatch: pytest.MonkeyPatch) -> None:

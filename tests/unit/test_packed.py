@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mwpy._values.groups import ARGUMENTS, CALLS, ROWS, PackedCalls
 from mwpy._values.messagepack import decode, decode_plain, encode
-from mwpy._values.packed import ARGUMENTS, CALLS, ROWS, PackedCalls
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 1000, 70_000])

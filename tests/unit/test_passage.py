@@ -9,9 +9,18 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from mwpy._system.open_files import count
-from mwpy._transport.passage import FOLDED, MOST_FILES, Passage, is_folded, make_passage, unfold
-from mwpy._transport.shared import LARGE_BYTES, file_of, lend
+from mwpy._system.process import count_open
+from mwpy._transport.stream import (
+    FOLDED,
+    LARGE_BYTES,
+    MOST_FILES,
+    Passage,
+    file_of,
+    is_folded,
+    lend,
+    make_passage,
+    unfold,
+)
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode
@@ -24,7 +33,7 @@ Ends = tuple[Passage, Passage]
 
 def open_files() -> int:
     gc.collect()
-    return count()
+    return count_open()
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec import field
 
-from mwpy._roles import meter
-from mwpy._roles.meter import Figures, Meter
+from mwpy._roles import progress
 from mwpy._roles.progress import (
     Careful,
     ExecutorProgress,
+    Figures,
     LogLines,
+    Meter,
     NotebookBar,
     OpenProgress,
     Progress,
@@ -25,7 +26,7 @@ from mwpy._roles.progress import (
     progress_of,
 )
 from mwpy._system import clock
-from mwpy._system.notebook import Cell
+from mwpy._system.live_line import Cell
 from mwpy._values.errors import UsageError
 
 
@@ -69,7 +70,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "_tqdm", lambda: None)
+    monkeypatch.setattr(progress, "_tqdm", lambda: None)
 
 
 def figures(done: int, total: int | None = 100, failed: int = 0, slaves: int = 2) -> Figures:

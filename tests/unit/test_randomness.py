@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mwpy._system.randomness import reseed, undisturbed
+from mwpy._system.packages import reseed, undisturbed
 
 
 @pytest.fixture(autouse=True)

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
 from mwpy._values import messagepack, records
 from mwpy._values.groups import payload
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
-
-PARTS = {"Charge", "Record", "ReusedTasks", "SubmittedTasks", "TaskRange", "decoder", "encode"}
-"""The names that the module exports in addition to the records."""
-
-
-def test_the_set_of_records_is_the_set_of_exported_classes() -> None:
-    kinds = {kind.__name__ for kind in get_args(records.Record)}
-    assert kinds == set(records.__all__) - PARTS
 
 
 def test_a_record_cannot_be_changed_and_equals_its_like() -> None:

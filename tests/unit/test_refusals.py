@@ -9,9 +9,8 @@ from attrs import define, field
 from tests.spans import MAX, MIN, held_by, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import RenewSlaves
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Event, Received, Vanished
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import Event, MasterSettings, Received, RenewSlaves, Vanished
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import LastWords

@@ -10,9 +10,8 @@ import pytest
 from tests.unit.test_checkpoints import Master, tasks
 
 import mwpy
-from mwpy._core.master import reports
-from mwpy._core.master.commands import CancelTasks, Running, ShutDown, TakeReports
-from mwpy._core.master.events import Received
+from mwpy._core.master import results
+from mwpy._core.master.state import CancelTasks, Received, Running, ShutDown, TakeReports
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_REPORT_BYTES
@@ -20,10 +19,9 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.message_checks import check
 from mwpy._values.messagepack import as_pickle, encode
+from mwpy._values.messages import Report, check
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.reports import Report
 
 CODEC = Codec()
 
@@ -149,7 +147,7 @@ def test_a_task_of_a_slave_replaces_the_report_of_the_one_before() -> None:
 def test_when_too_much_waits_the_oldest_reports_are_dropped_and_one_notice_says_so(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reports, "MOST_BYTES", 2 * reports.OVERHEAD_BYTES + 1500)
+    monkeypatch.setattr(results, "REPORTS_BYTES", 2 * results.OVERHEAD_BYTES + 1500)
     report(master, 1, peer=b"1", values="x" * 1000)
     report(master, 2, peer=b"2", values="x" * 400)
     texts = []
@@ -167,7 +165,7 @@ def test_when_too_much_waits_the_oldest_reports_are_dropped_and_one_notice_says_
 def test_dropping_the_report_of_a_task_that_has_ended_is_not_worth_a_notice(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reports, "MOST_BYTES", reports.OVERHEAD_BYTES + 1500)
+    monkeypatch.setattr(results, "REPORTS_BYTES", results.OVERHEAD_BYTES + 1500)
     report(master, 1, peer=b"1", values="x" * 1000)
     master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
     report(master, 2, peer=b"2", values="x" * 1000)

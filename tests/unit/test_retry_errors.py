@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mwpy._roles import terms
+from mwpy._roles import task_keys
 from mwpy._roles.definitions import Definitions
-from mwpy._transport.call_parts import condition_of, seed_of, with_condition, with_seed
-from mwpy._transport.codec import MAX_CONDITION_BYTES, Codec, loads_call, loads_condition
+from mwpy._transport.codec import (
+    MAX_CONDITION_BYTES,
+    Codec,
+    condition_of,
+    loads_call,
+    loads_condition,
+    seed_of,
+    with_condition,
+    with_seed,
+)
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messagepack import decode
@@ -95,7 +103,7 @@ def _holder(large: Any) -> Callable[[Exception], bool]:
 
 def test_the_policy_of_all_tasks_travels_with_tasks_that_have_no_other() -> None:
     """A call can switch it off."""
-    found = terms.TermsOf(Definitions(CODEC), {"retry_errors": OSError}, CODEC)
+    found = task_keys.TermsOf(Definitions(CODEC), {"retry_errors": OSError}, CODEC)
     policy, extras = found.policy(algorithm_of(max), {})
     assert policy.retries_errors
     assert extras is not None

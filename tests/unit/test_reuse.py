@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from tests.spans import ids_of
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import Tell
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.reuse import MISSES, Reuse
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.restart import MISSES, Reuse
 from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterSettings, Tell
 from mwpy._values import records
 from mwpy._values.earlier import (
     EarlierAlgorithm,
@@ -22,13 +22,13 @@ from mwpy._values.earlier import (
     EarlierTasks,
     EarlierUsedUp,
 )
+from mwpy._values.groups import ARGUMENTS, PackedCalls
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.keys import NO_KEY, plain_keys
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.packed import ARGUMENTS, PackedCalls
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined
+from mwpy._values.shares import NO_KEY, plain_keys
 
 CODE = "code 1"
 

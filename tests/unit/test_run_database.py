@@ -29,7 +29,7 @@ from tests.stored import (
     write,
 )
 
-from mwpy._database.value_files import LARGE_BYTES
+from mwpy._database.rows import LARGE_BYTES
 from mwpy._values import records
 from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.errors import RunDatabaseError, UsageError

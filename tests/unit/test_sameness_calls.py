@@ -25,14 +25,9 @@ from hypothesis import strategies as st
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
 from mwpy._values.ids import TaskId
-from mwpy._values.references import result
-from mwpy._values.sameness import (
-    NotComparable,
-    call_digest,
-    calls,
-    structure,
-    value_digest,
-)
+from mwpy._values.sameness import code, structure
+from mwpy._values.sameness.code import NotComparable, call_digest, value_digest
+from mwpy._values.task import result
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 FACTOR = 2
@@ -161,7 +156,7 @@ def test_the_code_of_a_class_of_the_user_counts(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_functions_of_libraries_count_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "LIBRARY_KEPT", 1)
+    monkeypatch.setattr(code, "LIBRARY_KEPT", 1)
     assert digest(attrs.evolve) == digest(attrs.evolve) != digest(attrs.asdict)
 
 

@@ -22,9 +22,18 @@ import pytest
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
 from mwpy._values.ids import TaskId
-from mwpy._values.references import result
-from mwpy._values.sameness import Code, NotComparable, captured_changes, changes, code, code_of, homes, sources
-from mwpy._values.sameness.graph import Node, graph_digest, parts_in, reachable
+from mwpy._values.sameness import changes, code, sources
+from mwpy._values.sameness.code import (
+    Code,
+    Node,
+    NotComparable,
+    captured_changes,
+    code_of,
+    graph_digest,
+    parts_in,
+    reachable,
+)
+from mwpy._values.task import result
 
 HELPERS = '''
 import threading
@@ -749,12 +758,12 @@ def test_the_name_of_the_script_is_that_of_its_file_or_module(monkeypatch: pytes
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.setattr(main, "__file__", "/some/where/app.py", raising=False)
-    assert homes.name_of_module("__main__") == "app"
+    assert code.name_of_module("__main__") == "app"
     monkeypatch.setattr(main, "__file__", "<stdin>")
-    assert homes.name_of_module("__main__") == "__main__"
+    assert code.name_of_module("__main__") == "__main__"
     monkeypatch.setattr(main, "__spec__", importlib.machinery.ModuleSpec("package.__main__", None))
-    assert homes.name_of_module("__main__") == "package"
-    assert homes.name_of_module("other") == "other"
+    assert code.name_of_module("__main__") == "package"
+    assert code.name_of_module("other") == "other"
 
 
 def test_modules_have_homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -763,14 +772,14 @@ def test_modules_have_homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("fast.dist-info", "fast"):
         (packed / name).mkdir(parents=True)
     (packed / "fast" / "__init__.py").touch()
-    assert homes.home_at("fast", str(packed / "fast" / "__init__.py")) == homes.Home(
+    assert code.home_at("fast", str(packed / "fast" / "__init__.py")) == code.Home(
         "package fast", "of an unknown version"
     )
-    assert homes.home_at("slow", str(tmp_path / "no" / "slow.py")) == homes.OWN
-    assert homes.home_at("slow", "") == homes.OWN
-    assert homes.home_of("mwpy._values") == homes.MWPY
+    assert code.home_at("slow", str(tmp_path / "no" / "slow.py")) == code.OWN
+    assert code.home_at("slow", "") == code.OWN
+    assert code.home_of("mwpy._values") == code.MWPY
     monkeypatch.setitem(sys.modules, "weird", 5)
-    assert homes.home_of("weird") == homes.home_of("__main__") == homes.OWN
+    assert code.home_of("weird") == code.home_of("__main__") == code.OWN
 
 
 def test_few_files_are_kept(module: Modules, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from mwpy._values.plain import DIGEST_BYTES
 from mwpy._values.sameness import structure
-from mwpy._values.sameness.structure import DIGEST_BYTES, NoStructure, digest_of
+from mwpy._values.sameness.structure import NoStructure, digest_of
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
 VALUES = st.recursive(

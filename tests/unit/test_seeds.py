@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 import mwpy
-from mwpy._transport.call_parts import seed_of, with_seed
-from mwpy._transport.codec import Codec, loads_call
+from mwpy._transport.codec import Codec, loads_call, seed_of, with_seed
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import TaskId
 from mwpy._values.messagepack import decode
-from mwpy._values.seeds import RUNNING, Seeds, seed_at
-from mwpy._values.task import Origin, UnrunnableTask
+from mwpy._values.task import RUNNING, Origin, Seeds, UnrunnableTask, seed_at
 
 CODEC = Codec()
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mwpy._system.open_files import count
-from mwpy._transport import shared
-from mwpy._transport.shared import LARGE_BYTES, SEALS, file_of, lend, received
+from mwpy._system.process import count_open
+from mwpy._transport import stream
+from mwpy._transport.stream import LARGE_BYTES, SEALS, file_of, lend, received
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
@@ -27,7 +27,7 @@ NO_FILE = "a descriptor that is no shared file"
 
 def open_files() -> int:
     gc.collect()
-    return count()
+    return count_open()
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def test_only_a_whole_view_of_a_file_is_passed_on() -> None:
 def test_a_process_keeps_a_limited_number_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """It copies further buffers into its own memory, and maps further files that it receives without keeping them."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (shared.FILES_SHARE * 4, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (stream.FILES_SHARE * 4, hard))
     kept = [lend(LARGE), lend(LARGE)]
     assert None not in kept
     assert lend(LARGE) is None
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_as_described_is_refused(inode: int, size: int) -> No
 
 IN_BAND = """
 import resource
-from mwpy._transport.shared import lend
+from mwpy._transport.stream import lend
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 print(lend(bytes(200_000)), lend(bytes(200_000)))
 """
@@ -187,7 +187,7 @@ def test_a_file_for_which_there_is_no_room_is_reported_once() -> None:
 
 FULL = """
 import os
-from mwpy._transport import shared
+from mwpy._transport import stream as shared
 view = shared.lend(bytes(100_000) + b"end")
 file = shared.file_of(view)
 inode, views = os.fstat(file.fd).st_ino, []
@@ -208,7 +208,7 @@ def test_a_process_with_too_many_mappings_reads_the_file() -> None:
 
 WITHOUT_MEMORY = """
 import os, resource
-from mwpy._transport.shared import file_of, lend, received
+from mwpy._transport.stream import file_of, lend, received
 from mwpy._values.errors import ProtocolError
 SIZE = 2 << 20
 view = lend(bytes(SIZE))

@@ -20,7 +20,7 @@ from mwpy._transport.shared_objects import KNOWN, Store
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
-from mwpy._values.share_messages import Share
+from mwpy._values.messages import Share
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject
 
 CODEC = Codec()

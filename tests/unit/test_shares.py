@@ -14,10 +14,9 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, defined, span
 
-from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
-from mwpy._core.master.failed_calls import FailedCall, FailedCalls
+from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined, FailedCall, FailedCalls
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import MasterSettings, Received
 from mwpy._roles.definitions import Definitions
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
@@ -25,11 +24,10 @@ from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ArgumentNotPicklable, ProtocolError, UsageError
 from mwpy._values.ids import Buffer
-from mwpy._values.message_checks import check
-from mwpy._values.references import Reference, ReferringBuffers, extended
+from mwpy._values.messages import PART_BYTES, Share, check
 from mwpy._values.sameness.structure import digest_of
-from mwpy._values.share_messages import PART_BYTES, Share
 from mwpy._values.shares import Shared, SharedObject, shares_in
+from mwpy._values.task import Reference, ReferringBuffers, extended
 
 CODEC = Codec()
 SIZE = PART_BYTES + 3

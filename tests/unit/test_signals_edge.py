@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mwpy._system.signals import HeldSignals, Signals
+from mwpy._system.process import HeldSignals, Signals
 
 
 @pytest.fixture

@@ -10,10 +10,20 @@ from attrs import define, field, frozen
 from tests.spans import MAX, MIN, defined, span, span_of
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown, Waiting
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.silence import LONGEST_S, SilenceWatch
+from mwpy._core.master.state import (
+    AllocateSlaves,
+    Event,
+    FreeSlave,
+    Garbage,
+    MasterSettings,
+    Received,
+    ShutDown,
+    Stranger,
+    Vanished,
+    Waiting,
+)
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from mwpy._core.agent.child import ChildState
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
     AgentEvent,
     AgentSettings,
+    ChildState,
     Forked,
     Heard,
     NotForked,
@@ -17,6 +16,7 @@ from mwpy._core.agent.events import (
     SlaveHeard,
     Terminated,
 )
+from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
 from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, Launch
 from mwpy._batch.slurm import ASK_END, WARNED_S, Slurm, check_lines, outcome, queue, script, seconds, time_limit_s
 from mwpy._values.errors import UsageError
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
 SLAVES = Path(__file__).parent.parent.parent / "slurm" / "slaves.sbatch"
 

@@ -6,14 +6,12 @@ import pytest
 from tests.spans import MAX, held_by, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import CancelTasks, GoOn, Running
-from mwpy._core.master.core import Actions, MasterCore, MasterSettings
-from mwpy._core.master.events import Received
-from mwpy._core.master.state import Stopped
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import Actions, CancelTasks, GoOn, MasterSettings, Received, Running, Stopped
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
 from mwpy._values.errors import TaskCancelled
-from mwpy._values.max_failures import MaxFailures
+from mwpy._values.policy import MaxFailures
 
 FAILURE = Codec().dumps_failure(ValueError("wrong"))
 

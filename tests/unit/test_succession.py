@@ -12,27 +12,32 @@ from tests.spans import held_by, ids_of
 from tests.unit.test_reuse import CODE, File
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import CancelTasks, HoldResults, Running, ShutDown, Waiting
-from mwpy._core.master.events import Received, Stored, Stranger, Vanished
-from mwpy._core.master.former_agents import FormerAgents
 from mwpy._core.master.members import SlaveEvent
-from mwpy._core.master.reuse import GENERATIONS_KEPT
+from mwpy._core.master.restart import GENERATIONS_KEPT, FormerAgents
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import Actions
+from mwpy._core.master.state import (
+    Actions,
+    CancelTasks,
+    HoldResults,
+    Received,
+    Running,
+    ShutDown,
+    Stored,
+    Stranger,
+    Vanished,
+    Waiting,
+)
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks, FormerAgent
 from mwpy._values.errors import DependencyFailed, ProtocolError, TaskCancelled
-from mwpy._values.explanations import explained
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.keys import plain_keys
-from mwpy._values.max_failures import MaxFailures
-from mwpy._values.message_checks import MAX_ATTEMPT
 from mwpy._values.messagepack import encode
-from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.messages import MAX_ATTEMPT, AlgorithmDefinition, Results, explained
+from mwpy._values.policy import DEFAULT_POLICY, MaxFailures, TaskPolicy
 from mwpy._values.records import AlgorithmDefined
+from mwpy._values.shares import plain_keys
 
 SQUARE = AlgorithmDefined(AlgorithmDefinition(0, "square", "app:square", "", "3.11", {}), b"", CODE, {"body": CODE})
 FAILURE = Codec().dumps_failure(ValueError("no"))

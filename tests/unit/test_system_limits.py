@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from mwpy._system.background import Background
-from mwpy._system.limits import explained, named
+from mwpy._system.process import Background, explained, named
 from mwpy._values.errors import CannotRun, ExitCode
 
 

@@ -13,15 +13,23 @@ import pytest
 from mwpy._transport.codec import Codec
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
-from mwpy._values.failures import Failure
+from mwpy._values.groups import Stretch
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import FAILURE, Pickled, encode
 from mwpy._values.policy import Limits, TaskPolicy, check_keywords
-from mwpy._values.seeds import seed_at
 from mwpy._values.stored import StoredAt
-from mwpy._values.stretch import Stretch
-from mwpy._values.task import Origin, Result, UnrunnableTask, encoded_in, failed, size_of, stored_result
+from mwpy._values.task import (
+    Failure,
+    Origin,
+    Result,
+    UnrunnableTask,
+    encoded_in,
+    failed,
+    seed_at,
+    size_of,
+    stored_result,
+)
 
 SID = SlaveId("SLAVE-0")
 ORIGIN = Origin("f", SID, "node7", 2, 1000.0)

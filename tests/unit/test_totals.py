@@ -11,13 +11,12 @@ from tests.spans import MAX, MIN, span
 from mwpy import cli
 from mwpy._core.master import totals
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import MasterSettings, Received
 from mwpy._core.master.totals import OTHERS, STATED_EVERY_S, Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.max_failures import OTHER_KINDS
-from mwpy._values.policy import TaskPolicy
+from mwpy._values.policy import OTHER_KINDS, TaskPolicy
 from mwpy.audit import AuditFile, read_totals
 
 F, G = span(1, MAX), span(2, MIN)

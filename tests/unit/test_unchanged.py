@@ -16,9 +16,9 @@ import pytest
 
 import mwpy
 from mwpy._roles.definitions import SNAPSHOT_BYTES, Definitions
-from mwpy._transport import unchanged
+from mwpy._transport import by_value
+from mwpy._transport.by_value import snapshot_of
 from mwpy._transport.codec import Codec, loads_function
-from mwpy._transport.unchanged import snapshot_of
 from mwpy._values.algorithm import algorithm_of
 
 SCRIPT = """
@@ -232,7 +232,7 @@ def test_a_function_that_reaches_what_may_change_is_pickled_each_time(script: Sc
 
 def test_a_function_that_reaches_too_much_is_pickled_each_time(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshot_of(script.plain)
-    monkeypatch.setattr(unchanged, "MOST_OBJECTS", 20)
+    monkeypatch.setattr(by_value, "MOST_OBJECTS", 20)
     assert snapshot_of(script.plain) is None
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.stored import algorithm, opened, received, submitted, write
 
-from mwpy._database import value_files
-from mwpy._database.value_files import LARGE_BYTES
-from mwpy._database.writer import Writer
+from mwpy._database import rows
+from mwpy._database.rows import LARGE_BYTES
+from mwpy._database.store import Writer
 from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
@@ -78,7 +78,7 @@ def test_a_value_of_another_size_is_noticed_although_only_the_newest_files_are_r
 ) -> None:
     file = file_of(path)
     cut_off(file)
-    monkeypatch.setattr(value_files, "CHECKED_BYTES", -1)
+    monkeypatch.setattr(rows, "CHECKED_BYTES", -1)
     writer = opened(path)
     assert [each.results.tasks for each in answers(writer)] == [[2]]
     assert writer.lost == [str(file)]
@@ -94,7 +94,7 @@ def test_a_value_that_is_found_damaged_later_does_not_count_at_the_next_start(
     changed(file)
     writer = opened(path)
     write(writer, algorithm(), submitted(1, 1), received({1: "newer" + LARGE}))
-    monkeypatch.setattr(value_files, "CHECKED_BYTES", 10)
+    monkeypatch.setattr(rows, "CHECKED_BYTES", 10)
     [old, _] = answers(writer)
     assert not writer.lost
     with pytest.raises(RunDatabaseError, match=f"damaged: {file}. Start again, and its tasks run again"):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
+    UNBOUNDED,
     AgentActions,
     AgentSettings,
     Heard,
@@ -20,10 +20,9 @@ from mwpy._core.agent.events import (
     StreamBroken,
     StreamEnded,
 )
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.limits import EXIT_S, divide
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
-from mwpy._core.agent.state import UNBOUNDED
-from mwpy._core.agent.watch import EXIT_S
-from mwpy._core.agent.wear import divide
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS
@@ -31,7 +30,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.message_checks import check
+from mwpy._values.messages import check
 from mwpy._values.policy import Limits
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)

@@ -13,11 +13,9 @@ from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, MAX_REASON, MAX_SLAVES, 
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
-from mwpy._values.inquiry_messages import AlgorithmStatus, Fate, HostStatus, Notice, Place, Reason, Why
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
-from mwpy._values.log_messages import LogRow
+from mwpy._values.messages import AlgorithmStatus, Fate, HostStatus, LogRow, Notice, Place, Share, WaitReason, Why
 from mwpy._values.policy import Limits
-from mwpy._values.share_messages import Share
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 STATUS = messages.Status(
@@ -26,7 +24,7 @@ STATUS = messages.Status(
     notices=[Notice(1.5, "text")],
 )
 EXPLANATION = messages.Explanation(
-    7, Fate.PENDING, "f", reasons=[Reason(Why.BUSY)], places=[Place("SLAVE-0", "AGENT-0", "node1", 1, 0, 2.5)]
+    7, Fate.PENDING, "f", reasons=[WaitReason(Why.BUSY)], places=[Place("SLAVE-0", "AGENT-0", "node1", 1, 0, 2.5)]
 )
 ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),

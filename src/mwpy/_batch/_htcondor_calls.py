@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ATTRIBUTES"]
-
 ATTRIBUTES = (
     *("ClusterId", "ProcId", "MwpyMark", "JobStatus", "JobCurrentStartDate", "ServerTime", "LastRejMatchReason"),
     *("HoldReason", "HoldReasonCode", "HoldReasonSubCode", "EnteredCurrentStatus"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["end_of"]
-
 END_BYTES = 8192
 """How many bytes of the end of a file are read. They show why a process died."""
 

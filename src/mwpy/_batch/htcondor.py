@@ -20,13 +20,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, Launch
 from mwpy._batch._output import end_of
 from mwpy._system import clock
 from mwpy._system.process import Helper, HelperEnded, TimedOut
 from mwpy._values.errors import UsageError
-
-__all__ = ["HTCondor", "check_lines", "description", "time_limit_s"]
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
 CALL_S = 60.0
 """Seconds that a call may take. The bindings themselves give up after 20 s in most cases."""

@@ -17,13 +17,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, Launch
 from mwpy._batch._output import end_of
 from mwpy._system import clock, process
-from mwpy._values.environment import JOB_VARIABLE
-from mwpy._values.exits import returncode_of_shell
-
-__all__ = ["Local"]
+from mwpy._values.errors import returncode_of_shell
+from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.options import JOB_VARIABLE
 
 KILL_S = 20.0
 """Seconds from the removal of a job until it is killed: more than its grace period, which is 5 s by default."""

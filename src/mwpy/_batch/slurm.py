@@ -20,12 +20,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, Launch
 from mwpy._batch._output import end_of
 from mwpy._system import process
 from mwpy._values.errors import UsageError
-
-__all__ = ["Slurm", "check_lines", "time_limit_s"]
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
 TIMEOUT_S = 60.0
 """Seconds that a command may take. Slurm's own commands give up on a dead controller after 10 to 20 s."""

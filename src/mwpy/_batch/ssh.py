@@ -30,12 +30,10 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, _ssh_host
+from mwpy._batch import BatchUnavailable, Launch, _ssh_host
 from mwpy._system import clock, process
-from mwpy._values.errors import UsageError
-from mwpy._values.exits import returncode_of_shell
-
-__all__ = ["HostLine", "Ssh", "read_hosts"]
+from mwpy._values.errors import UsageError, returncode_of_shell
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
 CALL_S = 60.0
 """Seconds that a call may take. A call that sends an application may take longer."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter, is_not
 from typing import Generic, Protocol, Self, TypeVar
 
 from mwpy._values import messages
-
-__all__ = ["Held", "TaskIds", "are_next", "count_of", "divided", "take", "take_each", "take_named", "take_out"]
 
 count_of = attrgetter("count")
 """How many tasks a span has, for `map`."""
@@ -219,3 +218,10 @@ class _Index(Generic[H]):
         """Return the spans that were not taken, in the order in which they were held."""
         spans = [(place, span.first, span) for own in self._spans.values() for place, span in own]
         return [span for _, _, span in sorted(spans, key=lambda each: each[:2])]
+
+
+# Moments on a core's clock, of which some are not known.
+
+
+known: Callable[[Iterable[float | None]], Iterator[float]] = partial(filter, partial(is_not, None))
+"""Those of some moments that are not None. It makes no Python call for each of them."""

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from mwpy._values.errors import ExitCode
-from mwpy._values.exits import is_from_outside
-
-__all__ = ["EARLY_ENDS_ALLOWED", "EARLY_S", "LocalAgentCore", "Verdict"]
+from mwpy._values.errors import ExitCode, is_from_outside
 
 EARLY_S = 10.0
 """An agent that ends within this many seconds, before a slave was ready, has ended early."""

@@ -20,8 +20,6 @@ from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
-__all__ = ["KEPT_BYTES", "KEPT_MESSAGES", "UNCOUNTED", "Session"]
-
 UNCOUNTED = frozenset({messages.Hello, messages.Welcome, messages.Handled, messages.Probe})
 """Messages that concern one connection only."""
 

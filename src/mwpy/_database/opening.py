@@ -7,16 +7,169 @@ when the master ends, in whatever way. Between hosts this needs a file system wh
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import re
+import shlex
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from mwpy._database.connection import Connection, connected
-from mwpy._database.schema import APPLICATION_ID, UPGRADES
+from mwpy._database.schema import APPLICATION_ID, CHECKED, UPGRADES, WITHOUT_CHECKSUMS, row_checksum
 from mwpy._system import clock
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
 from mwpy._values.errors import RunDatabaseError
 
-__all__ = ["lock", "open_for_reading", "open_for_writing"]
+# Connections to SQLite files, and the reasons for its errors. Only this module imports sqlite3.
+
+
+WAIT_S = 10.0
+"""How long a connection waits for a lock of SQLite, in seconds. Only a person's tools have such locks for longer."""
+
+
+class Connection:
+    """A connection to a run database. Threads may share it: each call has it for itself.
+
+    All errors of SQLite are a `RunDatabaseError` with the file, the reason and the remedy.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._lock = threading.RLock()
+
+    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a query."""
+        with self._lock, self._explained():
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def named_rows(self, statement: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the names of the columns of a query, and all rows."""
+        with self._lock, self._explained():
+            cursor = self._connection.execute(statement, parameters)
+            return [column[0] for column in cursor.description or ()], cursor.fetchall()
+
+    def each_row(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query. Meanwhile, the write-ahead log cannot shrink."""
+        with self._explained():
+            yield from self._connection.execute(statement, parameters)
+
+    def run(self, statement: str, parameters: Sequence[Any] = ()) -> None:
+        """Run a statement."""
+        with self._lock, self._explained():
+            self._connection.execute(statement, parameters)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Do all statements in it, or none. Other threads wait meanwhile."""
+        with self._lock, self._explained():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk may have ended it
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def upgrade(self) -> None:
+        """Make or complete the tables of a run database. Rows that an earlier version wrote get their checksums."""
+        [(version,)] = self.rows("PRAGMA user_version")
+        if version == len(UPGRADES):
+            return
+        with self.transaction():
+            for statements in UPGRADES[version:]:
+                for statement in statements.split(";\n"):
+                    if statement.strip():
+                        self.run(statement)
+            if 0 < version <= WITHOUT_CHECKSUMS:
+                self._connection.create_function("CHECKSUM", -1, row_checksum, deterministic=True)
+                for table, columns in CHECKED.items():
+                    self.run(f"UPDATE {table} SET row_checksum = CHECKSUM({', '.join(columns)})")
+            self.run(f"PRAGMA application_id = {APPLICATION_ID}")
+            self.run(f"PRAGMA user_version = {len(UPGRADES)}")
+
+    def close(self) -> None:
+        """Close it. A second call does nothing."""
+        with self._lock, self._explained():
+            self._connection.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the second is about damaged names of tables
+            raise _explained_error(self.path, error) from error
+
+
+def connected(path: Path, mode: str) -> Connection:
+    """Connect to a file. The mode is `ro`, `rw`, or `rwc` for a file that may be missing."""
+    where = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    try:
+        opened = sqlite3.connect(where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise _explained_error(path, error) from error
+    opened.text_factory = lambda text: text.decode(errors="replace")
+    return Connection(path, opened)
+
+
+def _explained_error(path: Path, error: Exception) -> RunDatabaseError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_CORRUPT") or not isinstance(error, sqlite3.Error):
+        return RunDatabaseError(_damage(path, error))
+    return RunDatabaseError(_explanation(path, error, name))
+
+
+def _damage(path: Path, error: Exception) -> str:
+    """Say that a file is damaged, and give the commands that save what can be read of it.
+
+    `.dump` reads each table from both ends up to the damage. It leaves out the numbers that mark a run database, and
+    ends with a ROLLBACK. The shells of some systems have no `.recover`.
+    """
+    with path.open("rb") as file:
+        version = int.from_bytes(file.read(64)[60:], "big") or len(UPGRADES)
+    saved = path.with_name(f"{path.stem}-saved{path.suffix}")
+    old, new = shlex.quote(str(path)), shlex.quote(str(saved))
+    commands = (
+        f"(echo 'PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};'; sqlite3 {old} .dump) | "
+        f"sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {new}"
+    )
+    if Path(f"{path}.values").exists():
+        commands += f"; mv {shlex.quote(f'{path}.values')} {shlex.quote(f'{saved}.values')}"
+    return (
+        f"the run database {path} is damaged ({error}). It is kept, and not used. To save what can be read: "
+        f"{commands}. Then give the file {saved}; or give a new file to start from the beginning"
+    )
+
+
+def _explanation(path: Path, error: Exception, name: str) -> str:
+    match name.split("_")[1:2]:
+        case ["NOTADB"]:
+            return (
+                f"{path} is no run database of mwpy, nor any SQLite file: give another file. If it was a run database, "
+                f"its beginning was overwritten, or it was encrypted. To save what can be read: sqlite3 "
+                f"{shlex.quote(str(path))} .recover | sqlite3 NEW_FILE"
+            )
+        case ["FULL"]:
+            return (
+                f"the run database {path} cannot be written, because the disk is full: free some space, and start again"
+            )
+        case ["BUSY"]:
+            return (
+                f"the run database {path} is locked by another process. On a network file system only the master can "
+                f"open it while it runs: wait for its end"
+            )
+        case ["READONLY" | "PERM" | "CANTOPEN" | "AUTH"]:
+            return (
+                f"cannot open the run database {path} ({error}): run this as the user who owns it, make the file and "
+                f"its folder readable and writable, or give another file"
+            )
+        case ["IOERR"]:
+            return f"the run database {path} cannot be read or written ({name}): the disk has failed or is full"
+    return f"the run database {path} cannot be used: {error}"
+
 
 CHECKPOINT_PAGES = 4096
 """When the write-ahead log has this many pages (16 MiB), they are copied into the file."""
@@ -125,3 +278,57 @@ def _check_kind(connection: Connection) -> None:
             f"the run database {path} is of version {version}, and this mwpy knows versions up to {len(UPGRADES)}: "
             f"install a newer mwpy"
         )
+
+
+# Where a file is: on a disk of this machine, or on a network file system.
+#
+# SQLite's readers and writers share memory (the file with the suffix `-shm`), and need locks that all of them see.
+# Hosts do not share memory. So on a network file system, one connection only has the run database open.
+
+
+_NETWORK = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "smb2", "afs", "coda", "ncpfs", "9p", "ceph", "lustre", "gpfs"),
+        *("beegfs", "beegfs_nodev", "panfs", "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs", "gfs2", "wekafs"),
+        *("virtiofs", "vboxsf", "vmhgfs", "prl_fs", "acfs", "pxfs", "mfs", "moosefs", "shfs", "fuse"),
+    )
+)
+"""File systems that several machines can use at once."""
+
+_LOCAL_FUSE = frozenset(
+    f"fuse.{name}" for name in ("fuse-overlayfs", "gocryptfs", "encfs", "ntfs", "ntfs-3g", "exfat", "portal", "zfs")
+)
+"""File systems of user space that only this machine uses. All others of user space may be on a network."""
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def real_path(path: str | Path) -> Path:
+    """Return the file to which a symbolic link leads: the lock and the large values of the file are beside it."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
+def is_network(kind: str) -> bool:
+    """Whether several machines may use a file system of this kind at once."""
+    return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
+
+
+def kind_of_file_system(folder: Path, mounts: str | None = None) -> str:
+    """Return the kind of the file system that holds a folder, such as `ext4` or `nfs4`; empty if it is unknown.
+
+    Args:
+        mounts: the content of `/proc/self/mountinfo`, if it is known.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return ""
+    where = folder.resolve()
+    longest, kind = -1, ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        point = Path(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), left.split(" ")[4]))
+        if len(point.parts) >= longest and (point == where or point in where.parents):
+            longest, kind = len(point.parts), right.split(" ")[0]  # a later mount hides an earlier one
+    return kind

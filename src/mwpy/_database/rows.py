@@ -6,26 +6,154 @@ before they started, states that tasks leave for their next attempts, and figure
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._database.batch import USED_UP, Batch, Maker, RowNumbers, StoredGroup, short
-from mwpy._database.failed import failure_rows
-from mwpy._database.member_rows import MemberRows
-from mwpy._database.packing import columns_of, each_attempt, pack
+from mwpy._database.packing import USED_UP, Batch, Maker, RowNumbers, StoredGroup, columns_of, each_attempt, pack, short
 from mwpy._values import records
+from mwpy._values.bounds import shortened
+from mwpy._values.errors import RunDatabaseError
+from mwpy._values.groups import each_task
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messagepack import FAILURE, MALFORMED, Pickled, decode, split_list
 from mwpy._values.messages import Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.record_texts import text_of
 from mwpy._values.records import Charge, TaskRange
+from mwpy._values.task import Failure, read_failure
 
-__all__ = ["Rows"]
+# What is kept of the failure of a task, so that people can search for it.
+
+
+MESSAGE_CHARACTERS = 2000
+"""The longest message of an exception that is kept, in characters. Of a longer one, the middle is left out."""
+
+TRACEBACK_CHARACTERS = 10_000
+"""The longest traceback that is kept."""
+
+ARGUMENTS_CHARACTERS = 1000
+"""The longest text with the arguments of a task that is kept."""
+
+_shown = Repr()
+_shown.maxstring = _shown.maxother = _shown.maxlong = 200
+_shown.maxlist = _shown.maxtuple = _shown.maxdict = 20
+
+
+def failure_rows(
+    group: Results, frames: Sequence[Buffer], calls: Mapping[int, bytes]
+) -> Iterator[tuple[int, int, str, str, str, str | None]]:
+    """Yield the task, the attempt, the type, the message, the traceback and the arguments of each failure in a group.
+
+    Args:
+        calls: the encoded arguments of tasks, by id, as far as they are known.
+    """
+    raw, named = split_list(frames[0]), list(each_task(group))
+    for place in group.failed:
+        task, attempt = named[place]
+        failure = _read(raw[place])
+        message = shortened(failure.text, MESSAGE_CHARACTERS)
+        traceback = shortened(failure.traceback, TRACEBACK_CHARACTERS)
+        yield task, attempt, failure.type_name, message, traceback, _arguments(calls.get(task))
+
+
+def _read(entry: Buffer) -> Failure:
+    try:
+        value = decode(entry)
+        if isinstance(value, Pickled) and value.kind == FAILURE:
+            return read_failure(bytes(value.pickle))
+    except MALFORMED:
+        pass
+    return Failure("unknown", "a failure that cannot be read", "", b"")
+
+
+def _arguments(call: bytes | None) -> str | None:
+    """The arguments as a text; None if they are unknown, or are a pickle, which is not loaded for this."""
+    if call is None:
+        return None
+    try:
+        value: Any = decode(call)
+    except MALFORMED:
+        return None
+    if isinstance(value, Pickled):
+        return None
+    return shortened(", ".join(map(_shown.repr, value)), ARGUMENTS_CHARACTERS)
+
+
+# Which rows the records about agents and slaves become, and those that are only shown to people.
+
+
+WORDS_CHARACTERS = 10_000
+"""The longest last words of a slave that are kept, in characters."""
+
+
+class MemberRows:
+    """Turns records about agents and slaves, and all others that are shown to people, into rows."""
+
+    def __init__(self, numbers: RowNumbers) -> None:
+        self.numbers = numbers
+        self.makers: dict[type, Maker] = {
+            records.LossesExplained: self._explained,
+            records.AgentConnected: self._agent,
+            records.AgentLost: self._agent_ended,
+            records.AgentLeft: self._agent_ended,
+            records.PackagesCompared: self._packages,
+            records.SlaveConnected: self._slave,
+            records.SlaveEnded: self._slave_ended,
+            records.Ended: self._ended,
+        }
+
+    def _explained(self, record: records.LossesExplained, at: float, batch: Batch) -> None:
+        change = "UPDATE losses SET cause = ?, reason = ? WHERE generation = ? AND sid = ? AND cause = 'network'"
+        what = record.cause.value, short(record.reason), self.numbers.generation
+        batch.changes += [(change, (*what, sid)) for sid in record.sids]
+        self.event(record, at, batch)
+
+    def _agent(self, record: records.AgentConnected, at: float, batch: Batch) -> None:
+        who = record.agent, record.host, record.pid, record.job, record.address
+        self.numbers.add(batch, "agents", at, *who, record.slaves, record.python, record.returns_s)
+
+    def _agent_ended(self, record: records.AgentLost | records.AgentLeft, at: float, batch: Batch) -> None:
+        change = "UPDATE agents SET ended = ?, reason = ? WHERE generation = ? AND agent = ?"
+        batch.changes.append((change, (at, short(record.reason), self.numbers.generation, record.agent)))
+
+    def _packages(self, record: records.PackagesCompared, _: float, batch: Batch) -> None:
+        packages = json.dumps({"same": list(record.same), "different": list(record.different)})
+        change = "UPDATE agents SET packages = ? WHERE generation = ? AND agent = ?"
+        batch.changes.append((change, (packages, self.numbers.generation, record.agent)))
+
+    def _slave(self, record: records.SlaveConnected, at: float, batch: Batch) -> None:
+        self.numbers.add(batch, "slaves", at, record.sid, record.agent, record.kind.value)
+
+    def _slave_ended(self, record: records.SlaveEnded, at: float, batch: Batch) -> None:
+        words = record.words
+        change = (
+            "UPDATE slaves SET ended = ?, cause = ?, reason = ?, running = ?, peak_bytes = ?, last_words = ? "
+            "WHERE generation = ? AND sid = ?"
+        )
+        last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
+        what = at, record.cause.value, short(record.reason), short(record.running), words.peak_bytes, last
+        batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
+
+    def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
+        change = "UPDATE generations SET ended = ?, why = ? WHERE generation = ?"
+        batch.changes.append((change, (at, record.why, self.numbers.generation)))
+        self.event(record, at, batch)
+
+    def event(self, record: records.Record, at: float, batch: Batch) -> None:
+        """Add what people are shown of a record."""
+        if text := text_of(record):
+            self.numbers.add(batch, "events", at, type(record).__name__, shortened(text, WORDS_CHARACTERS))
+
 
 _LEFT_OUT = (
     records.SlaveChanged,
@@ -285,3 +413,155 @@ def _text_of_policy(policy: TaskPolicy) -> str | None:
     return json.dumps(
         {name: getattr(policy, name) for name in names if getattr(policy, name) != getattr(DEFAULT_POLICY, name)}
     )
+
+
+# Large values are files beside the run database: FILE.values/DIGEST.
+#
+# A file has the frames of one group of results. Its name is the digest of its content, so equal values are stored once
+# and damage is noticed. It is complete on the disk before a row names it.
+#
+# At a restart, each result whose file is missing, damaged or of another size does not count, and its task runs again.
+# To find other damage, the files are read. This takes a second or two for each gigabyte, so only the newest
+# `CHECKED_BYTES` are read: a crash of the machine damages what was written last. If an older file is found damaged
+# later, when its value is asked for, it gets the suffix `.damaged` like the others. So the next restart computes its
+# tasks again.
+
+
+LARGE_BYTES = 256 * 1024
+"""Values of this size and more are files. SQLite is as quick as a file system up to about this size."""
+
+CHECKED_BYTES = 2 << 30
+"""How many bytes of the newest files are read at a restart."""
+
+DAMAGED = ".damaged"
+
+
+class ValueDamaged(RunDatabaseError):
+    """The content of a value's file is not what was written.
+
+    Args:
+        name: the name of the file.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class ValueFiles:
+    """The large values of one run database.
+
+    Args:
+        database: the run database.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self.folder = database.with_name(f"{database.name}.values")
+
+    def write(self, frames: Sequence[Buffer]) -> str:
+        """Write a value, and wait until it is on the disk. Return the name of its file. `sync` follows.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        name = _digest(*frames)
+        path = self.folder / name
+        if not path.exists():
+            self.folder.mkdir(0o700, exist_ok=True)
+            beside = self.folder / f"{name}.part"
+            with beside.open("wb") as file:
+                file.writelines(frames)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        return name
+
+    def sync(self) -> None:
+        """Make sure that the names of new files are on the disk."""
+        for folder in (self.folder, self.folder.parent):
+            sync_folder(folder)
+
+    def read(self, name: str) -> bytes:
+        """Return a value.
+
+        Raises:
+            RunDatabaseError: the file is missing or damaged.
+        """
+        path = self.folder / name
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError as error:
+            raise RunDatabaseError(
+                f"a value of the run database is missing: {path}. Put it back; or start again, and its tasks run again"
+            ) from error
+        except OSError as error:
+            raise ValueDamaged(_damage(path, f" ({error.strerror})"), name) from error
+        if _digest(content) != name:
+            raise ValueDamaged(_damage(path), name)
+        return content
+
+    def usable(self) -> dict[str, int]:
+        """Return the sizes of the files that can be used, by name. Damaged files among the newest are set aside.
+
+        The caller has made sure that nobody else writes the run database.
+        """
+        found = {name: (self.folder / name).stat() for name in self.names() if "." not in name}
+        usable = {name: each.st_size for name, each in found.items()}
+        size = 0
+        for name in sorted(found, key=lambda name: found[name].st_mtime_ns, reverse=True):
+            if size > CHECKED_BYTES:
+                break
+            size += found[name].st_size
+            if not _is_right(self.folder / name):
+                del usable[name]
+                self.set_aside(name)
+        return usable
+
+    def set_aside(self, name: str) -> None:
+        """Rename a damaged file, so that its value does not count any more and can be written again."""
+        path = self.folder / name
+        path.replace(f"{path}{DAMAGED}")
+
+    def names(self) -> Iterator[str]:
+        """Yield the name of each file."""
+        if self.folder.exists():
+            yield from (each.name for each in self.folder.iterdir())
+
+    def remove(self, name: str) -> int:
+        """Remove a file; return its size."""
+        path = self.folder / name
+        size = path.stat().st_size
+        path.unlink()
+        return size
+
+
+def _damage(path: Path, why: str = "") -> str:
+    return f"a value of the run database is damaged: {path}{why}. Start again, and its tasks run again"
+
+
+def _is_right(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, _new_digest).hexdigest() == path.name
+    except OSError:
+        return False
+
+
+def _new_digest() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=20)
+
+
+def _digest(*frames: Buffer) -> str:
+    digest = _new_digest()
+    for frame in frames:
+        digest.update(frame)
+    return digest.hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -24,8 +24,6 @@ from __future__ import annotations
 import re
 import zlib
 
-__all__ = ["APPLICATION_ID", "CHECKED", "TABLES_BY_SEQ", "UPGRADES", "WITHOUT_CHECKSUMS", "row_checksum"]
-
 APPLICATION_ID = 0x6D777079
 """Marks a SQLite file as a run database: the characters `mwpy`."""
 

@@ -10,43 +10,149 @@ memory.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from mwpy._core.agent import events
+from mwpy._core.agent import child
+from mwpy._core.agent.child import AgentSettings, DropShare, OpenShare, Resumed, ShareNotKept, ShareOpened, WriteShare
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.events import AgentSettings
-from mwpy._core.moments import known
-from mwpy._roles import share_files
-from mwpy._roles.agent_contact import Contact, contact_again, contact_of, local_contact
+from mwpy._core.holding import known
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentEdges
-from mwpy._roles.session_link import SessionLink
-from mwpy._roles.slave_command import NewTemplate, SlaveCommand
-from mwpy._roles.slave_launcher import Launcher
-from mwpy._roles.slave_processes import SlaveProcesses
-from mwpy._roles.stop_detector import StopDetector
-from mwpy._system import clock, forks, memory, packages
-from mwpy._system.signals import Signals
+from mwpy._roles.edges import AgentEdges, MasterSearch, ShareStore
+from mwpy._roles.join import SessionLink, hello_of_this_process
+from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
+from mwpy._system import clock, forks, memory
+from mwpy._system.clock import Clock
+from mwpy._system.process import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import SETTLE_S
-from mwpy._transport.happened import Broken, Connected
-from mwpy._values import groups, messages, records
+from mwpy._transport.local_link import LocalAgentLink
+from mwpy._transport.stream import Broken, Connected
+from mwpy._values import groups, installed, messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.environment import MasterStream
-from mwpy._values.errors import ExitCode, ProtocolError
+from mwpy._values.errors import ExitCode, MasterUnreachable, ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
-from mwpy._values.message_checks import check
-from mwpy._values.options import Options
+from mwpy._values.messages import check
+from mwpy._values.options import MasterStream, Options
 from mwpy.audit import AuditFile
 
-__all__ = ["Agent", "run"]
+if TYPE_CHECKING:
+    from mwpy._transport.link import AgentLink
+
+
+# How an agent gets its connection to the master: at its start, and when it joins again.
+
+
+AGAIN_S = 1.0
+"""Seconds from one attempt to join again to the next."""
+
+
+class Contact(NamedTuple):
+    """A connection to the master, and the first message on it."""
+
+    link: AgentLink | LocalAgentLink
+    hello: messages.Hello
+    search: MasterSearch | None
+    """Finds the master again; None if the agent ends with its master."""
+
+
+def contact_of(options: Options, resumed: str = "") -> Contact | None:
+    """Connect to the master that the options name; return None if the computation is finished.
+
+    Args:
+        resumed: the name that this agent had before it was stopped; empty if it was not.
+    """
+    from mwpy._roles.agent_files import Search
+    from mwpy._roles.join import connect, find_master  # only here, because it loads ZeroMQ
+
+    found = find_master(options)
+    if found is None:
+        return None
+    link, found = connect(found)
+    session = os.urandom(16).hex()  # also if it does not come back: in a session, it confirms what it has handled
+    hello = replace(found.hello(options.slave_processes), resumed=resumed)
+    hello = replace(hello, session=session, returns_s=options.reconnect_seconds)
+    return Contact(link, hello, Search(options, found, link.address))
+
+
+def contact_again(options: Options, resumed: str) -> Contact | None:
+    """As `contact_of`, but wait for a master that does not answer yet."""
+    until = clock.monotonic() + options.reconnect_seconds
+    while clock.monotonic() < until:
+        with suppress(MasterUnreachable):
+            return contact_of(options, resumed)
+        clock.sleep(AGAIN_S)
+    return contact_of(options, resumed)
+
+
+def local_contact(options: Options, master: MasterStream) -> Contact:
+    """Return the connection to the master that has started this process."""
+    link = LocalAgentLink(master, options.silence_s())
+    return Contact(link, hello_of_this_process(options.member_id, "", options.slave_processes), None)
+
+
+# The files of an agent's shared objects: does what the core decides, and reports what happened.
+
+
+def changed(
+    store: ShareStore, changes: Sequence[OpenShare | WriteShare | DropShare]
+) -> Iterator[ShareOpened | ShareNotKept]:
+    """Change files in this order, and yield what the core must know."""
+    for change in changes:
+        try:
+            match change:
+                case OpenShare(share):
+                    location, is_complete = store.open(share)
+                    yield ShareOpened(replace(share, location=location), is_complete)
+                case WriteShare(digest, start, part):
+                    store.write(digest, start, part)
+                case DropShare(digest):
+                    store.drop(digest)
+        except OSError as error:
+            digest = change.share.digest if isinstance(change, OpenShare) else change.digest
+            yield ShareNotKept(digest, f"a shared object cannot be kept at the agent: {error}")
+
+
+# Notices that this process was stopped: then it looks at the clock later than it meant to.
+#
+# A batch system may suspend a job for hours, and a laptop may sleep. Then the time of the stop must not count: neither
+# for the tasks that were stopped too, nor for the reason why the master has given this agent up.
+
+
+LATE_S = 1.0
+"""An agent that is later than this, in seconds, was stopped. Work that takes longer counts as a stop, too."""
+
+
+class StopDetector:
+    """Looks at the clock for an agent, and tells its core about each stop."""
+
+    def __init__(self, clock: Clock, core: AgentCore) -> None:
+        self._clock = clock
+        self._core = core
+        self.looked_at = clock.monotonic()
+        """When it last looked at the clock."""
+
+    def look(self, waits_s: float = 0.0) -> float:
+        """Return the time. Report a stop since the last look, whether the agent waited or worked.
+
+        Args:
+            waits_s: for how many seconds at most the agent meant to wait meanwhile.
+        """
+        now = self._clock.monotonic()
+        late_s = now - self.looked_at - waits_s
+        self.looked_at = now
+        if late_s > LATE_S:
+            self._core.handle(Resumed(late_s), now)
+        return now
+
 
 FAREWELL_S = 1.0
 """Seconds at the end for writing the remaining output to the agent's own standard output and error."""
@@ -242,9 +348,9 @@ class Agent:
                 self._link.greet(core.settings.hello_at(now))
         elif core.outage.is_over:
             self._link.end()
-            core.handle(events.Disconnected(event.reason), now)
+            core.handle(child.Disconnected(event.reason), now)
         else:
-            core.handle(events.AttemptFailed(), now)
+            core.handle(child.AttemptFailed(), now)
 
     def _hear_master(self, frames: Sequence[Buffer], now: float) -> None:
         try:
@@ -254,11 +360,11 @@ class Agent:
         except ProtocolError as error:
             if self._core.welcome is not None:
                 reason = f"the master sent a malformed message: {error}"
-                self._core.handle(events.Disconnected(reason, returns=False), now)
+                self._core.handle(child.Disconnected(reason, returns=False), now)
             else:  # most likely a refusal by a master of another version of mwpy
-                self._core.handle(events.Heard(messages.Refused(str(error))), now)
+                self._core.handle(child.Heard(messages.Refused(str(error))), now)
         else:
-            self._core.handle(events.Heard(message, frames), now)
+            self._core.handle(child.Heard(message, frames), now)
 
     def _hear_fd(self, fd: int, now: float) -> None:
         if fd == self._signals_fd:
@@ -285,7 +391,7 @@ class Agent:
         self._hear_slave(slave, now)
         if slave.channel.eof:
             self._watched.remove(slave, slave.channel.fileno())
-            self._core.handle(events.StreamEnded(slave.number), now)
+            self._core.handle(child.StreamEnded(slave.number), now)
 
     def _hear_slave(self, slave: SlaveHandle, now: float) -> bool:
         """Read the stream of a slave. Returns whether there was a message."""
@@ -298,9 +404,9 @@ class Agent:
                     # malformed payload. So the agent reads the payload, although it only passes it on.
                     groups.entries(message, payload)
                 heard = True
-                self._core.handle(events.SlaveHeard(slave.number, message, frames), now)
+                self._core.handle(child.SlaveHeard(slave.number, message, frames), now)
         except ProtocolError as error:
-            self._core.handle(events.StreamBroken(slave.number, str(error)), now)
+            self._core.handle(child.StreamBroken(slave.number, str(error)), now)
             return False
         return heard
 
@@ -308,16 +414,16 @@ class Agent:
         if output == STDOUT:
             self._outlets[STDOUT].pass_on(data, now)
         elif data:
-            self._core.handle(events.ErrorOutput(slave.number, data), now)
+            self._core.handle(child.ErrorOutput(slave.number, data), now)
 
     def _hear_signals(self, caught: Sequence[signal.Signals], now: float) -> None:
         if signal.SIGTERM in caught:
             is_limited = self._core.settings.memory_bytes is not None
             busy = [child.number for child in self._core.children.values() if child.held and is_limited]
             used = {number: self._slaves[number].parts.process.used_memory(0) for number in busy}
-            self._core.handle(events.Terminated("evicted (SIGTERM)", used=used), now)
+            self._core.handle(child.Terminated("evicted (SIGTERM)", used=used), now)
         elif signal.SIGINT in caught:
-            self._core.handle(events.Terminated("removed (SIGINT)", Cause.SCALED_DOWN), now)
+            self._core.handle(child.Terminated("removed (SIGINT)", Cause.SCALED_DOWN), now)
         self._processes.look(now)
 
     # ---- what to do ----------------------------------------------------------------------------------------
@@ -348,7 +454,7 @@ class Agent:
                 if number in self._slaves:
                     self._slaves[number].parts.process.limit_memory(most)
             if actions.share_files:
-                for report in share_files.changed(self._edges.shares, actions.share_files):
+                for report in changed(self._edges.shares, actions.share_files):
                     core.handle(report, now)
             for number, message in actions.to_slaves:
                 self._send_to_slave(number, message)
@@ -379,12 +485,12 @@ class Agent:
             if actions.exit is not None:
                 return actions.exit
             if actions.look_up:
-                core.handle(events.LookedUp(packages.versions(actions.look_up)), now)
+                core.handle(child.LookedUp(installed.versions(actions.look_up)), now)
             looked = actions.read_journal, actions.check_memory, actions.measure, actions.share_files
             if not any((*looked, actions.recall, actions.start, actions.fork, actions.collect, actions.look_up)):
                 return None
 
-    def _send_to_slave(self, number: int, message: events.Outgoing) -> None:
+    def _send_to_slave(self, number: int, message: child.Outgoing) -> None:
         slave = self._slaves.get(number)
         if slave is not None:
             slave.channel.send(message.received or wire.encode(message.message, message.payload))
@@ -401,7 +507,7 @@ class Agent:
             if wanted is None:  # a task that is over its limit may have ended meanwhile
                 self._hear_slave(slave, now)
             if slave.parts.process.poll() is None:
-                self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
+                self._core.handle(child.Recalled(slave.number, slave.channel.started, wanted), now)
 
     def _read_journal(self, slave: SlaveHandle, now: float) -> None:
         """Report the results that a slave has finished and not sent."""
@@ -412,22 +518,22 @@ class Agent:
                 check(*found)
                 groups.entries(*found)  # for the same reason as in `_hear_slave`
         except ProtocolError as error:
-            self._core.handle(events.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)
+            self._core.handle(child.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)
         else:
             noted = (None,) if found is None else (found[0], wire.encode(*found), started)
-            self._core.handle(events.JournalRead(slave.number, *noted), now)
+            self._core.handle(child.JournalRead(slave.number, *noted), now)
 
     def _check_memory(self, slave: SlaveHandle) -> None:
         """Report how far a slave is that may be over a limit."""
         facts = slave.channel.started, slave.channel.began
         later = self.stops.look()  # the slave may have started the task after `now`
-        self._core.handle(events.MemoryRead(slave.number, *facts), later)
+        self._core.handle(child.MemoryRead(slave.number, *facts), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
         """Report how much memory a slave uses."""
         process, started = slave.parts.process, slave.channel.started  # first: the slave may go on meanwhile
         used = process.used_memory(exact_above)
-        self._core.handle(events.Measured(slave.number, started, used, process.limit_kills), now)
+        self._core.handle(child.Measured(slave.number, started, used, process.limit_kills), now)
 
     def _collect(self, slave: SlaveHandle, now: float) -> None:
         """Report the remaining results and output of an ended slave, and its exit."""
@@ -444,7 +550,7 @@ class Agent:
         self._processes.forget(slave)
         process.close()
         how = process.out_of_memory, code
-        end = events.SlaveExited(slave.number, reason, words, started, error_output + fault, *how)
+        end = child.SlaveExited(slave.number, reason, words, started, error_output + fault, *how)
         self._core.handle(end, now)
 
     def close(self) -> None:

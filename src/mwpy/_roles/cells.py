@@ -13,12 +13,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from mwpy._core.master.commands import CancelTasks, Running
-from mwpy._roles.access import Access
-from mwpy._roles.held_results import HeldResults
-from mwpy._roles.inbox import Inbox
-
-__all__ = ["CellTasks", "UsedInCells", "follow_cells"]
+from mwpy._core.master.state import CancelTasks, Running
+from mwpy._roles.inbox import Access, HeldResults, Inbox
 
 BEGIN, END = "pre_run_cell", "post_run_cell"
 """The events of IPython."""

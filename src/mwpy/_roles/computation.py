@@ -6,27 +6,246 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._roles.access import FORKED, Access
-from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
-from mwpy._system import clock, forks, limits, process
-from mwpy._system.log_levels import log_levels
+from mwpy import resource_file
+from mwpy._core.master.algorithms import FailedCalls
+from mwpy._core.master.state import Tell
+from mwpy._database.opening import real_path
+from mwpy._roles.cells import CellTasks, follow_cells
+from mwpy._roles.definitions import CodeWatch, Definitions
+from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
+from mwpy._roles.replay import calls_of_newest_master
+from mwpy._roles.task_keys import TermsOf
+from mwpy._system import clock, forks, process
+from mwpy._system.own_code import OWN_CODE
+from mwpy._system.packages import is_interactive
+from mwpy._system.process import log_levels
+from mwpy._transport import wire
+from mwpy._transport.codec import Codec
+from mwpy._transport.error_texts import encodable
+from mwpy._transport.link import EVERYWHERE, MasterLink, candidates, ipv4_of, member_keys, new_key, server_keys
+from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
+from mwpy._values import messages
 from mwpy._values.errors import OutOfTime, UsageError
-from mwpy._values.options import Options
+from mwpy._values.messagepack import encode_json, json_decoder
+from mwpy._values.options import AGENT_VARIABLE, MASTER_VARIABLE, UNREADABLE, Options
+from mwpy._values.policy import Policies
+from mwpy._values.records import AlgorithmDefined, Notice, Started
+from mwpy.resource_file import MemberKeys, ResourceFile
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
     from mwpy._roles.master_io import MasterIo
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy._roles.run_store import RunStore
+    from mwpy._roles.task_keys import TaskKeys
     from mwpy.audit import AuditFile
 
-__all__ = ["Computation", "start", "start_own_slave"]
+
+# The key and the port of a master with a run database, in a file beside it that only its owner can read.
+#
+# The next master of the run database takes both again. So an agent finds it although its resource file is a copy, such
+# as the one that HTCondor transfers with a job.
+
+
+class FormerPlace(Struct, frozen=True):
+    """The content of the file."""
+
+    key: str = ""
+    """The key of the computation; empty if it is not known."""
+    port: int = 0
+    """The port of the last master; 0 if it is not known."""
+
+
+def _beside(run_database: str) -> Path:
+    path = real_path(run_database)
+    return path.with_name(f"{path.name}.keys")
+
+
+def recall(run_database: str) -> FormerPlace:
+    """Read the key and the port of the last master of a run database. A file that others can read or have written does
+    not count: they would know the key."""
+    with suppress(OSError, *UNREADABLE):
+        fd = os.open(_beside(run_database), os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(fd, "rb") as file:
+            status = os.fstat(fd)
+            if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+                return json_decoder(FormerPlace)(file.read())
+    return FormerPlace()
+
+
+def keep(run_database: str, place: FormerPlace) -> None:
+    """Write the key and the port of this master, for the next one.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    path = _beside(run_database)
+    try:
+        resource_file.replace_file(path, encode_json(place) + b"\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}, where the next master of the run database finds its keys: "
+            f"{error.strerror or error}; make its directory writable and free some space"
+        ) from error
+
+
+# What a master needs that agents of other machines can find and join: the network, and the first resource file.
+#
+# This loads ZeroMQ, so a master that only its own agents can join does not load it.
+
+
+def _published(options: Options) -> str | None:
+    """The host that others use; None for all addresses of this machine."""
+    return None if options.master_host in EVERYWHERE else options.master_host
+
+
+def addresses(options: Options, port: int, only_here: bool) -> tuple[str, ...]:
+    """Return where agents find the master, best first."""
+    return candidates(port, "127.0.0.1" if only_here else _published(options))
+
+
+def listen(options: Options, key: str, only_here: bool, former_port: int = 0) -> MasterLink:
+    """Listen for agents on the published host; without one, on all addresses, or on loopback if nobody else can join.
+
+    Args:
+        former_port: the port to use if the options name none, and if it is free; 0 for any.
+
+    Raises:
+        UsageError: the host or the port cannot be used.
+    """
+    published = _published(options)
+    host = "127.0.0.1" if only_here else "*" if published is None else ipv4_of(published)
+    if host is None:
+        raise UsageError(
+            f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
+        )
+    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
+    given = key, options.silence_s(), largest, wire.encode(messages.Probe())
+    if options.master_port is None and former_port:
+        with suppress(UsageError):  # another process may have it by now
+            return MasterLink(host, former_port, *given)
+    return MasterLink(host, options.master_port or 0, *given)
+
+
+def first_content(
+    options: Options, generation: str, addresses: Sequence[str], key: str, slave_command: Sequence[str]
+) -> ResourceFile:
+    """The content of the resource file before the first slave connects."""
+    member = member_keys(key)
+    return ResourceFile(
+        computation_status=resource_file.IN_PROGRESS,
+        timestamp=clock.wall(),
+        update_interval=options.resource_file_update_interval,
+        member_id=options.member_id,
+        generation=generation,
+        master_addresses=tuple(addresses),
+        keys=MemberKeys(server_keys(key).public, member.public, member.secret),
+        slaves_wanted=0,
+        slaves_connected=0,
+        slaves_needed=0,
+        slave_executable=slave_command[0],
+        slave_arguments=tuple(slave_command[1:]),
+        client_timeout=options.silence_s(),
+    )
+
+
+# The connections of a master: streams to the agents that it starts, and the network if other agents can join.
+#
+# A master that only its own agents can join opens no port, has no key, and does not load ZeroMQ.
+
+
+RESERVE_SHARE = 8
+LEAST_RESERVE = 16
+"""One in eight files, and at least 16, are left for the master algorithm; agents that are being refused may have half
+of them."""
+
+
+class AgentStarter(Struct, frozen=True):
+    """Starts agents on this machine."""
+
+    link: LocalMasterLink
+
+    def __call__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> process.Child:
+        """Start an agent with a stream to this master.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        given = self.link.open()
+        try:
+            variables = {**environment, MASTER_VARIABLE: given.to_json()}
+            return process.start(command, environment=variables, pass_fds=given.numbers())
+        finally:
+            for fd in given.numbers():
+                os.close(fd)
+
+
+class Connections(Struct, frozen=True):
+    """The connections of a master that starts."""
+
+    link: LocalMasterLink
+    max_open_files: int
+    """How many files this process may open."""
+    room: int
+    """How many agents there is room for."""
+    key: str = ""
+    """The key of the computation; empty if only agents of this master can join."""
+    addresses: Sequence[str] = ()
+    """Where other agents find the master."""
+    port: int = 0
+    """Their port; 0 if only agents of this master can join."""
+
+
+def open_connections(options: Options, key: str | None) -> Connections:
+    """Make the connections of a master.
+
+    Args:
+        key: the key of the computation; None for that of the last master of the run database, or a new one.
+
+    Raises:
+        UsageError: the host or the port cannot be used.
+    """
+    limit = process.raise_limit()
+    if only_here(options) and options.master_port is None:
+        return Connections(_with_streams(NoNetwork(), options), limit, limit)
+    OWN_CODE.remember()  # before a slave can join that loads files which were edited meanwhile
+    former = FormerPlace() if options.run_database is None else recall(options.run_database)
+    key = key or former.key or new_key()
+    link = listen(options, key, only_here(options), former.port)
+    reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
+    room = max(1, limit - process.count_open() - reserve)
+    link.limit(room + reserve // 2)
+    found = addresses(options, link.port, only_here(options))
+    return Connections(_with_streams(link, options), limit, room, key, found, link.port)
+
+
+def _with_streams(network: Network, options: Options) -> LocalMasterLink:
+    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
+    return LocalMasterLink(network, options.silence_s(), largest)
+
+
+def only_here(options: Options) -> bool:
+    """Whether only local slaves can join, because others would have neither a resource file nor the key."""
+    return not (options.resource_file or options.master_host or options.key_file or options.key)
+
+
+def directions(options: Options, slaves: int) -> dict[str, str]:
+    """Return the variables that make a process an agent of this master, with this many slaves."""
+    words = ["--mw-slave", "--mw-member-id", encodable(options.member_id)]
+    words += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
+    words += ["--mw-grace-period", str(options.grace_period)]
+    words += ["--mw-client-timeout", str(options.silence_s()), *options.for_agents(local=True)]
+    return {AGENT_VARIABLE: encode_json(words).decode()}
+
 
 FINISH_GRACE_S = 10.0
 """Seconds that slaves get to end by themselves when the computation is complete."""
@@ -115,7 +334,7 @@ def _leave_all_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
-@limits.explained("the computation cannot start")
+@process.explained("the computation cannot start")
 def start(
     options: Options,
     *,
@@ -155,7 +374,7 @@ def start(
             _keep_place(options.run_database, connections)
         if local_slaves and (store is None or not store.is_restart):
             first = start_agent(local_command, environment=environment)
-        from mwpy._roles import master_parts
+        from mwpy._roles import master_io
 
         audit = open_audit()
         core = _new_core(options, generation, connections, audit)
@@ -163,13 +382,13 @@ def start(
             store.read_into(core, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
             first = start_agent(local_command, environment=environment)
-        io = master_parts.MasterIo(core, link, audit, clock, start_agent, store)
+        io = master_io.MasterIo(core, link, audit, clock, start_agent, store)
         if store is not None:
             store.follow(io.store_failed, io.committed.stored)
         if options.resource_file is not None:
             io.resource = _publish(options, options.resource_file, generation, connections, slave_command)
         where = " ".join(connections.addresses) or "for slaves on this machine"
-        audit.write([master_parts.Started("MASTER", options.member_id, f"READY {where}")], clock.wall())
+        audit.write([Started("MASTER", options.member_id, f"READY {where}")], clock.wall())
         if first is not None:
             io.local.keep(local_command, environment, first)
             io.local_slaves = local_slaves
@@ -187,21 +406,21 @@ def start(
 
 def _new_core(options: Options, generation: str, connections: Connections, audit: AuditFile) -> MasterCore:
     """Make the core, and say so if there is room for few agents only."""
-    from mwpy._roles import master_parts
+    from mwpy._core.master.core import MasterCore
+    from mwpy._roles import master_io
 
-    master_parts.say_past_end(options, audit)
-    settings = master_parts.settings_of(options, generation, only_here(options))
+    master_io.say_past_end(options, audit)
+    settings = master_io.settings_of(options, generation, only_here(options))
     room, files = connections.room, connections.max_open_files
     if room < FEW_AGENTS and not only_here(options):
-        audit.write([master_parts.Notice(_about_room(room, files))], clock.wall())
-    return master_parts.MasterCore(replace(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
+        audit.write([Notice(_about_room(room, files))], clock.wall())
+    return MasterCore(replace(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
 
 
 def _publish(
     options: Options, path: str, generation: str, connections: Connections, slave_command: Sequence[str]
 ) -> ResourceKeeper:
     """Write the resource file."""
-    from mwpy._roles.network import first_content
     from mwpy._roles.resource_keeper import ResourceKeeper
 
     content = first_content(options, generation, connections.addresses, connections.key, slave_command)
@@ -209,7 +428,6 @@ def _publish(
 
 
 def _keep_place(run_database: str, connections: Connections) -> None:
-    from mwpy._roles.former_place import FormerPlace, keep
 
     keep(run_database, FormerPlace(connections.key, connections.port))
 
@@ -228,17 +446,18 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
             "a run database needs a slave, because tasks in the master's process are for debugging: start at least one "
             "(--mw-local 1, or local_master(slaves=1)), or give no run database"
         )
-    from mwpy._roles import master_parts
+    from mwpy._core.master.core import MasterCore
+    from mwpy._roles import master_io
     from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
 
     slave = OwnSlave(options.member_id)
-    master_parts.say_past_end(options, audit)
+    master_io.say_past_end(options, audit)
     settings = replace(
-        master_parts.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True
+        master_io.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True
     )
-    io = master_parts.MasterIo(master_parts.MasterCore(settings), slave, audit, clock, process.start)
+    io = master_io.MasterIo(MasterCore(settings), slave, audit, clock, process.start)
     io.outcomes = LiveOutcomes(slave)
-    audit.write([master_parts.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
+    audit.write([Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
 
 
@@ -247,3 +466,59 @@ def _about_room(room: int, limit: int) -> str:
         f"there is room for {room} agents, because this process may have only {limit} open files; raise this limit "
         f"(ulimit -n) if you need more, or start agents with more slaves each (--mw-slave-processes)"
     )
+
+
+# What the methods of a master use: made once for each thread that uses it.
+
+
+class MasterParts(Struct, frozen=True, eq=False):
+    """What the methods of a master use."""
+
+    access: Access
+    codec: Codec
+    definitions: Definitions
+    terms: TermsOf
+    inbox: Inbox
+    held: HeldResults
+    cell: CellTasks
+    keys: TaskKeys | None
+    """What makes the keys of tasks; None without a run database."""
+
+    @classmethod
+    def of(
+        cls,
+        access: Access,
+        codec: Codec,
+        for_all: Policies,
+        failed: FailedCalls | None = None,
+    ) -> MasterParts:
+        """The parts of a new master.
+
+        Args:
+            for_all: the policies of all its tasks.
+            failed: keeps the calls that fail; None for a new object, in which `mwpy.replay` looks from now on.
+        """
+        OWN_CODE.remember()
+        settings = access.io.core.state.settings
+        watch = CodeWatch(access, only_here=settings.only_here) if codec.main_by_value and is_interactive() else None
+
+        def notice(text: str) -> None:
+            access.io.command(Tell(text))
+
+        keys, with_code = _keys_of(notice) if access.io.submissions.keyed else (None, None)
+        definitions = Definitions(codec, watch, with_code, notice, access.io.algorithm_numbers)
+        inbox = Inbox(access, settings, failed or calls_of_newest_master())
+        terms = TermsOf(definitions, for_all, codec, keys is not None)
+        held = HeldResults(access, inbox)
+        cell = CellTasks(access, inbox, held)
+        if codec.main_by_value:
+            follow_cells(cell)
+        return cls(access, codec, definitions, terms, inbox, held, cell, keys)
+
+
+def _keys_of(
+    notice: Callable[[str], None],
+) -> tuple[TaskKeys, Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined]]:
+    from mwpy._roles.task_keys import TaskKeys, with_code  # only here, because it loads what compares code
+
+    return TaskKeys(notice), partial(with_code, notice=notice)

@@ -17,37 +17,13 @@ from mwpy._system.clock import Clock
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mwpy._core.agent import events
-    from mwpy._transport.channel.journal import Journal
-    from mwpy._transport.happened import Broken, Connected, Happened
-    from mwpy._transport.orders import Answer
+    from mwpy._core.agent import child
+    from mwpy._transport.channel import Answer, Journal
+    from mwpy._transport.stream import Broken, Connected, Happened
     from mwpy._values import messages, records
-    from mwpy._values.given import Given
+    from mwpy._values.earlier import Given
     from mwpy._values.ids import Buffer
-    from mwpy._values.share_messages import Share
-
-__all__ = [
-    "AgentConnection",
-    "AgentEdges",
-    "Channel",
-    "Clock",
-    "InputPipe",
-    "JournalReader",
-    "MasterConnections",
-    "MasterSearch",
-    "OutputStream",
-    "Process",
-    "ProcessStarter",
-    "RecordStore",
-    "ShareStore",
-    "SignalSource",
-    "SlaveChannel",
-    "SlaveLauncher",
-    "SlaveParts",
-    "SlaveProcess",
-    "Template",
-    "Trail",
-]
+    from mwpy._values.messages import Share
 
 
 class Trail(Protocol):
@@ -84,7 +60,7 @@ class MasterSearch(Protocol):
     def ask(self) -> None:
         """Find out where the master may be now."""
 
-    def answer(self) -> events.AddressesFound | events.ComputationOver | None:
+    def answer(self) -> child.AddressesFound | child.ComputationOver | None:
         """Return what was found out; None if this needs more time."""
 
     def connect(self, address: str) -> AgentConnection:

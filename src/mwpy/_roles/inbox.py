@@ -7,20 +7,33 @@ repeats. Where this module relies on that, a comment says so.
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
+import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence, Sized
 from operator import index
 from queue import Empty
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
-from mwpy._core.master.commands import Asking, CancelTasks, GoOn, Running, Waiting
-from mwpy._core.master.failed_calls import FailedCalls
-from mwpy._roles.access import Access
+from msgspec import Struct, field
+
+from mwpy._core.master.algorithms import FailedCalls
+from mwpy._core.master.state import (
+    Asking,
+    CancelTasks,
+    GiveResult,
+    GoOn,
+    HoldResults,
+    LogGroup,
+    ReleaseResults,
+    Running,
+    Waiting,
+)
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
-from mwpy._roles.unfetched import Unfetched
-from mwpy._system import clock, limits
+from mwpy._system import clock, process
 from mwpy._values.errors import (
     CannotRun,
     DependencyFailed,
@@ -31,16 +44,229 @@ from mwpy._values.errors import (
     TooManyFailures,
     UsageError,
 )
-from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.max_failures import FailuresByKind
-from mwpy._values.reports import Report
-from mwpy._values.task import Result, UnrunnableTask, failed
+from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.messagepack import as_read, encode
+from mwpy._values.messages import LogRow, Report
+from mwpy._values.plain import counted
+from mwpy._values.policy import FailuresByKind
+from mwpy._values.task import (
+    ReferringBuffers,
+    Result,
+    ResultReference,
+    SlaveKind,
+    UnrunnableTask,
+    encoded_in,
+    failed,
+    in_one_line,
+)
 
 if TYPE_CHECKING:
-    from mwpy._core.master.core import Actions
-    from mwpy._core.master.state import LogGroup, MasterSettings, Stopped
+    from mwpy._core.master.state import Actions, LogGroup, MasterSettings, Stopped
+    from mwpy._roles.master_io import MasterIo
 
-__all__ = ["Inbox", "LoopCounts", "deadline_after"]
+
+# The way from a master algorithm's thread to the I/O thread; it is closed when the computation ends.
+#
+# Only one thread may use a master. Two threads would take each other's results, or wait for each other forever. A
+# process that is forked from the master's process has a copy of the master, but no I/O thread, so it would wait
+# forever.
+
+
+USED_BY_A_TASK = "a task cannot use the master: return from the task what the master should do"
+
+OVER = "the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)"
+
+FORKED = (
+    "this process was forked from the process of the master and has only a copy of the master: use the master in the "
+    "process that made it, or start another one here with mwpy.local_master"
+)
+
+
+class _Refusal:
+    """Replaces the I/O thread where it must not be used, and raises an error for every use.
+
+    Args:
+        reason: the text of the error.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> object:
+        raise UsageError(self._reason)
+
+
+class Access(threading.local):
+    """Holds the I/O thread for all parts of the master that use it.
+
+    Each thread has its own attributes here, because this costs each submission less than a comparison of threads.
+    Python calls `__init__` with the same arguments when another thread uses this object for the first time.
+
+    Args:
+        io: the I/O thread.
+        owner: the thread that may use it.
+        drive: runs tasks in this thread until there is an outcome, for a timeout in seconds or None; None if slaves run
+            them.
+    """
+
+    io: MasterIo
+    """The I/O thread. Read this attribute for every use, and store neither its value nor parts of it."""
+    usable: bool
+    """Whether this thread may use `io`: it is the owner, and the computation is not over."""
+
+    def __init__(
+        self, io: MasterIo, owner: threading.Thread, drive: Callable[[float | None], None] | None = None
+    ) -> None:
+        user = threading.current_thread()
+        refusal = _Refusal(
+            f"this master belongs to the thread {owner.name}, and the thread {user.name} uses it: let {owner.name} do "
+            f"this, give the other threads an executor of this master (mw.executor), or start a master in each thread "
+            f"with mwpy.local_master"
+        )
+        self.drive = drive
+        self.usable = user is owner
+        self.io = io if self.usable else cast("MasterIo", refusal)
+
+    def check(self) -> None:
+        """Check that this thread may use the master, for what needs no `io`.
+
+        Raises:
+            UsageError: it may not; the caller's fault.
+        """
+        assert self.io.core is not None
+
+    def close(self, reason: str = OVER) -> None:
+        """Make every later use of `io` in this thread a `UsageError` with this text."""
+        self.usable = False
+        self.io = cast("MasterIo", _Refusal(reason))
+
+
+# Gives the records that tasks have logged to the loggers of the master, in the thread of the master algorithm.
+#
+# A handler of the user may raise or block. This concerns the master algorithm, and not the I/O thread.
+
+
+OWN = "mwpy"
+"""The logger that says what was left out."""
+
+
+def give(group: LogGroup) -> None:
+    """Give the records of a slave to the loggers."""
+    for row in group.rows:
+        _handle(_record(row, group))
+    if group.left_out:
+        text = f"{counted(group.left_out, 'log record')} of tasks left out, because there were too many"
+        own = {"mw_task": None, "mw_algorithm": None, "mw_slave": group.sid, "mw_host": group.host}
+        fields = {"name": OWN, "levelno": logging.WARNING, "levelname": "WARNING", "msg": f"{text} ({group.sid})"}
+        _handle(logging.makeLogRecord(fields | own))
+
+
+def _record(row: LogRow, group: LogGroup) -> logging.LogRecord:
+    record = logging.LogRecord(row.logger, row.level, row.path, row.line, row.text, None, None, row.function)
+    own: dict[str, Any] = {
+        "created": row.created,
+        "msecs": float(int(row.created % 1 * 1000)),
+        "relativeCreated": record.relativeCreated + (row.created - record.created) * 1000,
+        "exc_text": row.trace or None,
+        "process": None,
+        "processName": group.sid,
+        "thread": None,
+        "threadName": None,
+        "mw_task": row.task or None,
+        "mw_algorithm": row.algorithm or None,
+        "mw_slave": group.sid,
+        "mw_host": group.host,
+    }
+    record.__dict__.update(own)
+    return record
+
+
+def _handle(record: logging.LogRecord) -> None:
+    logger = _logger(record.name)
+    try:
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)
+    except Exception:
+        print(f"mwpy: a handler of logging has failed at a record of {record.processName}:", file=sys.stderr)
+        traceback.print_exc()
+
+
+def _logger(name: str) -> logging.Logger:
+    """The logger of this name, or the nearest one above it: what a slave sends creates no loggers here."""
+    known = logging.root.manager.loggerDict
+    while name:
+        found = known.get(name)
+        if isinstance(found, logging.Logger):
+            return found
+        name = name.rpartition(".")[0]
+    return logging.root
+
+
+# How many bytes of results the algorithm has received and not fetched.
+#
+# The sizes of single results are not known, because the core counts the bytes of whole groups. So each result counts
+# for the mean of those that wait with it. Nothing is counted per result.
+
+
+SHARE = 8
+"""Below one in eight of the bytes that may wait, nothing is counted again. So small results cost nothing."""
+
+
+class _Waiting(Struct, eq=False):
+    """Results that wait together."""
+
+    count: int = 0
+    size: int = 0
+
+    def keep(self, count: int) -> None:
+        """Only this many wait now."""
+        if count < self.count:
+            self.count, self.size = count, self.size * count // self.count
+
+
+class Unfetched(Struct, eq=False):
+    """Tells the I/O thread how much was fetched.
+
+    Args:
+        most: how many bytes may wait.
+    """
+
+    access: Access
+    most: int
+    _alone: _Waiting = field(default_factory=_Waiting)
+    _of_maps: _Waiting = field(default_factory=_Waiting)
+    _total: int = 0
+    """How many bytes have ever arrived."""
+    is_much: bool = False
+    """Whether so much may wait that it must be counted."""
+
+    def arrived(self, outcome: Actions, alone: int) -> None:
+        """Results arrived. This many of them belong to no map."""
+        count = len(outcome.results)
+        if outcome.stretches:
+            count += sum(stretch.count for stretch in outcome.stretches)
+        if count:
+            # no call from here on, so that no interrupt comes between
+            size, outcome.result_bytes = outcome.result_bytes, 0
+            share = size * alone // count
+            self._total += size
+            self._alone.count += alone
+            self._alone.size += share
+            self._of_maps.count += count - alone
+            self._of_maps.size += size - share
+            self.is_much = (self._alone.size + self._of_maps.size) * SHARE > self.most
+
+    def settle(self, alone: Sized) -> None:
+        """Count the results that wait. Those outside of maps are `alone`."""
+        self._alone.keep(len(alone))
+        io = self.access.io
+        self._of_maps.keep(sum(tasks.num_waiting for tasks in io.open_maps()))
+        waiting = self._alone.size + self._of_maps.size
+        self.is_much = waiting * SHARE > self.most
+        io.fetched_bytes = self._total - waiting
+        if io.holds_back:
+            io.link.wake()
+
 
 T = TypeVar("T")
 
@@ -147,12 +373,11 @@ class Inbox:
 
     def _give_logged(self) -> None:
         """Give records to the loggers. A handler of the user may use the master, so nothing else is half done now."""
-        from mwpy._roles import log_records
 
         while self._logged:
             group = self._logged.popleft()
             self.access.io.handled_log_bytes += group.size
-            log_records.give(group)
+            give(group)
 
     def wait(self, timeout: float | None = None, idle: bool = False) -> None:
         """Like `receive`, but if no outcome has arrived, wait for one.
@@ -273,7 +498,7 @@ class Inbox:
         """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
         if isinstance(outcome, MwpyError):
             raise outcome
-        if isinstance(outcome, BaseException) and (limit := limits.named(outcome)):
+        if isinstance(outcome, BaseException) and (limit := process.named(outcome)):
             raise CannotRun(f"the master cannot go on: {limit}") from outcome
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
@@ -415,3 +640,142 @@ def _pass_on(arrived: Arrived) -> None:
     if type(arrived.tag) is Portion and not arrived.tag.tasks.closed:
         arrived.tag.tasks.arrived.append(arrived)
         arrived.tag.tasks.num_arrived += count_of(arrived)
+
+
+# The results to which tasks may refer with `mwpy.result`, as the algorithm's thread knows them.
+#
+# A task may refer to a result that is not fetched. The core must keep this result from then on, because the algorithm
+# may fetch it before the later task has it. If the other task has not ended, the core is asked to keep its result. The
+# answer comes behind all ends of tasks that the core has given out. So if the task has ended, its end is in the inbox
+# then, or was fetched, and the algorithm's thread gives the value back to the core.
+
+
+class HeldResults(Struct, eq=False):
+    """Makes the core keep results."""
+
+    access: Access
+    inbox: Inbox
+    _held: dict[int, bool] = field(default_factory=dict)
+    """The tasks whose results the core may keep, and whether it surely does. An interrupt may come in between."""
+
+    def refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
+        """Make the core keep the results to which a task refers that is submitted next.
+
+        Args:
+            buffers: what `Codec.dumps_call` returned.
+
+        Returns:
+            The ids of their tasks.
+
+        Raises:
+            UsageError: there is no such task, or its result was fetched; the caller's fault.
+        """
+        if not isinstance(buffers, ReferringBuffers):
+            return ()
+        numbers = sorted(each.task_id for each in buffers.references if isinstance(each, ResultReference))
+        new = [number for number in numbers if not self._held.get(number)]
+        if new:
+            last = self.access.io.submissions.total
+            if not 1 <= new[0] <= new[-1] <= last:
+                wrong = new[0] if new[0] < 1 else new[-1]
+                known = f"the ids of the tasks that are submitted are 1 to {last}" if last else "none is submitted yet"
+                raise UsageError(f"mwpy.result({wrong}): there is no such task; {known}")
+            self._hold(new)
+        return numbers
+
+    def _hold(self, numbers: Sequence[int]) -> None:
+        self._held.update(dict.fromkeys(numbers, False))
+        ended = {*numbers}.difference(self.inbox.ask(HoldResults(numbers)))
+        for result in self.inbox.results if ended else ():
+            if result.task_id in ended:
+                self.access.io.command(_given(result))
+                ended.remove(result.task_id)
+        for task in self.inbox.unrunnable if ended else ():
+            if task.task_id in ended:
+                cause = f"task {task.task_id} ({task.algorithm}) is unrunnable: {task.reason}"
+                self.access.io.command(GiveResult(task.task_id, (), cause, task.task_id))
+                ended.remove(task.task_id)
+        self._held.update(dict.fromkeys(numbers, True))
+        for number in ended:
+            del self._held[number]
+        if ended:
+            raise UsageError(
+                f"mwpy.result({min(ended)}): this result was fetched already, or belongs to a map, so the master does "
+                f"not have it any more: pass its value itself, or refer to it before you call mw.results()"
+            )
+
+    def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
+        """The algorithm has fetched the ends of these tasks."""
+        if self._held:
+            numbers = [each.task_id for each in ended if each.task_id in self._held]
+            if numbers:
+                io = self.access.io
+                io.command(ReleaseResults(numbers, io.submissions.total))
+                for number in numbers:
+                    del self._held[number]
+
+
+def _given(result: Result[Any]) -> GiveResult:
+    error = result.error if failed(result) else None
+    number, name = result.task_id, result.algorithm
+    if error is None:
+        entry, buffers = encoded_in(result)
+        return GiveResult(number, [encode(as_read(entry)), *buffers])
+    if isinstance(error, DependencyFailed):
+        return GiveResult(number, (), error.cause, error.dependency)
+    what = in_one_line(error.type_name, error.text)
+    return GiveResult(number, (), f"task {number} ({name}) failed: {what}", number)
+
+
+# Numbers that a master algorithm wants: of pending tasks, and of slaves.
+
+
+class TargetNumbers(Struct, eq=False):
+    """How many pending tasks are wanted in memory, of one algorithm or (None) of all."""
+
+    _numbers: dict[Any, int] = field(default_factory=dict)
+
+    def set(self, number: int, algorithm: Callable[..., Any] | None) -> None:
+        """Set a target number.
+
+        Raises:
+            UsageError: the number is not a whole number; the caller's fault.
+        """
+        self._numbers[_key(algorithm)] = whole_number(number)
+
+    def get(self, algorithm: Callable[..., Any] | None) -> int:
+        """Return a target number; 0 if it was never set."""
+        return self._numbers.get(_key(algorithm), 0)
+
+
+def _key(algorithm: Callable[..., Any] | None) -> Any:
+    """What a target number is stored under: the function, or its id if it has no hash."""
+    try:
+        hash(algorithm)
+    except TypeError:
+        return id(algorithm)
+    return algorithm
+
+
+def whole_number(number: int) -> int:
+    """Return a number that a user gives; 0 for a negative one.
+
+    Raises:
+        UsageError: it is not a whole number; the caller's fault.
+    """
+    try:
+        return max(0, index(number))
+    except TypeError:
+        raise UsageError(f"a whole number is needed here, not {number!r}") from None
+
+
+def kind_of_slave(kind: str) -> SlaveKind:
+    """Return the kind of slave that a user names.
+
+    Raises:
+        UsageError: there is none; the caller's fault.
+    """
+    try:
+        return SlaveKind(kind)
+    except ValueError:
+        raise UsageError(f"there is no kind of slave {kind!r}: ordered, intermingle or unordered") from None

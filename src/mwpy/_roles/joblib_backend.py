@@ -1,7 +1,7 @@
 """The backend `mwpy` of joblib: a call of `joblib.Parallel` runs its tasks on slaves.
 
 joblib reads the user's tasks, makes batches of them, and dispatches a batch whenever another has ended. So this backend
-decides little: how many tasks a batch has (as many as some portions of a map, see `_roles/portions.py`), and what
+decides little: how many tasks a batch has (as many as some portions of a map, see `_roles/maps.py`), and what
 happens to the batches (see `_roles/joblib_batches.py`).
 
 joblib calls this object in the thread that called `Parallel`, and in the executor's thread when a batch has ended. An
@@ -28,9 +28,9 @@ from joblib.parallel import (
     register_parallel_backend,
 )
 
-from mwpy._roles.executor_future import Future
+from mwpy._roles.executor_io import Future
 from mwpy._roles.joblib_batches import Batches, Done, RepeatedArrays
-from mwpy._roles.portions import PORTION_BYTES, PortionSizes
+from mwpy._roles.maps import PORTION_BYTES, PortionSizes
 from mwpy._system import clock, script
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import UsageError

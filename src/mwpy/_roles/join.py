@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+from os import PathLike
 from pathlib import Path
+from typing import Any, Self, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy import resource_file
-from mwpy._roles.hello import hello_of_this_process
+from mwpy._core.agent import child
+from mwpy._core.session import KEPT_BYTES, UNCOUNTED, Session
+from mwpy._roles.edges import AgentConnection, MasterSearch
 from mwpy._system import clock
 from mwpy._transport import wire
-from mwpy._transport.addresses import ipv4_of
-from mwpy._transport.happened import Broken, Connected
-from mwpy._transport.link import AgentLink, CurvePair, member_keys, server_keys
+from mwpy._transport.link import AgentLink, CurvePair, ipv4_of, member_keys, server_keys
+from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
+from mwpy._values.algorithm import PYTHON
+from mwpy._values.bounds import MAX_NAME, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
-from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
-from mwpy._values.options import Options
-from mwpy._values.phrases import ASK_OWNER
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messagepack import decode, encode
+from mwpy._values.messages import explained
+from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, JOB_VARIABLE, Options
+from mwpy._values.plain import ASK_OWNER
+from mwpy.resource_file import ResourceFile
 
-__all__ = [
-    "MasterContact",
-    "connect",
-    "contact_in",
-    "find_master",
-    "link_to",
-    "read_key",
-    "try_address",
-    "try_all",
-    "visit",
-]
+# The first message of a process to its master.
+
+
+def hello_of_this_process(member_id: str, generation: str, slaves: int) -> messages.Hello:
+    """Return the first message of this process.
+
+    Args:
+        generation: the life of the master that the process wants to join; empty for any.
+        slaves: how many slaves it will start.
+    """
+    job = shortened(os.environ.get(JOB_VARIABLE, ""), MAX_NAME)
+    return messages.Hello(member_id, generation, platform.node(), os.getpid(), PYTHON, slaves, job)
+
 
 CONNECT_S = 5.0
 """Seconds in which one candidate address must answer."""
@@ -262,3 +276,371 @@ def _first_fate(link: AgentLink) -> Connected | Broken:
         if fates:
             return fates[0]
     return Broken("unreachable", f"no answer within {CONNECT_S:.0f} s")
+
+
+# An agent's end of its session: it looks like one connection to the master, and has one after the other.
+#
+# While there is no connection, messages to the master are kept. `_core/agent/contact.py` decides when to look for the
+# master, and `_core/session.py` what is sent again.
+
+
+class SessionLink:
+    """The connections to the master, as one.
+
+    Args:
+        link: the first connection.
+        search: finds the master, and connects to it again; None if the agent has no session.
+        brought: the results that the agent brings from a former generation of the master, as messages.
+    """
+
+    def __init__(
+        self, link: AgentConnection, search: MasterSearch | None, brought: Sequence[Sequence[Buffer]] = ()
+    ) -> None:
+        self._link = link
+        self._search = search
+        self._brought = [*brought]
+        self._brought_bytes = 0
+        """About how many bytes of these came since the last session ended."""
+        self.sids: dict[int, SlaveId] = {}
+        """The ids that the master has given to slaves, by number, until it has handled everything of the slave."""
+        self._died: deque[tuple[int, int]] = deque()
+        """The slaves that have died: how many messages were sent until then, and the number."""
+        self.asks = False
+        """Whether an answer of the search is missing."""
+        self.session: Session | None = None
+        """The session; None before the master has accepted this agent, and if the agent has none."""
+        self._has_session = False
+        """Whether the session begins when the master accepts this agent."""
+        self._has_ended = False
+        self._watched: dict[int, tuple[bool, bool]] = {}
+        """What is watched at each file descriptor: writable, readable."""
+
+    # ---- the connection ------------------------------------------------------------------------------------
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
+        """Let `poll` wait for a file descriptor too."""
+        was_watched = any(self._watched.get(fd, ()))
+        self._watched[fd] = writable, readable
+        if writable or readable:
+            self._link.watch(fd, writable, readable)
+        elif was_watched:
+            self._link.unwatch(fd)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        if any(self._watched.pop(fd)):
+            self._link.unwatch(fd)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """Wait for something to happen; see `AgentLink.poll`."""
+        return self._link.poll(timeout_s)
+
+    def end(self) -> None:
+        """The connection has ended: keep what is sent from now on."""
+        self._has_ended = True
+
+    def ask(self) -> None:
+        """Find out where the master may be; `answers` returns it."""
+        assert self._search is not None, "there is no session"
+        self.asks = True
+        self._search.ask()
+
+    def answers(self) -> list[child.AgentEvent]:
+        """Return what was found out since `ask`."""
+        answer = self._search.answer() if self.asks and self._search is not None else None
+        self.asks = self.asks and answer is None
+        return [] if answer is None else [answer]
+
+    def connect(self, address: str) -> None:
+        """Use another connection from now on, to this address."""
+        assert self._search is not None, "there is no session"
+        link = self._search.connect(address)
+        for fd, (writable, readable) in self._watched.items():
+            if writable or readable:
+                link.watch(fd, writable, readable)
+        self._link.close(0.0)
+        self._link = link
+
+    def close(self, linger_s: float) -> None:
+        """Close the connection. Messages that were sent have `linger_s` seconds to leave."""
+        self._link.close(linger_s)
+
+    # ---- messages ------------------------------------------------------------------------------------------
+
+    def greet(self, hello: messages.Hello) -> None:
+        """Send the first message on a connection."""
+        self._has_session = bool(hello.session)
+        handled = None if self.session is None else self.session.handled
+        self._link.send(wire.encode(replace(hello, handled=handled)))
+
+    def post(self, succeeds: str | None, outgoing: Sequence[child.Outgoing]) -> None:
+        """Send what the core has decided to send.
+
+        Args:
+            succeeds: the generation of the master with which the session has ended before; None if it goes on.
+        """
+        if succeeds is not None:
+            self._brought += self.handovers(succeeds)
+            self.session = None
+            self.sids.clear()
+            self._died.clear()
+        for message in outgoing:
+            frames = message.received or wire.encode(message.message, message.payload)
+            if self.session is None and self._has_ended and isinstance(message.message, messages.Handover):
+                self._brought.append(frames)
+                self._brought_bytes += sum(map(len, frames))
+            self.send(frames)
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the master, now or when there is a connection again."""
+        if self.session is not None:
+            self.session.keep(frames)
+            if wire.is_a(messages.SlaveDied, frames):
+                died, _ = wire.parse(frames, wire.FROM_AGENT)
+                assert isinstance(died, messages.SlaveDied)
+                self._died.append((self.session.sent, died.slave))
+        if not self._has_ended:
+            self._link.send(frames)
+
+    def takes(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> bool:
+        """Count a message of the master. Return whether it concerns only the session.
+
+        Raises:
+            ProtocolError: it contradicts the session; the master's fault.
+        """
+        session = self.session
+        if isinstance(message, messages.Refused) and self._has_ended:  # the session does not go on at this master
+            return False
+        if type(message) not in UNCOUNTED:
+            if session is not None:
+                session.note_handled(frames, now)
+                if isinstance(message, messages.SlaveNamed):
+                    self.sids[message.slave] = message.sid
+            return False
+        if isinstance(message, messages.Welcome):
+            self._answered(message)
+        elif isinstance(message, messages.Handled) and session is not None:
+            session.drop(message.count)
+            self._forget_dead(message.count)
+        return not isinstance(message, messages.Welcome)
+
+    def _answered(self, welcome: messages.Welcome) -> None:
+        """The master has accepted the agent, or goes on with its session: send again what it has not handled."""
+        if self.session is None:
+            self.session = Session() if self._has_session else None
+            self._has_ended = False
+            brought, self._brought, self._brought_bytes = self._brought, [], 0
+            for frames in brought:
+                self.send(frames)
+            return
+        if welcome.handled is None:
+            raise ProtocolError("a second Welcome")
+        self._forget_dead(welcome.handled)
+        for frames in self.session.go_on(welcome.handled):
+            self._link.send(frames)
+        self._has_ended = False
+
+    def _forget_dead(self, handled: int) -> None:
+        """Forget the dead slaves whose last message the master has handled."""
+        while self._died and self._died[0][0] <= handled:
+            self.sids.pop(self._died.popleft()[1], None)
+
+    def handovers(self, generation: str) -> list[Sequence[Buffer]]:
+        """The results that the master has not handled, as messages for its next generation.
+
+        Args:
+            generation: the one that has ended.
+        """
+        found: list[Sequence[Buffer]] = []
+        for frames in () if self.session is None else self.session.kept:
+            message, payload = wire.parse(frames, wire.FROM_AGENT)
+            if isinstance(message, messages.Handover):
+                found.append(frames)
+            elif isinstance(message, messages.Results):
+                handover = messages.Handover(generation, self.sids[message.slave], message)
+                found.append(wire.encode(handover, payload))
+        return found
+
+    @property
+    def say_at(self) -> float:
+        """When to call `say`; infinity if there is no need."""
+        say_at = None if self.session is None or self._has_ended else self.session.say_at
+        return inf if say_at is None else say_at
+
+    def say(self) -> None:
+        """Say how many messages of the master were handled."""
+        if self.session is not None:
+            self._link.send(wire.encode(self.session.said()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for a connection that slaves must wait, too."""
+        kept_bytes = self._brought_bytes if self.session is None else self.session.kept_bytes
+        return self._has_ended and kept_bytes > KEPT_BYTES
+
+
+# Asks a running master what it does. The inquirer is a member without slaves; see `_core/master/silence.py`.
+
+
+ANSWER_S = 60.0
+"""Seconds in which a master answers. Other inquirers may be served first."""
+
+Question = messages.AskStatus | messages.AskTask
+Answer = messages.Status | messages.Explanation
+
+
+class Inquirer:
+    """A connection to a running master. Close it, or use it in a `with` block.
+
+    Args:
+        path: the resource file that the master writes.
+
+    Raises:
+        ResourceFileError: the file is missing, or is no resource file.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._path = path
+        self._content = resource_file.read(str(path))
+        self._link: AgentLink | None = None
+        self._answered = False
+        """Whether the master has answered on this connection."""
+
+    def status(self) -> dict[str, Any]:
+        """Return what the master does; see `mwpy.status`."""
+        answer = self._answer(lambda mine: messages.AskStatus(mine.member_id, mine.generation))
+        if answer is not None:
+            return {"state": "running", **cast(dict[str, Any], decode(encode(answer)))}
+        return {
+            "state": "finished",
+            "member_id": self._content.member_id,
+            "generation": self._content.generation,
+        }
+
+    def explanation(self, task: int) -> messages.Explanation:
+        """Return why a task waits, or how it ended.
+
+        Raises:
+            UsageError: the computation is finished, so nobody knows.
+        """
+        answer = self._answer(lambda mine: messages.AskTask(mine.member_id, mine.generation, task))
+        if not isinstance(answer, messages.Explanation):
+            raise UsageError(
+                f"the computation of {self._path} is finished, so no task waits; `mwpy logs AUDIT_FILE {task}` shows "
+                f"whether slaves died while they ran the task"
+            )
+        return answer
+
+    def _answer(self, question: Callable[[ResourceFile], Question]) -> Answer | None:
+        """Ask, and return the answer; None if the computation is finished.
+
+        A master that ended since the last question may be followed by the next one, or be finished, so the resource
+        file is read again.
+
+        Args:
+            question: makes the question for the content of the resource file.
+        """
+        while self._content.computation_status != resource_file.FINISHED:
+            answer = self._ask(question(self._content))
+            if isinstance(answer, messages.Shutdown):
+                if answer.finished:
+                    return None
+                raise MasterUnreachable(f"the master of {self._path} was interrupted, and ends now")
+            if answer is not None:
+                self._answered = True
+                return answer
+            if not self._answered:
+                raise MasterUnreachable(
+                    f"the master of {self._path} ended the connection. Did it end? Its audit file says why"
+                )
+            self.close()
+            self._content = resource_file.read(str(self._path))
+        return None
+
+    def _ask(self, question: Question) -> Answer | messages.Shutdown | None:
+        """Return the answer to a question; None if the master has ended the connection.
+
+        Raises:
+            Refused: the master refuses this process.
+            MasterUnreachable: no master answers.
+        """
+        link = self._link = self._link or self._connect()
+        link.send(wire.encode(question))
+        deadline = clock.monotonic() + ANSWER_S
+        while (left_s := deadline - clock.monotonic()) > 0:
+            fates, received, _ = link.poll(left_s)
+            for frames in received:
+                answer = self._read(frames)
+                if isinstance(answer, messages.Refused):
+                    raise Refused(f"the master of {self._path} refused to answer: {answer.reason}")
+                if isinstance(answer, messages.Status | messages.Explanation | messages.Shutdown):
+                    return answer
+            if fates:
+                return None
+        raise MasterUnreachable(
+            f"the master of {self._path} accepted the connection, and gave no answer for {ANSWER_S:.0f} s: is its "
+            f"process stopped, or its machine overloaded?"
+        )
+
+    def _connect(self) -> AgentLink:
+        keys, mine = self._content.keys, self._content
+        member = CurvePair(keys.member_public, keys.member_secret)
+        own = mine.member_id, mine.generation, mine.client_timeout
+        return try_all(MasterContact(mine.master_addresses, keys.server_public, member, *own))
+
+    def _read(self, frames: Sequence[Buffer]) -> messages.Message:
+        try:
+            return wire.decode(frames, wire.TO_INQUIRER)[0]
+        except ProtocolError as error:
+            raise Refused(f"the master of {self._path} cannot be asked: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._link is not None:
+            self._link.close(0.0)
+            self._link = None
+        self._answered = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def status(resource_file: str | PathLike[str]) -> dict[str, Any]:
+    """Ask a running master what it does: what `mwpy status RESOURCE_FILE --json` prints.
+
+    Args:
+        resource_file: the file that the master writes (`--mw-resource-file`).
+
+    Returns:
+        A dictionary of texts, numbers, lists and dictionaries; the manual describes its keys. `"state"` is `"running"`,
+        or `"finished"` if the file says that the computation is complete; then only its name is known.
+
+    Raises:
+        ResourceFileError: the file is missing or damaged; start the master, or copy the file again.
+        MasterUnreachable: no master answers at its addresses. The master may have ended without finishing.
+        Refused: the program there is another master, or has another version of mwpy.
+    """
+    with Inquirer(resource_file) as inquirer:
+        return inquirer.status()
+
+
+def explain(resource_file: str | PathLike[str], task_id: int) -> str:
+    """Ask a running master why a task waits, or how it ended: what `mwpy explain RESOURCE_FILE TASK` prints.
+
+    Args:
+        resource_file: the file that the master writes (`--mw-resource-file`).
+        task_id: the id of the task, which `mw.submit` has returned.
+
+    Returns:
+        Sentences, one a line. For a task that waits: the reasons, and for each agent why it is not sent the task.
+
+    Raises:
+        UsageError: the computation is finished, or the resource file is missing or damaged.
+        MasterUnreachable: no master answers at its addresses.
+        Refused: the program there is another master, or has another version of mwpy.
+    """
+    with Inquirer(resource_file) as inquirer:
+        return explained(inquirer.explanation(task_id))

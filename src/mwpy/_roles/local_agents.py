@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from mwpy._core.local_agents import LocalAgentCore
-from mwpy._roles.edges import Clock, Process, ProcessStarter
-from mwpy._system import limits
-from mwpy._values.environment import MODULE_PATH
+from mwpy._roles.edges import Process, ProcessStarter
+from mwpy._system import process
+from mwpy._system.clock import Clock
 from mwpy._values.errors import ExitCode
-
-__all__ = ["LocalAgents"]
+from mwpy._values.options import MODULE_PATH
 
 FAREWELL_S = 2.5
 """Seconds that a local agent gets to exit at the end before it is killed."""
@@ -85,7 +84,7 @@ class LocalAgents:
         try:
             agent.process = self._start_process(agent.command, environment=agent.environment)
         except OSError as error:
-            limit = limits.named(error)
+            limit = process.named(error)
             self._replace(agent, None if limit else ExitCode.FAILED, f"cannot be started: {limit or error}")
 
     def look(self) -> None:

@@ -9,10 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._values.stretch import Stretch
+from mwpy._values.groups import Stretch
 from mwpy._values.task import Result
-
-__all__ = ["Arrived", "MapTasks", "Portion", "count_of"]
 
 Arrived = Result[Any] | Stretch
 """What arrives for a map: the result of one item, or the values of several items."""

@@ -20,30 +20,48 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ReleaseResults, ShutDown, Waiting
-from mwpy._core.master.core import Actions, MasterCore
-from mwpy._core.master.events import Garbage, Received, Returned, Send, Stranger, TurnedAway, Vanished
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.members import num_present
+from mwpy._core.master.state import (
+    Actions,
+    CancelTasks,
+    Command,
+    Garbage,
+    HoldResults,
+    MasterSettings,
+    Received,
+    ReleaseResults,
+    Returned,
+    Send,
+    ShutDown,
+    Stranger,
+    TurnedAway,
+    Vanished,
+    Waiting,
+)
 from mwpy._core.master.submissions import Submissions
-from mwpy._roles.committed_sends import CommittedSends
-from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, RecordStore, Trail
+from mwpy._roles.edges import MasterConnections, ProcessStarter, RecordStore, Trail
 from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
+from mwpy._roles.run_store import CommittedSends, StoreWatch
 from mwpy._roles.sessions import Said, Sessions
-from mwpy._roles.store_watch import StoreWatch
+from mwpy._system import clock
+from mwpy._system.clock import Clock
 from mwpy._transport import wire
-from mwpy._transport.happened import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
+from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
+from mwpy._values.earlier import Given
 from mwpy._values.errors import CannotRun, ProtocolError, RunDatabaseError
-from mwpy._values.given import Given
+from mwpy._values.options import Options
+from mwpy._values.records import Notice
+from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
     from mwpy._roles.map_tasks import MapTasks
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy.resource_file import ResourceFile
 
-__all__ = ["MasterIo"]
 
 TICK_S = 1.0
 """Seconds between two checks of the resource file and the local agents when nothing else happens."""
@@ -426,3 +444,39 @@ class MasterIo:
                 self._run()
             elif threading.current_thread() is not self.thread:
                 self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)
+
+
+# What a master is made of, besides its connections. It is imported while the local agent starts: it takes as long.
+
+
+SAVING_S = 60.0
+SAVING_SHARE = 0.1
+"""Before a master ends, its algorithm gets a tenth of its time to save what it has, and at most a minute. The manual
+names these numbers."""
+
+
+def settings_of(options: Options, generation: str, only_here: bool) -> MasterSettings:
+    left_s = options.seconds_left(clock.wall())
+    ends_at = None if left_s is None else clock.monotonic() + left_s
+    saving_s = 0.0 if left_s is None else min(SAVING_S, SAVING_SHARE * left_s)
+    return MasterSettings(
+        member_id=options.member_id,
+        generation=generation,
+        task_group=options.slave_task_group,
+        result_group=options.slave_result_group or 0,
+        max_result_bytes=options.max_read_buffer_size,
+        max_call_bytes=options.max_write_buffer_size,
+        client_timeout_s=options.silence_s(),
+        only_here=only_here,
+        max_failures=options.max_failures,
+        max_waiting_bytes=options.max_waiting_results,
+        feeds_until=None if ends_at is None else ends_at - saving_s,
+        ends_at=ends_at,
+        started_at=clock.monotonic(),
+    )
+
+
+def say_past_end(options: Options, audit: AuditFile) -> None:
+    """Say so if the end of the job that the environment names has passed."""
+    if past := options.about_past_end(clock.wall()):
+        audit.write([Notice(past)], clock.wall())

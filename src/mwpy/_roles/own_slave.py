@@ -21,25 +21,23 @@ from typing import ClassVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.master.core import Actions
-from mwpy._roles.access import USED_BY_A_TASK
+from mwpy._core.master.state import Actions
+from mwpy._roles.inbox import USED_BY_A_TASK
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.task_runner import FOREVER_S, TaskRunner
+from mwpy._roles.runner import FOREVER_S, TaskRunner
 from mwpy._system import clock
-from mwpy._system.signals import HeldSignals
+from mwpy._system.process import HeldSignals
 from mwpy._transport import wire
-from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
+from mwpy._transport.channel import JOURNAL_BYTES, Journal
 from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import users_traceback
-from mwpy._transport.happened import Frames, Happened
+from mwpy._transport.stream import Frames, Happened
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, REGISTRY
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 from mwpy._values.task import Result
-
-__all__ = ["LiveOutcomes", "OwnSlave", "drive"]
 
 NUMBER = 1
 """The slave's number within its agent."""

@@ -14,12 +14,10 @@ from msgspec.structs import replace
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore
 from mwpy._system import clock
-from mwpy._system.background import Background
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
+from mwpy._system.process import Background
 from mwpy._values.errors import ResourceFileError
 from mwpy.resource_file import FINISHED, IN_PROGRESS, ResourceFile
-
-__all__ = ["NOTICE_S", "ResourceKeeper", "updated"]
 
 NOTICE_S = 60.0
 """Seconds for which a resource file that cannot be written is not reported, because the next attempt may succeed."""

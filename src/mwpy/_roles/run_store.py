@@ -2,23 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.former_agents import FormerAgents
-from mwpy._core.master.reuse import GENERATIONS_KEPT, Reuse
-from mwpy._database.place import real_path
-from mwpy._database.writer import Writer
-from mwpy._roles.stored_values import StoredValues
-from mwpy._values import records
-from mwpy._values.given import Given
+from mwpy._core.master.restart import GENERATIONS_KEPT, FormerAgents, Reuse
+from mwpy._core.master.state import Send, Stored
+from mwpy._database.opening import open_for_reading, real_path
+from mwpy._database.rows import ValueFiles
+from mwpy._database.store import Writer, read_frames
+from mwpy._roles.edges import RecordStore
+from mwpy._roles.sessions import Said
+from mwpy._values import groups, records
+from mwpy._values.earlier import Given
+from mwpy._values.errors import ProtocolError, RunDatabaseError
+from mwpy._values.ids import Buffer
+from mwpy._values.messages import Handled, Results
 from mwpy._values.options import Options
-from mwpy._values.phrases import counted, first_of
-from mwpy._values.sameness import captured_changes, changes
+from mwpy._values.plain import counted, first_of
+from mwpy._values.records import ResultsHandedOver
+from mwpy._values.sameness import changes
+from mwpy._values.sameness.code import captured_changes
 
-__all__ = ["RunStore"]
+# Reads the values of former generations from the run database, in the thread that asks for one.
+#
+# The results of a row are read together, and rows that were used last are kept. So values that are asked for in the
+# order in which they were computed cost one reading for each row. Results may outlive their master: after its end, the
+# file is opened again.
+
+
+Frames = Callable[[int], tuple[Results, Sequence[Buffer]]]
+
+KEPT_BYTES = 64 << 20
+"""About how many bytes of rows are kept."""
+
+ENTRY_BYTES = 60
+"""About how many bytes an entry takes beside its encoding."""
+
+
+class StoredValues:
+    """The values in a run database.
+
+    Args:
+        path: the file.
+        frames: reads the results of a row, until `close` is called.
+    """
+
+    def __init__(self, path: Path, frames: Frames) -> None:
+        self._path = path
+        self._frames: Frames | None = frames
+        self._lock = threading.Lock()
+        self._rows: OrderedDict[int, tuple[list[Any], list[Sequence[Buffer]], int]] = OrderedDict()
+        self._bytes = 0
+
+    def read(self, row: int, place: int) -> tuple[Any, Sequence[Buffer]]:
+        """Return the entry of a value and its large buffers. Any thread may call this.
+
+        Args:
+            row: the name of the row.
+            place: the place of the value in it.
+
+        Raises:
+            RunDatabaseError: the file cannot be read.
+        """
+        with self._lock:
+            found = self._rows.get(row)
+            if found is None:
+                found = self._load(row)
+            else:
+                self._rows.move_to_end(row)
+        values, buffers, _ = found
+        return values[place], buffers[place] if buffers else ()
+
+    def _load(self, row: int) -> tuple[list[Any], list[Sequence[Buffer]], int]:
+        if self._frames is None:
+            connection, files = open_for_reading(self._path), ValueFiles(self._path)
+            self._frames = lambda row: read_frames(connection, files, row)
+        group, frames = self._frames(row)
+        try:
+            values, buffers = groups.entries(group, frames)
+        except ProtocolError as error:
+            raise RunDatabaseError(
+                f"the run database {self._path} has results {row} that are damaged: {error}"
+            ) from error
+        size = sum(map(len, frames)) + ENTRY_BYTES * len(values)
+        loaded = self._rows[row] = values, buffers, size
+        self._bytes += size
+        while self._bytes > KEPT_BYTES and len(self._rows) > 1:
+            _, (_, _, dropped) = self._rows.popitem(last=False)
+            self._bytes -= dropped
+        return loaded
+
+    def close(self) -> None:
+        """The master ends: its way to read the file does not work any more."""
+        with self._lock:
+            self._frames = None
+
 
 LOST = (
     "parts of the run database are missing or damaged: {parts}. The results in them do not count, so their tasks run "
@@ -128,3 +212,156 @@ class RunStore:
         """Store what was given, and let another master open the file."""
         self.values.close()
         self.writer.close()
+
+
+# Says when the disk of the run database does not answer.
+#
+# A network file system may be away, or a disk may be overloaded or frozen. A write to it then neither ends nor fails,
+# and nothing can end it. No result reaches the master algorithm meanwhile, so the user must learn why.
+
+
+SHORT_S = 1.0
+"""After this many seconds of a write, other reasons why nothing progresses are not reported."""
+
+LONG_S = 5.0
+"""A write that takes this many seconds is reported. The manual names this number."""
+
+GROWTH = 3.0
+"""Each report comes this many times as late as the one before."""
+
+
+class StoreWatch(Struct, eq=False):
+    """Watches the store of a master. The I/O thread calls it.
+
+    Args:
+        store: where records are stored.
+        notice: shows the user a message.
+    """
+
+    _store: RecordStore
+    _notice: Callable[[str], None]
+    _due_s: float = LONG_S
+
+    def look(self) -> bool:
+        """Say that the disk does not answer, if this is due. Return whether results wait for the disk."""
+        delay_s = self._store.delay_s()
+        if delay_s < LONG_S:
+            self._due_s = LONG_S
+        elif delay_s >= self._due_s:
+            self._due_s = delay_s * GROWTH
+            self._notice(
+                f"the run database {self._store.path} has not answered for {delay_s:.0f} s, so new results do not "
+                f"reach the master algorithm: is its file system away, or its disk overloaded? mwpy goes on when it "
+                f"answers"
+            )
+        return delay_s >= SHORT_S
+
+
+# What follows when records are in the run database: messages of the master, and news for its core.
+#
+# A task that must not run twice leaves for its slave only when the file says so. Otherwise a master that is killed
+# between the two would leave a task that runs, and a file that knows nothing of it. All other tasks are sent at once,
+# because the next life of the master may run them again.
+#
+# Later messages to the same agent wait behind such a task, because their order counts: a message may take tasks back
+# that an earlier one brings.
+#
+# Results of a former generation that an agent has brought are answers as soon as they have a row in the file.
+#
+# What was handled is said to the agents when it is in the file (see `sessions.py`).
+
+
+class CommittedSends(Struct, eq=False):
+    """The messages that wait. The I/O thread calls all methods, except those that say otherwise.
+
+    Args:
+        wake: lets the I/O thread ask for messages that are due.
+    """
+
+    wake: Callable[[], None]
+    held: int = 0
+    """The number of the last messages that were held back."""
+    _committed: int = 0
+    """Up to this number, messages can be sent."""
+    _waiting: dict[bytes, deque[tuple[int, Send]]] = field(default_factory=dict)
+    """By peer: the messages that wait, in their order, each with its number."""
+    _stored: deque[Stored] = field(default_factory=deque)
+    """News for the core."""
+    _said: deque[tuple[bytes, Handled]] = field(default_factory=deque)
+    """What to say about handled messages, each with its peer."""
+    _has_failed: bool = False
+    _is_closed: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held to wake the I/O thread, which must not end meanwhile."""
+
+    def add(self, sends: Sequence[Send]) -> Sequence[Send]:
+        """Hold back those of the messages that must wait. Return the others."""
+        if not self._waiting and not any(send.after_commit for send in sends):
+            return sends
+        others: list[Send] = []
+        self.held += 1
+        for send in sends:
+            if send.after_commit or send.peer in self._waiting:
+                self._waiting.setdefault(send.peer, deque()).append((self.held, send))
+            else:
+                others.append(send)
+        return others
+
+    def committed(self, number: int) -> None:
+        """The records that came with messages are in the file. The writer's thread calls this.
+
+        Args:
+            number: `held` as it was after these messages.
+        """
+        self._committed = number
+        self._wake()
+
+    def stored(self, record: ResultsHandedOver, row: int) -> None:
+        """Results that an agent has brought are in the file. The writer's thread calls this."""
+        self._stored.append(Stored(record, row))
+        self._wake()
+
+    def handled(self, said: Said) -> None:
+        """What these messages say is in the file. The writer's thread calls this."""
+        self._said.extend(said)
+        self._wake()
+
+    def take_said(self) -> Said:
+        """Return what can be said about handled messages, in order."""
+        return [self._said.popleft() for _ in range(len(self._said))] if self._said else []
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self.wake()
+
+    def take_stored(self) -> list[Stored]:
+        """Return the news for the core."""
+        return [self._stored.popleft() for _ in range(len(self._stored))] if self._stored else []
+
+    def fail(self) -> None:
+        """Nothing can be stored any more: tasks that wait are never sent. Any thread may call this."""
+        self._has_failed = True
+
+    def take_due(self) -> list[Send]:
+        """Return the messages that can be sent now, in their order."""
+        due: list[Send] = []
+        for peer in [*self._waiting]:
+            queue = self._waiting[peer]
+            while queue and (self._has_failed or queue[0][0] <= self._committed or not queue[0][1].after_commit):
+                number, send = queue.popleft()
+                if number <= self._committed or not send.after_commit:
+                    due.append(send)
+            if not queue:
+                del self._waiting[peer]
+        return due
+
+    def drop(self, peers: Iterable[bytes]) -> None:
+        """Forget the messages to peers that are gone."""
+        for peer in peers:
+            self._waiting.pop(peer, None)
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        with self._lock:
+            self._is_closed = True

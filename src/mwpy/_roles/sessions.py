@@ -18,14 +18,12 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.master.events import Confirmed
+from mwpy._core.master.state import Confirmed
 from mwpy._core.session import Session
 from mwpy._roles.edges import MasterConnections
 from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.ids import Buffer
-
-__all__ = ["Said", "Sessions"]
 
 Said = Sequence[tuple[bytes, messages.Handled]]
 """What is said about handled messages, each with its peer."""

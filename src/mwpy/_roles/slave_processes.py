@@ -8,21 +8,45 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Container, Sequence
+from functools import partial
+from operator import index
+from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.agent import events
+from mwpy._core.agent import child
 from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
+from mwpy._roles.computation import Computation, start, start_own_slave
 from mwpy._roles.edges import AgentEdges, SlaveParts, Template
-from mwpy._roles.session_link import SessionLink
-from mwpy._system import limits
+from mwpy._roles.join import SessionLink
+from mwpy._system import forks, memory, process
+from mwpy._system.packages import module_path
+from mwpy._system.process import agent_command, count_cores
+from mwpy._system.script import LoadedScript
+from mwpy._system.slave_folders import SlaveFolders
+from mwpy._system.streams import Inlet
+from mwpy._transport.channel import AgentOrders, Answer, SlaveFds, TemplateOrders, open_channel, open_orders
 from mwpy._values import messages, records
-from mwpy._values.environment import MODULE_PATH
-from mwpy._values.last_words import NO_WORDS
+from mwpy._values.errors import ExitCode, UsageError
+from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS
+from mwpy._values.options import (
+    FAULT_HANDLER,
+    MODULE_PATH,
+    OWN_MODULE_PATH,
+    SCRIPT_VARIABLE,
+    SLAVE_VARIABLE,
+    Options,
+    SlaveSettings,
+    TemplateSettings,
+    thread_limits,
+)
 
-__all__ = ["SlaveProcesses"]
+if TYPE_CHECKING:
+    from mwpy.audit import AuditFile
 
 
 class SlaveProcesses(Struct, eq=False):
@@ -68,8 +92,8 @@ class SlaveProcesses(Struct, eq=False):
         return welcome
 
     def _cannot_start(self, number: int, error: OSError, now: float) -> None:
-        why = f"cannot be started: {limits.named(error) or error}"
-        self._core.handle(events.SlaveExited(number, why, NO_WORDS, 0), now)
+        why = f"cannot be started: {process.named(error) or error}"
+        self._core.handle(child.SlaveExited(number, why, NO_WORDS, 0), now)
 
     def _add(self, number: int, parts: SlaveParts) -> SlaveHandle:
         slave = self._slaves[number] = SlaveHandle(number, parts)
@@ -87,18 +111,18 @@ class SlaveProcesses(Struct, eq=False):
     def hear_template(self, now: float) -> None:
         """Read the answers of the template. A slave that it has started may have ended already."""
         answers = () if self._template is None else self._template.answers()
-        for answer, process in answers:
+        for answer, forked in answers:
             slave = self._slaves[answer.slave]
-            if process is None:
+            if forked is None:
                 slave.parts.process.close()
                 self.forget(slave)
-                self._core.handle(events.NotForked(slave.number, answer.failure), now)
+                self._core.handle(child.NotForked(slave.number, answer.failure), now)
                 continue
             if answer.unsafe:
                 self.leave_template()
-            slave.parts = replace(slave.parts, process=process)
+            slave.parts = replace(slave.parts, process=forked)
             self._has_process(slave)
-            self._core.handle(events.Forked(slave.number, answer.unsafe, answer.own_bytes), now)
+            self._core.handle(child.Forked(slave.number, answer.unsafe, answer.own_bytes), now)
         if answers:
             self.look(now)
 
@@ -110,7 +134,7 @@ class SlaveProcesses(Struct, eq=False):
         for slave in self._slaves.values():
             if not slave.exit_seen and (code := slave.parts.process.poll()) is not None:
                 slave.exit_seen = True
-                self._core.handle(events.ExitSeen(slave.number, code == -signal.SIGKILL), now)
+                self._core.handle(child.ExitSeen(slave.number, code == -signal.SIGKILL), now)
         if template_ended:
             self.leave_template()
         if self._core.settings.forks and not self._is_forking:
@@ -146,3 +170,326 @@ class SlaveProcesses(Struct, eq=False):
         if slave.parts.clean_up is not None:
             slave.parts.clean_up()
         del self._slaves[slave.number]
+
+
+# How an agent starts the processes that become its slaves, or the template from which slaves are forked.
+
+
+class NewTemplate(NamedTuple):
+    """A template without orders: a process that loads the script, and then waits."""
+
+    child: process.Child
+    orders: AgentOrders
+
+    def kill(self) -> None:
+        """End it."""
+        self.child.kill()
+        self.child.close()
+        self.orders.close()
+
+
+class SlaveCommand(Struct, frozen=True):
+    """The command line that starts a slave, and how many slaves share the cores of this agent."""
+
+    line: Sequence[str]
+    slaves: int
+
+    def start(self, settings: str, fds: Sequence[int]) -> process.Child:
+        """Start a process that has these settings, as JSON, and inherits these descriptors.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        share = thread_limits(os.environ, process.count_cores(), self.slaves)
+        environment = {SLAVE_VARIABLE: settings, FAULT_HANDLER: "1", **share}
+        return process.start(self.line, environment=environment, pass_fds=fds, keep_output=True)
+
+    def start_template(self) -> NewTemplate:
+        """Start a template.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        orders, fd = open_orders()
+        try:
+            return NewTemplate(self.start(TemplateSettings(fd, os.getpid()).to_json(), [fd]), orders)
+        except OSError:
+            orders.close()
+            raise
+        finally:
+            os.close(fd)
+
+
+# Starts slave processes with the channel to their agent: as fresh interpreters, or with a template that forks them.
+
+
+MESSAGE_SLACK = 2 << 20
+"""Bytes of a slave's message beyond its results: the header, and the results that are not counted in it."""
+
+
+class Launcher(Struct, eq=False):
+    """Starts real slave processes.
+
+    Args:
+        command: how a process is started.
+        max_memory_bytes: how much memory a slave may have between two tasks; 0 if there is no limit.
+        first: a template that was started before the agent had a master; None if there is none.
+    """
+
+    command: SlaveCommand
+    max_memory_bytes: int = 0
+    first: NewTemplate | None = None
+    folders: SlaveFolders = field(default_factory=SlaveFolders)
+
+    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Start a slave of an agent that the master has accepted, as a fresh interpreter.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
+        try:
+            settings = self.settings(number, welcome, fds)
+            child = self.command.start(settings.to_json(), fds.numbers())
+        except OSError:
+            channel.close()
+            raise
+        finally:
+            fds.close()
+        return SlaveParts(child, channel, _inlets(child), partial(self.folders.remove, settings.folder))
+
+    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[TemplateProcess, SlaveParts]:
+        """Start a template, and let it start its first slave.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        new, self.first = self.first, None
+        if new is not None and new.child.poll() is not None:  # the next one shows why
+            new.kill()
+            new = None
+        template = TemplateProcess(self, *(new or self.command.start_template()))
+        try:
+            return template, template.fork(number, welcome)
+        except OSError:
+            template.kill()
+            template.close()
+            raise
+
+    def reap(self, known: Container[int]) -> None:
+        """Let the kernel forget children of this process that have ended, except for some that are watched."""
+        forks.reap_orphans(known)
+
+    def settings(self, number: int, welcome: messages.Welcome, fds: SlaveFds) -> SlaveSettings:
+        """Return the settings of a slave with a channel, and make its folder."""
+        process = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
+        return SlaveSettings(*fds.numbers(), number, os.getpid(), *process, self.folders.make())
+
+    def close(self) -> None:
+        """End the first template if it was not used. Remove the folders of the slaves, which have ended."""
+        if self.first is not None:
+            self.first.kill()
+            self.first = None
+        self.folders.close()
+
+
+def _inlets(child: process.Child) -> dict[int, Inlet]:
+    return {number: Inlet(fd, LAST_WORDS_BYTES, os.isatty(number)) for number, fd in child.outputs.items()}
+
+
+class TemplateProcess:
+    """A process that forks slaves. It starts one at a time.
+
+    Args:
+        launcher: gives the slaves their settings.
+        child: the process.
+        orders: what it forks.
+    """
+
+    def __init__(self, launcher: Launcher, child: process.Child, orders: AgentOrders) -> None:
+        self._launcher = launcher
+        self._child = child
+        self._orders = orders
+        self._is_new = True
+        self._ordered: int | None = None
+        """The slave that it was ordered to start; None after its answer."""
+        self.pid: int = child.pid
+
+    def fileno(self) -> int:
+        """Return the descriptor from which its answers come, to wait for."""
+        return self._orders.fileno()
+
+    def poll(self) -> int | None:
+        """Return how it ended, as `process.Child.poll` does; None while it runs."""
+        return self._child.poll()
+
+    def fork(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
+
+        Raises:
+            OSError: there are too many open files, or the template has ended.
+        """
+        channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
+        outputs: Sequence[int] = ()
+        try:
+            if not self._is_new:
+                outputs = self._child.open_outputs()
+            self._is_new = False
+            settings = self._launcher.settings(number, welcome, fds)
+            self._orders.give(settings, [*fds.numbers(), *outputs])
+            self._ordered = number
+        except OSError:
+            channel.close()
+            raise
+        finally:
+            fds.close()
+            for fd in outputs:
+                os.close(fd)
+        clean_up = partial(self._launcher.folders.remove, settings.folder)
+        return SlaveParts(self._child, channel, _inlets(self._child), clean_up)
+
+    def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
+        """Return the answers that have arrived, each with the process of its slave, if there is one.
+
+        An answer without its order is left out, because the script wrote it.
+        """
+        found: list[tuple[Answer, process.Child | None]] = []
+        for answer in self._orders.answers():
+            if answer.slave == self._ordered:
+                self._ordered = None
+                found.append((answer, self._process_of(answer)))
+        return found
+
+    def _process_of(self, answer: Answer) -> process.Child | None:
+        if answer.unsafe:
+            return self._child
+        return self._child.pass_outputs_to(answer.pid) if answer.pid else None
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """Let it end if it still waits for orders."""
+        self._orders.close()
+
+
+# The template: a process that has loaded the script, runs nothing, and forks slaves when its agent orders one.
+#
+# Its first slave gets the standard output and error with which the template was started, because what the script prints
+# while it is loaded belongs to the start of this slave. While the template forks another slave, it has the output and
+# error of that slave: if it hangs there, the fault handler writes where. Between two orders it has none.
+#
+# If the script has left something that must not be copied, the template becomes its first slave.
+
+
+NAME = b"mwpy-template"
+"""The name of the template in `ps`."""
+
+
+def serve(settings: TemplateSettings) -> SlaveSettings:
+    """Fork slaves until the agent closes the orders; then end this process.
+
+    Returns:
+        In each slave: its settings.
+    """
+    if not forks.die_with_parent(settings.agent_pid):
+        os._exit(ExitCode.FAILED)
+    for number in (signal.SIGINT, signal.SIGTERM):  # as in a slave: only the agent acts on them
+        signal.signal(number, signal.SIG_IGN)
+    forks.keep_children()  # the script may ignore their ends
+    orders = TemplateOrders(settings.orders)
+    own_name = forks.name_process(NAME)
+    unsafe = _why_unsafe(orders)
+    if not unsafe:
+        forks.prepare_forks()
+    while (order := orders.take()) is not None:
+        slave, outputs = order
+        answer = Answer(slave.slave, os.getpid(), unsafe) if unsafe else _fork(slave, outputs)
+        if answer is not None:
+            orders.answer(answer)
+        if answer is None or unsafe:
+            orders.close()
+            forks.name_process(own_name)
+            return slave
+    os._exit(ExitCode.OK)
+
+
+def _why_unsafe(orders: TemplateOrders) -> str:
+    try:
+        return forks.why_unsafe([orders.fileno()])
+    except Exception as error:  # an object of the script behaves strangely
+        return f"it cannot be found out whether the script can be forked ({type(error).__name__}: {error})"
+
+
+def _fork(slave: SlaveSettings, outputs: Sequence[int]) -> Answer | None:
+    """Fork a slave, and return the answer to the order; None in the slave."""
+    forks.flush()
+    if outputs:
+        _have_outputs(*outputs)
+    try:
+        pid = forks.fork_orphan()
+        answer = Answer(slave.slave, pid, own_bytes=memory.resident_bytes())
+    except OSError as error:
+        answer = Answer(slave.slave, failure=str(error))
+    else:
+        if not pid:
+            return None
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    _have_outputs(nowhere, os.dup(nowhere))
+    for fd in (slave.stream, slave.memory, slave.passage):
+        os.close(fd)
+    return answer
+
+
+def _have_outputs(stdout: int, stderr: int) -> None:
+    """Replace standard output and error by two descriptors, which are closed."""
+    for number, fd in ((1, stdout), (2, stderr)):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+# The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
+
+
+def start_local(slaves: int | None, options: Options, script: LoadedScript | None) -> Computation:
+    """Start a master with slaves on this machine. The thread that calls this is its owner.
+
+    Args:
+        slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
+        script: what the slaves load; None for nothing.
+
+    Raises:
+        UsageError: the number is negative, or no whole number.
+        MwpyError: it cannot start.
+    """
+    try:
+        slaves = None if slaves is None else index(slaves)
+    except TypeError:
+        raise UsageError(f"slaves={slaves!r}: give a whole number, or None for one slave per core") from None
+    if slaves is not None and slaves < 0:
+        raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
+    file = options.resource_file
+    if slaves == 0 and file is None:
+        return start_own_slave(options, _without_a_file())
+    command = agent_command()
+    environment = {MODULE_PATH: module_path(), OWN_MODULE_PATH: os.environ.get(MODULE_PATH, "")}
+    arguments: list[str] = []
+    if script is not None:
+        environment[SCRIPT_VARIABLE], arguments = script.to_json(), sys.argv
+    elsewhere = ["--mw-slave", "--mw-resource-file", file, *options.for_agents(local=False)] if file is not None else []
+    return start(
+        options,
+        open_audit=_without_a_file,
+        key=None,
+        slave_command=[*command, *elsewhere],
+        local_command=agent_command(arguments),
+        local_slaves=count_cores() if slaves is None else slaves,
+        environment=environment,
+    )
+
+
+def _without_a_file() -> AuditFile:
+    from mwpy.audit import AuditFile  # when the agent has started
+
+    return AuditFile()

@@ -8,9 +8,10 @@ from functools import partial
 from itertools import repeat
 from random import Random
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.master.commands import (
+from mwpy._core.master.state import (
     AllocateSlaves,
     CancelTasks,
     FreeSlave,
@@ -22,23 +23,47 @@ from mwpy._core.master.commands import (
     Running,
     TakeReports,
 )
+from mwpy._roles.maps import can_be_packed
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.portions import can_be_packed
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
-from mwpy._simulation.lives import Calls, Lives
+from mwpy._simulation.lives import Calls, Lives, Replay
 from mwpy._simulation.machines import Pace
-from mwpy._simulation.replay import Replay
-from mwpy._simulation.reports import ReportChecker
 from mwpy._simulation.shares import SharedByAlgorithm
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
+from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.ids import SlaveId
-from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
+from mwpy._values.messages import Report
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.references import ReferringBuffers, ResultReference
-from mwpy._values.task import SlaveKind
+from mwpy._values.task import ReferringBuffers, ResultReference, SlaveKind
 
-__all__ = ["SimulatedAlgorithm"]
+# Checks from outside which reports of tasks the algorithm gets.
+
+
+class ReportChecker(Struct, eq=False):
+    """Follows the reports from their tasks to the algorithm."""
+
+    checker: HistoryChecker
+    given: int = 0
+    """How many reports the algorithm got."""
+    _last: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The number of the last report of each task and attempt that the algorithm got."""
+
+    def gave(self, report: Report) -> None:
+        """The algorithm gets a report: its attempt lives, it is wanted, and no newer one came before."""
+        checker = self.checker
+        task, attempt, sid = report.task_id, report.attempt, report.sid
+        named = f"the report of task {task}, attempt {attempt}, at {sid}"
+        assert checker.attempts.holds(sid, task, attempt), f"{named}: this attempt does not live"
+        unwanted = task in checker.ended or task in checker.states.cancelled
+        assert not unwanted, f"{named}: nobody wants its result"
+        assert report.tag is checker.tags[task], f"{named} has the tag of another task"
+        assert (report.values["task"], report.values["attempt"]) == (task, attempt), f"{named} has other values"
+        number, before = report.values["number"], self._last.get((task, attempt), -1)
+        assert number >= before, f"{named} has number {number}, and {before} came before"  # it may arrive twice
+        self._last[task, attempt] = number
+        self.given += 1
+
 
 CODEC = Codec()
 

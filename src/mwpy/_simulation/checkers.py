@@ -7,30 +7,706 @@ the master, what the master records, and what the master gives to the algorithm.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from math import inf
 from typing import Any
 
-from mwpy._core.master.commands import CancelTasks, Running
-from mwpy._simulation.code_checker import CodeChecker
-from mwpy._simulation.end_checker import EndChecker
-from mwpy._simulation.host_checker import HostChecker
-from mwpy._simulation.live_attempts import AttemptChecker
+from msgspec import Struct, field
+
+from mwpy._core.master.state import CancelTasks, Running, Stopped
 from mwpy._simulation.lives import LifeChecker
-from mwpy._simulation.overrun_checker import OverrunChecker
-from mwpy._simulation.reference_checker import ReferenceChecker
-from mwpy._simulation.retries import RetryChecker
-from mwpy._simulation.states import StateChecker
-from mwpy._simulation.stop_checker import StopChecker
-from mwpy._simulation.time_checker import TimeChecker
+from mwpy._simulation.world import World
+from mwpy._transport.channel import AGAIN, FAILED, VALUE
+from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
-from mwpy._values.ids import SlaveId
-from mwpy._values.policy import TaskPolicy
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messagepack import REFERRING, Pickled
+from mwpy._values.messages import Hello
+from mwpy._values.policy import MaxFailures, TaskPolicy
+from mwpy._values.records import AgentConnected, AlgorithmDefined, Charge, TaskCheckpointed, TaskRange
 from mwpy._values.task import Result, UnrunnableTask
 
-__all__ = ["LARGE_BYTES", "HistoryChecker", "SimulationFailure", "is_cancelled"]
+# Checks from outside that each task runs the code with which it was submitted.
+
+
+class CodeChecker(Struct, eq=False):
+    """Knows the code of each task, and the edits of the modules."""
+
+    edits: int = 0
+    """How often a module of the algorithm was edited."""
+    _algorithms: dict[int, AlgorithmDefined] = field(default_factory=dict)
+    """The definition with which each task was submitted."""
+    _edits_before: dict[int, int] = field(default_factory=dict)
+    """How often before each task was submitted."""
+
+    def submitted(self, task: int, algorithm: AlgorithmDefined) -> None:
+        """A task is submitted."""
+        self._algorithms[task] = algorithm
+        self._edits_before[task] = self.edits
+
+    def edited(self) -> None:
+        """A module was edited. No slave that has started may run a task that is submitted from now on."""
+        self.edits += 1
+
+    def has(self, task: int, sid: SlaveId | None, edits: int, algorithm: tuple[str, bytes]) -> None:
+        """A slave is about to start a task.
+
+        Args:
+            edits: how often a module had been edited when the slave process started.
+            algorithm: what the slave has for the task's algorithm: the reference and the pickle.
+        """
+        assert edits >= self._edits_before[task], f"{sid} runs task {task} with a module from before an edit"
+        is_same = algorithm == (self._algorithms[task].definition.reference, self._algorithms[task].packed)
+        assert is_same, f"task {task} runs another function than it was submitted with"
+
+
+# Checks from outside how tasks end at agents: each attempt once, and a death charges no task but the one that ran.
+
+
+Attempt = tuple[bytes, int, int, int]
+"""The connection of an agent, its slave, a task and an attempt."""
+
+
+class EndChecker(Struct, eq=False):
+    """Knows what agents say about the attempts of tasks."""
+
+    _waiting: dict[Attempt, None] = field(default_factory=dict)
+    """The attempts of tasks of portions whose results have waited in their slaves."""
+    _late: dict[Attempt, None] = field(default_factory=dict)
+    """The attempts that agents gave back because their results waited behind a long task."""
+    _ends: dict[Attempt, str] = field(default_factory=dict)
+    """How attempts have ended, as far as the master heard."""
+    _ran: dict[tuple[bytes, int], Sequence[int]] = field(default_factory=dict)
+    """The tasks that slaves ran when they ended, or were about to start."""
+
+    def waits(self, agent: bytes, slave: int, task: int, attempt: int) -> None:
+        """A task of a portion has ended, and its result waits in its slave."""
+        self._waiting[agent, slave, task, attempt] = None
+
+    def sends(self, agent: bytes, message: messages.Message) -> None:
+        """An agent sends a message, perhaps again."""
+        if isinstance(message, messages.Revoked) and message.late:
+            late = [(agent, message.slave, *task) for task in groups.each_task(message)]
+            unfinished = [task for task in late if task not in self._waiting]
+            assert not unfinished, f"tasks are given back as late that have not ended: {unfinished}"
+            self._late.update(dict.fromkeys(late))
+
+    def is_given_back(self, agent: bytes, slave: int, task: int, attempt: int) -> bool:
+        """Whether an agent has given back a task whose result waits in its slave."""
+        return (agent, slave, task, attempt) in self._late
+
+    def heard(self, agent: bytes, message: messages.Message) -> None:
+        """The master gets a message that it did not get before."""
+        match message:
+            case messages.Results():
+                self._end(agent, message, "has a result")
+            case messages.Revoked(late=True):
+                self._end(agent, message, "is given back because its result is late")
+            case messages.Revoked():
+                self._end(agent, message, "is given back")
+            case messages.AlgorithmFailed():
+                self._end(agent, message, "cannot run there")
+
+    def _end(
+        self, agent: bytes, message: messages.Results | messages.Revoked | messages.AlgorithmFailed, how: str
+    ) -> None:
+        for task, attempt in groups.each_task(message):
+            before = self._ends.pop((agent, message.slave, task, attempt), "")
+            assert not before, f"attempt {attempt} of task {task} {before} already, and now it {how}"
+            self._ends[agent, message.slave, task, attempt] = how
+
+    def slave_ended(self, agent: bytes, slave: int, tasks: Sequence[int]) -> None:
+        """A slave ends that has not damaged what it shares with its agent."""
+        self._ran[agent, slave] = tasks
+
+    def died(self, agent: bytes, message: messages.SlaveDied) -> None:
+        """The master hears of the end of a slave."""
+        ran = self._ran.get((agent, message.slave), (message.running,))
+        assert message.running in (0, *ran), f"task {message.running} is said to have run at a death, not {ran}"
+
+
+# Checks from outside which hosts are excluded, and that they get no more work.
+
+
+_FIGURES = re.compile(
+    r"(?P<bad>\d+) of \d+ (attempts of .+|starts of slaves) failed there, and \d+ of \d+ on \d+ other"
+)
+
+
+class HostChecker(Struct, eq=False):
+    """Checks the excluded hosts of one computation."""
+
+    excluded: dict[str, None] = field(default_factory=dict)
+    times: int = 0
+    """How often a host was excluded."""
+    _bad: Counter[str] = field(default_factory=Counter)
+    """How many attempts and starts were bad on each host, as the records say."""
+    _agents: dict[str, str] = field(default_factory=dict)
+    """The connected agents, and their hosts."""
+    _agent_of: dict[SlaveId, str] = field(default_factory=dict)
+    _host_of: dict[bytes, str] = field(default_factory=dict)
+    """The hosts of connections."""
+    _hosts: dict[str, str] = field(default_factory=dict)
+    """The hosts of all agents that ever were connected."""
+
+    def heard(self, peer: bytes, hello: messages.Hello) -> None:
+        """The master gets the first message of an agent."""
+        self._host_of[peer] = hello.host
+
+    def charges_nothing(self, peer: bytes) -> bool:
+        """Whether a death at this agent is no task's fault any more, because the agent must leave."""
+        return self._host_of.get(peer) in self.excluded
+
+    def recorded(self, record: records.Record) -> None:
+        """The master states a fact."""
+        match record:
+            case records.AgentConnected(agent, _, host):
+                assert host not in self.excluded, f"{agent} joins, but {host} is excluded"
+                self._agents[agent] = self._hosts[agent] = host
+            case records.AgentLost(agent) | records.AgentLeft(agent) | records.PeerDropped(agent):
+                self._agents.pop(agent, None)
+            case records.SlaveConnected(sid, agent):
+                self._agent_of[sid] = agent
+            case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
+                host = self._hosts[self._agent_of[sid]]
+                assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
+            case records.ResultsReceived(sid, results):
+                self._bad[self._hosts[self._agent_of[sid]]] += len(results.failed)
+            case (
+                records.TasksReturned(sid, tasks, _, charges)
+                | records.AttemptsEnded(sid, tasks, _, charges)
+                | records.TasksGivenUp(sid, _, tasks, _, charges)
+            ):
+                if any(charge.is_charged for charge in charges):
+                    self._bad[self._hosts[self._agent_of[sid]]] += sum(each.count for each in tasks)
+            case records.SlaveEnded(sid) if sid not in self._agent_of:  # in its start; it is named AGENT/NUMBER
+                self._bad[self._hosts[sid.partition("/")[0]]] += 1
+            case records.HostExcluded(host, reason):
+                self._exclude(host, reason)
+            case records.HostReadmitted(host):
+                del self.excluded[host]
+
+    def _exclude(self, host: str, reason: str) -> None:
+        assert host not in self.excluded, f"{host} is excluded twice"
+        self.excluded[host] = None
+        self.times += 1
+        hosts = {*self._agents.values(), *self.excluded}
+        assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
+        found = _FIGURES.search(reason)
+        assert found, f"no figures: {reason}"
+        assert int(found["bad"]) <= self._bad[host], f"only {self._bad[host]} attempts were bad there: {reason}"
+
+
+# Checks from outside which attempts of a task live at the same time.
+
+
+LIVE_MAX = 2
+"""How many attempts of a task may live at the same time."""
+
+
+class AttemptChecker(Struct, eq=False):
+    """Checks the attempts of tasks, by the records of a master."""
+
+    policies: dict[int, TaskPolicy]
+    """The policy of each task."""
+    answered: dict[int, int] = field(default_factory=dict)
+    """The attempt of each task whose result counts."""
+    repeated: dict[int, None] = field(default_factory=dict)
+    """The tasks of which several attempts have lived at the same time."""
+    _live: dict[int, dict[SlaveId, int]] = field(default_factory=dict)
+    """The live attempts of each task, by slave."""
+    _last: dict[int, int] = field(default_factory=dict)
+    """The highest number of an attempt of each task."""
+    _unaddressed: dict[int, None] = field(default_factory=dict)
+    """Tasks that were addressed to a slave, until the master removed this address."""
+    _agent_of: dict[SlaveId, str] = field(default_factory=dict)
+    _away: dict[str, None] = field(default_factory=dict)
+    """The agents that are away."""
+
+    def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:
+        """Whether a slave has an attempt of a task, as far as the master knows."""
+        return self._live.get(task, {}).get(sid) == attempt
+
+    def recorded(self, record: records.Record) -> None:
+        """The master states a fact."""
+        match record:
+            case records.SlaveConnected(sid, agent):
+                self._agent_of[sid] = agent
+            case records.AgentAway(agent):
+                self._away[agent] = None
+            case records.AgentBack(agent) | records.AgentLost(agent):
+                self._away.pop(agent, None)
+            case records.TasksUnaddressed(_, tasks):
+                self._unaddressed.update((task, None) for task, _ in _each_number(tasks))
+            case records.TasksAllocated(sid, tasks):
+                for task, attempt in _each_number(tasks):
+                    assert not self._live.get(task), f"task {task} is sent to {sid}, but {self._live[task]} has it"
+                    self._start(task, attempt, sid)
+            case records.AttemptsStarted(sid, tasks, beside):
+                for task, attempt in _each_number(tasks):
+                    self._start_another(task, attempt, sid, beside)
+            case records.AttemptsEnded(sid, tasks):
+                self._end(sid, _each_number(tasks), others=True)
+            case records.ResultsReceived(sid, results):
+                self.answered.update(groups.each_task(results))
+                self._end(sid, groups.each_task(results), others=False)
+            case records.TasksReturned(sid, tasks) | records.TasksGivenUp(sid, True, tasks):
+                self._end(sid, _each_number(tasks), others=False)
+            case records.TasksCancelled(sid, tasks) | records.TasksAnswered(sid, tasks) if sid is not None:
+                self._end(sid, _each_number(tasks), others=False)
+
+    def _start(self, task: int, attempt: int, sid: SlaveId) -> None:
+        expected = self._last.get(task, 0) + 1
+        assert attempt == expected, f"attempt {attempt} of task {task} starts, not {expected}"
+        self._last[task] = attempt
+        self._live.setdefault(task, {})[sid] = attempt
+
+    def _start_another(self, task: int, attempt: int, sid: SlaveId, beside: SlaveId) -> None:
+        policy, live = self.policies[task], self._live.get(task, {})
+        is_wanted = policy.speculate or self._agent_of[beside] in self._away
+        assert is_wanted, f"task {task} gets a second attempt, and nobody wanted that"
+        assert policy.retry, f"task {task} may only run once"
+        is_for_any = policy.sid is None or task in self._unaddressed
+        assert is_for_any, f"task {task} is for {policy.sid}, but {sid} gets a second attempt"
+        assert beside in live, f"task {task} is not at {beside}"
+        agents = [self._agent_of[other] for other in (*live, sid)]
+        assert len({*agents}) == len(agents), f"two attempts of task {task} are at one agent: {agents}"
+        self._start(task, attempt, sid)
+        assert len(live) <= LIVE_MAX, f"{len(live)} attempts of task {task} live"
+        self.repeated[task] = None
+
+    def _end(self, sid: SlaveId, tasks: Iterator[tuple[int, int]], *, others: bool) -> None:
+        """Attempts end at a slave. Either other attempts of each task live, or of none."""
+        for task, attempt in tasks:
+            assert self._live[task].pop(sid, 0) == attempt, f"{sid} does not have attempt {attempt} of task {task}"
+            assert bool(self._live[task]) == others, f"attempt {attempt} of task {task} ends, beside {self._live[task]}"
+
+    def check_end(self) -> None:
+        """All tasks have ended."""
+        left = {task: live for task, live in self._live.items() if live}
+        assert not left, f"attempts live on after the ends of their tasks: {left}"
+
+
+def _each_number(tasks: Sequence[records.TaskRange]) -> Iterator[tuple[int, int]]:
+    """The ids and attempts of all tasks."""
+    for span in tasks:
+        for task in range(span.first, span.first + span.count):
+            yield task, span.attempt
+
+
+# Checks that only tasks which are over a limit are lost because of it.
+
+
+class OverrunChecker(Struct, eq=False):
+    """Knows which slaves are over a limit. A slave is named by the connection of its agent, and its number."""
+
+    _killed: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    """Slaves that were killed when they ran a task that was over a limit, and this task."""
+    _too_large: dict[tuple[bytes, int, int], None] = field(default_factory=dict)
+    """Slaves that alone used more memory than their jobs have, and the tasks that they ran."""
+
+    def killed(self, peer: bytes, slave: int, task: int) -> None:
+        """A slave is killed while it runs a task that is over a limit."""
+        self._killed[peer, slave] = task
+
+    def too_large(self, peer: bytes, slave: int, task: int) -> None:
+        """A slave alone uses more memory than its job has. If the agent is evicted now, its task is charged."""
+        self._too_large[peer, slave, task] = None
+
+    def died(self, peer: bytes, message: messages.SlaveDied, *, leaves: bool) -> None:
+        """The master hears of the death of a slave; `leaves`: whether its agent has announced that it leaves."""
+        task = message.running
+        if not task or message.cause not in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
+            return
+        over = self._killed.get((peer, message.slave))
+        too_large = leaves and (peer, message.slave, task) in self._too_large
+        is_known = over == task or (too_large and message.cause is Cause.OUT_OF_MEMORY)
+        assert is_known, f"task {task} is said to be over its limit, not task {over}"
+
+
+# Checks from outside what tasks get whose arguments refer to results of other tasks, and which of them run.
+
+
+class ReferenceChecker(Struct, eq=False):
+    """Follows values from the tasks that gave them to those that refer to them."""
+
+    numbers: Mapping[int, int]
+    """The values of tasks; all others have their ids as values."""
+    refers: dict[int, Sequence[int]] = field(default_factory=dict)
+    """The tasks that refer to others, and these others."""
+    values: dict[int, object] = field(default_factory=dict)
+    """The values that the algorithm got."""
+    num_seen: int = 0
+    """How often a slave got a task with values."""
+    causes: dict[int, int] = field(default_factory=dict)
+    """For each task that failed because of another one: the id of that task."""
+    _seen: dict[int, dict[int, object]] = field(default_factory=dict)
+    """The values that each task got."""
+
+    def saw(self, task: int, values: dict[int, object]) -> None:
+        """A slave begins a task with these values. All attempts must get the same."""
+        assert self._seen.setdefault(task, values) == values, f"task {task} gets {values}, not {self._seen[task]}"
+        self.num_seen += 1
+
+    def finished(self, result: Result[Any]) -> None:
+        """The algorithm gets a result."""
+        if result.ok:
+            self.values[result.task_id] = result.value
+        if isinstance(result.error, DependencyFailed):
+            self.causes[result.task_id] = result.error.dependency
+
+    def check_end(self, runs: Mapping[int, int]) -> None:
+        """All tasks have ended.
+
+        Args:
+            runs: how often each task was started.
+        """
+        for task, numbers in self.refers.items():
+            without = [number for number in numbers if number not in self.values]
+            assert not (runs.get(task) and without), f"task {task} has run, but {without} have no values"
+            assert task not in self.causes or without, f"task {task} has failed, but {numbers} have values"
+            if task in self._seen:
+                expected = {number: self.values[number] for number in numbers}
+                assert self._seen.get(task) == expected, f"task {task} got {self._seen.get(task)}, not {expected}"
+        for task, cause in self.causes.items():
+            assert task in self.refers, f"task {task} refers to nothing"
+            assert cause not in self.values, f"task {task} failed because of task {cause}, which has a value"
+            assert cause not in self.causes, f"task {task} names task {cause}, which is not the first cause"
+
+
+# Checks from outside which tasks are tried again after exceptions, and how long they pause before.
+
+
+class RetryChecker(Struct, eq=False):
+    """Checks the attempts of tasks."""
+
+    attempts: AttemptChecker
+    """Knows the policy of each task, and which attempt has answered."""
+    charged: dict[int, int]
+    """How many attempts of each task were lost by its own fault, as far as the master knows."""
+    cancelled: dict[int, None]
+    """Tasks that must not be sent to a slave again."""
+    errors: dict[int, int] = field(default_factory=dict)
+    """How many of its first attempts each task ends with an exception; all if it is not tried again."""
+    spoilt: dict[tuple[int, int], None] = field(default_factory=dict)
+    """Tasks and their attempts that raise an exception, because they run on a bad host."""
+    now: float = 0.0
+    """The time of the last records."""
+    _due_at: dict[int, float] = field(default_factory=dict)
+    """When the last pause of each task ends."""
+
+    def end_of(self, task: int, attempt: int) -> int:
+        """How an attempt of a task ends that kills nothing: with a value, a failure, or a reason to try again."""
+        fails = (task, attempt) in self.spoilt
+        if not self.attempts.policies[task].retries_errors:
+            return FAILED if fails or self.errors[task] else VALUE
+        return AGAIN if fails or attempt <= self.errors[task] else VALUE
+
+    def sent(self, tasks: Sequence[TaskRange]) -> None:
+        """Tasks are sent to a slave."""
+        again = [task for task, _ in _each_retry(tasks) if task in self.cancelled]
+        assert not again, f"tasks {again} are sent again although they are cancelled"
+        early = [task for task, _ in _each_retry(tasks) if self.now < self._due_at.get(task, 0.0)]
+        assert not early, f"tasks {early} are sent again before their pauses are over"
+
+    def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
+        """Tasks come back, and pause for some seconds."""
+        self.lost(tasks, charges)
+        for task, _ in _each_retry(tasks):
+            charged = any(charge.is_charged for charge in charges)
+            expected_s = self.attempts.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
+            assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
+            self._due_at[task] = self.now + pause_s
+
+    def lost(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
+        """Attempts of tasks are lost, or come back."""
+        for task, attempt in _each_retry(tasks):
+            if any(charge.cause is Cause.ERROR for charge in charges):
+                assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
+                assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
+                self.charged[task] = self.charged.get(task, 0) + 1
+
+    def finished(self, result: Result[Any]) -> None:
+        """The algorithm gets a result of a task that was not cancelled."""
+        task = result.task_id
+        if result.sid is None:
+            return  # it failed at its submission
+        end = self.end_of(task, self.attempts.answered[task])
+        assert result.ok == (end == VALUE), f"task {task} has the result of another attempt"
+        used_up = self.charged.get(task, 0) + 1 >= self.attempts.policies[task].attempts_max
+        assert end != AGAIN or used_up or task in self.cancelled, f"task {task} was not tried again"
+
+
+def _each_retry(tasks: Sequence[TaskRange]) -> list[tuple[int, int]]:
+    """The ids and attempts of all tasks."""
+    return [(each.first + place, each.attempt) for each in tasks for place in range(each.count)]
+
+
+# Tasks of a simulated computation leave states, and report. This checks from outside which state each attempt begins
+# with.
+
+
+CODEC = Codec()
+
+Progress = tuple[int, int, int]
+"""A state: the task and the attempt that left it, and how far the task is."""
+
+
+class StateChecker(Struct, eq=False):
+    """Follows the states from their slaves to the next attempts."""
+
+    cancelled: dict[int, None]
+    """Tasks that must not be sent to a slave again. Nobody needs their states."""
+    unheard: dict[bytes, None]
+    """Connections that broke, or that the master does not listen to any more."""
+    _arrived: dict[int, Progress] = field(default_factory=dict)
+    """The newest state of each task that reached the master, from any of its attempts."""
+    _newest: dict[tuple[int, int], Progress] = field(default_factory=dict)
+    """The newest state of each task and attempt that reached the master."""
+    _unkept: dict[int, list[Progress]] = field(default_factory=dict)
+    """The states of each task that reached the master later than the last one that it kept."""
+    _expected: dict[tuple[int, int], Progress | None] = field(default_factory=dict)
+    """For each task and attempt: the state with which the attempt must begin."""
+    _left: dict[tuple[bytes, int], Progress] = field(default_factory=dict)
+    """The newest state that each slave left, by connection and number."""
+
+    def left(self, peer: bytes, slave: int, state: Progress) -> None:
+        """A slave sends a state to its agent."""
+        self._left[peer, slave] = state
+
+    def forget(self, peer: bytes, slave: int) -> None:
+        """A slave begins another attempt, or has written nonsense into its stream, so that states are lost."""
+        self._left.pop((peer, slave), None)
+
+    def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
+        """A state reaches the master, perhaps a repeated one."""
+        if peer in self.unheard:
+            return
+        state = _read(frames)
+        task, attempt, number = state
+        assert (task, attempt) == (message.task, message.attempt), f"the state {state} is said to be of another task"
+        assert (task, attempt) in self._expected, f"{state} is of an attempt that this master never sent"
+        before = self._newest.get((task, attempt)) or self._expected[task, attempt] or (task, 0, 0)
+        assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
+        self._newest[task, attempt] = state
+        self._arrived[task] = state
+        self._unkept.setdefault(task, []).append(state)
+
+    def died(self, peer: bytes, message: messages.SlaveDied) -> None:
+        """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
+        state = self._left.get((peer, message.slave))
+        if state is None:
+            return
+        if message.running == state[0] and state[0] not in self.cancelled:
+            arrived = self._newest.get(state[:2])
+            assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
+
+    def recorded(self, record: TaskCheckpointed) -> None:
+        """The master keeps a state."""
+        state = _read(record.frames)
+        assert state[:2] == (record.task.first, record.task.attempt), f"{record.task} has the state {state}"
+        assert state in self._unkept.get(state[0], []), f"{state} is kept, but it did not arrive or is not new"
+        while self._unkept[state[0]].pop(0) != state:
+            pass
+
+    def sent(self, tasks: Sequence[TaskRange]) -> None:
+        """Tasks are sent to a slave."""
+        for each in tasks:
+            for task in range(each.first, each.first + each.count):
+                self._expected[task, each.attempt] = self._arrived.get(task)
+
+    def began(self, task: int, attempt: int, state: Progress | None) -> None:
+        """A slave begins an attempt with a state, or with none."""
+        expected = self._expected[task, attempt]
+        assert state == expected, f"attempt {attempt} of task {task} begins with {state}, not with {expected}"
+
+
+class StatesOfSlave(Struct, eq=False):
+    """The states that the tasks of one slave get and leave, and their reports."""
+
+    _world: World
+    _checker: StateChecker
+    _references: ReferenceChecker
+    _peer: bytes
+    _number: int
+    _send_results: Callable[[], None]
+    """Sends the results of earlier tasks to the agent."""
+    _reply: Callable[[messages.Message, Sequence[Buffer]], None]
+    """Sends a message to the agent."""
+    _running: tuple[int, int] | None = None
+    """The task and the attempt that runs and may leave states."""
+    _reported: int = 0
+    """How many reports its tasks have made."""
+    _given: dict[tuple[int, int], dict[int, object]] = field(default_factory=dict)
+    """The values that each task got, by task and attempt."""
+    _restored: dict[tuple[int, int], Progress] = field(default_factory=dict)
+    """The state that each task got, by task and attempt."""
+
+    def hear(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
+        """Tasks arrive, some of them with states, and some with values to which they refer."""
+        entries, buffers = groups.entries(group, frames)
+        for named, entry, own in zip(groups.each_task(group), entries, buffers or repeat(()), strict=False):
+            call, rest, left = split_resumed(entry, own)
+            if type(call) is Pickled and call.kind == REFERRING:
+                (numbers, *values), _ = loads_call(call, rest)
+                self._given[named] = dict(zip(numbers, values, strict=True))
+            else:
+                assert not rest, f"task {named[0]} got buffers of another task"
+            if left:
+                self._restored[named] = _read(left)
+
+    def begin(self, task: int, attempt: int, algorithm: int, seconds: float) -> None:
+        """An attempt begins, and lasts some seconds. Tasks of some algorithms leave states."""
+        self._running = task, attempt
+        given = self._given.pop((task, attempt), None)
+        if given is not None:
+            self._references.saw(task, given)
+        state = self._restored.pop((task, attempt), None)
+        self._checker.forget(self._peer, self._number)
+        self._checker.began(task, attempt, state)
+        random = self._world.random
+        for _ in range(random.choice((0, 0, 1, 3))):
+            self._world.after(random.random() * seconds, partial(self._report, task, attempt))
+        if algorithm % 3 or random.random() < 0.3:
+            return
+        number = 0 if state is None else state[2]
+        moments = sorted(random.choice((0.5, random.random())) * seconds for _ in range(random.randint(1, 4)))
+        for moment in moments:
+            number += random.randint(1, 3)
+            self._world.after(moment, partial(self._leave, (task, attempt, number)))
+
+    def _report(self, task: int, attempt: int) -> None:
+        """Report, unless the attempt has ended."""
+        if self._running == (task, attempt):
+            self._reported += 1
+            values: dict[str, object] = {"task": task, "attempt": attempt, "number": self._reported}
+            message = messages.Reported(self._number, task, attempt, 0.5)
+            self._reply(message, [CODEC.dumps_report(values)])
+
+    def stop(self) -> None:
+        """The attempt has ended, or does nothing more."""
+        self._running = None
+
+    def _leave(self, state: Progress) -> None:
+        if self._running != state[:2]:
+            return
+        entry, buffers = CODEC.dumps_state(state)
+        self._checker.left(self._peer, self._number, state)
+        self._send_results()
+        self._reply(messages.Checkpoint(self._number, *state[:2]), [entry, *buffers])
+
+
+def _read(frames: Sequence[Buffer]) -> Progress:
+    state: Any = loads_state(frames)
+    task, attempt, number = state
+    return task, attempt, number
+
+
+# Checks from outside that a run with too many failures stops, and goes on when the algorithm knows of it.
+
+
+class StopChecker(Struct, eq=False):
+    """Checks the stops of one computation. Each method raises an `AssertionError` that says what is wrong."""
+
+    failures: int = 0
+    """How many failures the algorithm got since the run went on after the last stop."""
+    stopped: int = 0
+    """How many stops the algorithm does not know to be over. If there is one, the master may cancel all tasks."""
+    _sends_nothing: bool = False
+    """Whether it may send no task, because the algorithm does not know of the stop yet."""
+    _submitted: int = 0
+    """The last task that was submitted before the algorithm knew of the stop."""
+
+    def recorded(self, record: records.Record) -> None:
+        """The master states a fact."""
+        match record:
+            case records.Notice(text) if text.startswith("the run is stopped"):
+                self.stopped += 1
+                self._sends_nothing = True
+            case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
+                assert not self._sends_nothing, f"{sid} is sent tasks although the run is stopped"
+
+    def learned(self, stopped: Stopped, limit: MaxFailures) -> None:
+        """The algorithm learns that the run is stopped, and has all results that came before."""
+        assert self.stopped, "a stop was not recorded"
+        assert limit.is_reached(stopped.failed, stopped.ended), f"{stopped.failed} failures are not too many"
+        assert stopped.failed <= self.failures, f"there were {self.failures} failures, not {stopped.failed}"
+
+    def lets_go_on(self, submitted: int) -> None:
+        """The algorithm lets the run go on. It has submitted tasks up to this number."""
+        self._sends_nothing, self._submitted = False, submitted
+
+    def went_on(self, not_run: Sequence[int], ended: Mapping[int, str]) -> None:
+        """The algorithm learns which tasks did not run. All tasks that it submitted before have ended."""
+        self.stopped, self.failures = self.stopped - 1, 0
+        assert all(task in ended for task in range(1, self._submitted + 1)), "a task goes on after a stop"
+        wrong = [task for task in not_run if ended[task] not in ("cancelled", "discarded")]
+        assert not wrong, f"tasks {wrong} are reported as not run, and they ran"
+
+
+# Checks from outside that no task is sent to an agent that has too little time left for it.
+
+
+ROUNDING_S = 1e-6
+"""Tolerance for rounding, in seconds."""
+
+
+class TimeChecker(Struct, eq=False):
+    """Checks the times of agents and tasks."""
+
+    policies: dict[int, TaskPolicy]
+    """The policy of each task."""
+    _goes_on: dict[int, None] = field(default_factory=dict)
+    """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
+    _left: dict[bytes, float | None] = field(default_factory=dict)
+    """How long the tasks of each connection may run from its beginning on."""
+    _connects: dict[bytes, None] = field(default_factory=dict)
+    """The connections of agents that greeted the master later."""
+    _ends: dict[str, float | None] = field(default_factory=dict)
+    """Until when tasks may run at each agent, as the master knows it."""
+
+    def begins(self, peer: bytes, left_s: float | None, *, connects: bool = False) -> None:
+        """An agent greets the master. Its tasks are killed after this time.
+
+        Args:
+            connects: whether it begins to connect, and greets the master a moment later.
+        """
+        self._left[peer] = left_s
+        if connects:
+            self._connects[peer] = None
+
+    def heard(self, peer: bytes, hello: Hello) -> None:
+        """The master gets the first message of an agent."""
+        left_s = self._left[peer]
+        earlier = peer in self._connects and (hello.seconds_left or 0.0) < (left_s or 0.0)
+        same = (
+            earlier or hello.seconds_left == left_s or abs((hello.seconds_left or 0.0) - (left_s or 0.0)) < ROUNDING_S
+        )
+        assert same, f"{peer!r} says that it has {hello.seconds_left} s left, but it has {left_s} s"
+
+    def connected(self, record: AgentConnected, now: float) -> None:
+        """The master has accepted an agent."""
+        self._ends[record.agent] = None if record.seconds_left is None else now + record.seconds_left
+
+    def checkpointed(self, task: TaskRange) -> None:
+        """A task has left a state."""
+        self._goes_on[task.algorithm] = None
+
+    def sent(self, agent: str, tasks: Sequence[TaskRange], now: float) -> None:
+        """Tasks are sent to an agent."""
+        end = self._ends[agent]
+        limited = [each for each in tasks if each.algorithm not in self._goes_on]
+        for task in (each.first + place for each in limited for place in range(each.count)):
+            expected_s = self.policies[task].seconds_expected
+            if expected_s is not None and end is not None:
+                left_s = end - now
+                assert expected_s <= left_s + ROUNDING_S, f"task {task} takes {expected_s} s, {agent} has {left_s} s"
+
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished must run alone on an agent."""

@@ -7,29 +7,187 @@ The master starts with what its run database has. This module says from outside 
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.members import Members
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._core.master.submissions import Submissions
+from mwpy._core.master.tasks import Taskjar
+from mwpy._database.store import Writer
 from mwpy._roles.definitions import Definitions
-from mwpy._simulation.run_store import SimulatedDatabase
+from mwpy._roles.run_store import RunStore
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values import records
 from mwpy._values.algorithm import algorithm_of
+from mwpy._values.earlier import Given
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import Buffer
-from mwpy._values.keys import combined_key, plain_keys
 from mwpy._values.messagepack import encode
+from mwpy._values.options import Options
 from mwpy._values.policy import TaskPolicy
+from mwpy._values.shares import combined_key, plain_keys
 from mwpy._values.task import Result, UnrunnableTask
 
-__all__ = ["Calls", "LifeChecker", "Lives"]
+# The run database of a simulated master: a real file over all lives of the master.
+#
+# The real code turns records into rows, commits them, and reads them again in the next life. Only the thread and the
+# time of a commit are simulated. When the master crashes, the next life gets a copy of the bytes of the file and of its
+# log, as they are at that moment. A commit that goes on may be missing there, or be cut off at any byte, or be complete
+# although nobody heard of it.
+
+
+COMMIT_S = 0.003
+"""How long a commit takes on average, in seconds."""
+
+MEMORY = "/dev/shm"
+"""Where the files are, if this folder exists, because no simulated history needs to wait for a disk."""
+
+SLOW_COMMIT_S = 1.0
+"""How long a few commits take at most, in seconds."""
+
+
+class SimulatedRunStore:
+    """What a master writes to in one life.
+
+    Args:
+        random: decides how long commits take, and what a crash leaves.
+        path: the file.
+        name: the name of this life.
+        handed_over: called after outcomes were handed over to the algorithm.
+    """
+
+    def __init__(self, world: World, random: Random, path: Path, name: str, handed_over: Callable[[], None]) -> None:
+        self._world = world
+        self._random = random
+        self.path = path
+        self.name = name
+        self.handed_over = handed_over
+        self.writer = Writer.opened(path, member_id="simulated", on_failure=_fail, name=name)
+        self._waiting: list[Given] = []
+        self._written: list[Given] = []
+        """What the commit has that goes on."""
+        self._began = 0.0
+        """When the last commit began."""
+        self.is_over = False
+        """Whether the master has ended."""
+
+    def read_into(self, core: MasterCore) -> None:
+        """Let a core use what is in the file."""
+        RunStore(self.path, lambda _: self.writer).read_into(core, Options(run_database=str(self.path)))
+
+    def write(self, given: Given) -> None:
+        """Write records with the next commit."""
+        self._waiting.append(given)
+        if not self._written:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._written, self._waiting = self._waiting, []
+        self._began = self._world.now
+        slow = self._random.random() < 0.02
+        delay = self._random.random() * SLOW_COMMIT_S if slow else self._random.expovariate(1 / COMMIT_S)
+        self._world.after(delay, self._end)
+
+    def _end(self) -> None:
+        if self.is_over:
+            return
+        self.writer.commit(self._written)
+        written, self._written = self._written, []
+        for each in written:
+            if each.then is not None:
+                each.then()
+        if self._waiting:
+            self._begin()
+        self.handed_over()
+
+    def delay_s(self) -> float:
+        """For how many seconds the present commit has been going on."""
+        return self._world.now - self._began if self._written else 0.0
+
+    def watch(self, on_wait: Callable[[], object]) -> None:
+        """Do nothing: `write` never waits."""
+
+    def crash(self, copy: Path) -> None:
+        """The master is killed. Copy what the next life finds."""
+        self.is_over = True
+        log = Path(f"{self.path}-wal")
+        start = log.stat().st_size
+        if self._written and self._random.random() < 0.8:
+            self.writer.commit(self._written)
+        more = log.stat().st_size - start
+        end = start + int(more * self._random.choice((self._random.random(), 1.0)))
+        shutil.copy(self.path, copy)
+        Path(f"{copy}-wal").write_bytes(log.read_bytes()[:end])
+        self.writer.release()
+
+    def close(self) -> None:
+        """Commit all that waits."""
+        self.is_over = True
+        self.writer.commit([*self._written, *self._waiting])
+        self.writer.release()
+
+
+class SimulatedDatabase:
+    """The run database of one computation.
+
+    Args:
+        seed: names the history.
+    """
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self.seed = seed
+        self._random = Random(f"database {seed}")
+        folder = MEMORY if os.access(MEMORY, os.W_OK) else None
+        self._folder = Path(mkdtemp(prefix="mwpy-simulated-", dir=folder))
+        finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.lives = 1
+        """How many lives the master has had, including the present one, or the next one if it does not run."""
+        self.store: SimulatedRunStore | None = None
+        """What the master writes to; None if it does not run."""
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"life-{self.lives}.db"
+
+    def open(self, handed_over: Callable[[], None]) -> SimulatedRunStore:
+        """Begin the next life of the master."""
+        self.store = SimulatedRunStore(self._world, self._random, self._path, f"g{self.lives}", handed_over)
+        assert self.store.writer.generation == self.lives, "a life is missing in the file"
+        return self.store
+
+    def crash(self) -> None:
+        """The master is killed."""
+        assert self.store is not None, "the master does not run"
+        self.lives += 1
+        self.store.crash(self._path)
+        self.store = None
+
+    def end(self) -> None:
+        """The computation is over."""
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _fail(reason: str) -> None:
+    raise AssertionError(reason)
+
 
 CODEC = Codec()
 
@@ -286,3 +444,112 @@ def _with_code(record: records.AlgorithmDefined, _: Callable[..., Any]) -> recor
     """The definition of an algorithm with its code."""
     made = record.definition
     return records.AlgorithmDefined(made, record.packed, made.reference or made.digest, {})
+
+
+# The replay property: the records of a master build its state.
+#
+# A `Replay` takes each record as the master gives it out, stores it as bytes, reads it again and applies it to an empty
+# state. That state must always have the same tasks, attempts, agents, slaves and counts as the master's own. A record
+# must never change after it was given out. Tags are left out: they never leave the master.
+
+
+class Replay(Struct, eq=False):
+    """Rebuilds the state of one master from its records."""
+
+    rebuilt: MasterState = field(default_factory=lambda: MasterState(MasterSettings("replayed", "")))
+    _stream: list[tuple[records.Record, bytes]] = field(default_factory=list)
+
+    @property
+    def taken(self) -> list[records.Record]:
+        """All records that were taken, in their order."""
+        return [record for record, _ in self._stream]
+
+    def recorded(self, record: records.Record) -> None:
+        """Take the next record."""
+        data = records.encode(record)
+        self._stream.append((record, data))
+        self.rebuilt.record(records.decoder()(data))
+        self.rebuilt.take_actions()  # drops the actions, which contain the same records
+
+    def check(self, original: MasterState) -> None:
+        """Assert that both states are the same. Call this when all records of the original were taken.
+
+        Args:
+            original: the state of the master.
+        """
+        self.rebuilt.check()
+        assert _tasks(self.rebuilt.jar) == _tasks(original.jar), "the records do not build the same tasks"
+        assert _members(self.rebuilt.members) == _members(original.members), "the records do not build the same slaves"
+
+    def check_end(self, original: MasterState) -> None:
+        """Assert that both states are the same, and that no record has changed since it was taken."""
+        self.check(original)
+        for record, data in self._stream:
+            assert records.encode(record) == data, f"a record was changed later: {record}"
+
+
+def _tasks(jar: Taskjar) -> dict[str, Any]:
+    """Everything about tasks that must be the same."""
+    return {
+        "queues": {number: _each(queue) for number, queue in jar.pending.queues.items()},
+        "suspects": {number: _each(queue) for number, queue in jar.pending.suspects.items()},
+        "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
+        "blocked": _each(jar.blocked.tasks.values()),
+        "results": {
+            number: (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root)
+            for number, each in jar.blocked.results.items()
+        },
+        "delayed": _each(jar.delayed.tasks.values()),
+        "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
+        "several": {number: list(live) for number, live in jar.allocated.several.items()},
+        "pending": jar.pending.counts,
+        "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
+        "failures": (jar.failed, jar.cancelled),
+        "states": jar.left.bytes,
+        "algorithms": {
+            number: (defined.record, defined.leaves_state) for number, defined in jar.algorithms.defined.items()
+        },
+    }
+
+
+def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
+    """The tasks of a queue, one by one and in their order, because spans may be cut at other places."""
+    return [
+        (
+            number,
+            span.algorithm.number,
+            span.policy,
+            bytes(payload),
+            [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
+            (span.state, span.attempt, span.sent, span.sid, span.pause_s, [*span.refers]),
+            None if span.left is None else ([*map(bytes, span.left.frames)], span.left.attempt, span.left.num_lost),
+            [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
+        )
+        for span in spans
+        for place, (number, payload) in enumerate(zip(span.ids, span.payloads, strict=True))
+    ]
+
+
+def _members(members: Members) -> dict[str, Any]:
+    """Everything about agents and slaves that must be the same."""
+    return {
+        "agents": {
+            agent.name: (
+                agent.address,
+                agent.announced,
+                agent.job,
+                agent.python,
+                agent.leaving,
+                agent.loss,
+                agent.refused,
+            )
+            for agent in members.agents.values()
+        },
+        "slaves": {
+            slave.sid: (slave.agent.name, slave.number, slave.kind, slave.state, slave.refused)
+            for slave in members.slaves.values()
+        },
+        "idle": list(members.idle),
+        "excluded": members.excluded,
+        "seen": (members.agents_seen, members.slaves_seen),
+    }

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from mwpy._core.master.commands import ShutDown
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._roles.edges import ProcessStarter
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.state import MasterSettings, ShutDown
+from mwpy._roles.edges import Process, ProcessStarter
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.algorithm import SimulatedAlgorithm
 from mwpy._simulation.checkers import HistoryChecker
-from mwpy._simulation.lives import Lives
-from mwpy._simulation.machines import Pace, due
+from mwpy._simulation.lives import Lives, Replay
+from mwpy._simulation.machines import AgentHost, Pace, due
 from mwpy._simulation.network import Network
-from mwpy._simulation.replay import Replay
+from mwpy._simulation.slaves import SIGKILL
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import records
-from mwpy._values.max_failures import MaxFailures
-
-__all__ = ["GRACE_S", "SimulatedMaster"]
+from mwpy._values.errors import ExitCode, describe_exit
+from mwpy._values.policy import MaxFailures
 
 GRACE_S = 5.0
 """Seconds that agents get for their end."""
@@ -137,3 +136,79 @@ class SimulatedMaster:
             self._ended()
         else:
             self._alarm.set(due(self._world.now, timeout_s))
+
+
+# The agents that a simulated master starts on its own machine. They die with it.
+
+
+class _LocalAgent(Struct, eq=False):
+    """The process of a local agent, as the master sees it."""
+
+    kill: Callable[[], None]
+    code: int | None = None
+    pid: int = 1
+    peak_bytes: int = 0
+    out_of_memory: bool = False
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        return self.code
+
+    def describe_exit(self) -> str:
+        """Its end in words."""
+        assert self.code is not None, "it has not ended"
+        return describe_exit(self.code)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class SimulatedLocalAgents(Struct, eq=False):
+    """The local agents of all lives of a master.
+
+    Args:
+        add: adds a machine whose agent starts now.
+        master: returns the master that runs now, or that has crashed.
+    """
+
+    _world: World
+    _add: Callable[[AgentHost], None]
+    _master: Callable[[], SimulatedMaster]
+    _hosts: list[AgentHost] = field(default_factory=list)
+
+    def have_one(self) -> None:
+        """The user asks for a local agent."""
+        try:
+            process = self.start(["agent"], environment={})
+        except OSError:  # a user would see this, and start the master again
+            self._world.after(1.0, self.have_one)
+        else:
+            if self._master().crashed:
+                process.kill()
+            else:
+                self._master().io.local.keep(["agent"], {}, process)
+
+    def start(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
+        """Start an agent on the master's machine; sometimes fail because memory is missing."""
+        if self._world.chance(0.2):
+            raise OSError("no memory")
+
+        def ended(code: ExitCode | None) -> None:
+            process.code = SIGKILL if code is None else int(code)
+            self._hosts.remove(host)
+
+        def kill() -> None:
+            if host.process is not None:
+                host.end(host.process, None)
+
+        host = AgentHost("the master's machine", ended, able=False)
+        process = _LocalAgent(kill)
+        self._hosts.append(host)
+        self._add(host)
+        return process
+
+    def end(self) -> None:
+        """The master is killed, and they die with it."""
+        for host in [*self._hosts]:
+            if host.process is not None:
+                host.end(host.process, None)

@@ -1,6 +1,6 @@
 """Simulated slave processes.
 
-A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/task_runner.py`). Before it
+A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/runner.py`). Before it
 starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
 recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,
 hangs, and writes nonsense into its stream.
@@ -15,26 +15,239 @@ from itertools import chain, repeat
 from math import inf
 from random import Random
 
-from mwpy._roles.task_runner import GATHER_S
-from mwpy._simulation.checkers import LARGE_BYTES
-from mwpy._simulation.journal import SimulatedJournal
-from mwpy._simulation.network import SimulatedAgentLink
-from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
-from mwpy._simulation.shares import SharesOfSlave
-from mwpy._simulation.slave_channel import SimulatedChannel
-from mwpy._simulation.states import StatesOfSlave
-from mwpy._simulation.stretches import SimulatedStretch
-from mwpy._simulation.wear import Wear
-from mwpy._simulation.workload import Workload
+from msgspec import Struct, field
+
+from mwpy._roles.runner import GATHER_S, SHORT_S, STRETCH_S
+from mwpy._simulation.checkers import LARGE_BYTES, StatesOfSlave
+from mwpy._simulation.network import SimulatedAgentLink, SimulatedOutlet, SimulatedPipe
+from mwpy._simulation.shares import SharesOfSlave, Workload
+from mwpy._simulation.world import World
 from mwpy._transport import wire
-from mwpy._transport.channel.journal import VALUE
+from mwpy._transport.channel import AGAIN, VALUE
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
-from mwpy._values.exits import describe_exit
+from mwpy._values.errors import ProtocolError, describe_exit
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
 
-__all__ = ["SimulatedSlave", "fail_to_load"]
+# The journal of a simulated slave, which its agent can read.
+
+
+class SimulatedJournal(Struct, eq=False):
+    """The results that a slave has finished and not sent."""
+
+    _sent_meanwhile: Callable[[], bool]
+    results: list[tuple[int, int, float, int, bytes]] = field(default_factory=list)
+    """Task, attempt and seconds of each, whether it is a value, a failure, or a reason to try again, and what it
+    is."""
+    num_read: int = 0
+    """How many of these results the agent has read, counted from the first."""
+
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
+        """Read the journal. Sometimes the slave sends the results during the read."""
+        if self._sent_meanwhile():
+            return None
+        self.num_read = len(self.results)
+        return self.group(slave)
+
+    def clear(self) -> None:
+        """The slave has sent its results."""
+        self.results, self.num_read = [], 0
+
+    def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
+        """The results as a group."""
+        columns = [list(column) for column in zip(*self.results, strict=True)] or [[]] * 5
+        tasks, attempts, seconds, kinds, entries = columns
+        failed = [place for place, kind in enumerate(kinds) if kind != VALUE]
+        again = [place for place in failed if kinds[place] == AGAIN]
+        group = messages.Results(slave, *groups.spans_of(tasks, attempts), seconds, failed, again=again)
+        return group, [groups.payload(len(tasks), entries)]
+
+
+# The channel between an agent and a simulated slave: both ends of it, in one object.
+
+
+class SimulatedChannel(Struct, eq=False):
+    """The agent's end of the channel to a slave, and the actions of the slave at the other end."""
+
+    _fd: int
+    _link: SimulatedAgentLink
+    _wake_slave: Callable[[], None]
+    journal: SimulatedJournal
+    started: int = 0
+    began: float = 0.0
+    recalls: int = 0
+    fed_at: float = 0.0
+    tasks_end_at: float = inf
+    """When the tasks of the slave must have ended."""
+    eof: bool = False
+    wants_write: bool = False
+    closed: bool = False
+    """Whether the agent has collected the slave."""
+    spoilt: bool = False
+    """Whether some code in the slave has written into the stream."""
+    to_slave: deque[Sequence[Buffer]] = field(default_factory=deque)
+    _to_agent: list[list[Buffer]] = field(default_factory=list)
+    _ended: bool = False
+    _nonsense: bool = False
+
+    def fileno(self) -> int:
+        """The file descriptor to wait for."""
+        return self._fd
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the slave."""
+        self.to_slave.append(frames)
+        self._wake_slave()
+
+    def flush(self) -> None:
+        """Do nothing: everything is sent."""
+
+    def receive(self) -> list[list[Buffer]]:
+        """Return what the slave has sent."""
+        self._link.readable(self._fd, False)
+        if self._nonsense:
+            self._nonsense = False
+            raise ProtocolError("simulated nonsense")
+        received, self._to_agent = self._to_agent, []
+        self.eof = self._ended
+        return received
+
+    def recall(self) -> None:
+        """Stop the slave from starting tasks."""
+        self.recalls += 1
+
+    def feed(self, now: float) -> None:
+        """Record when an idle slave gets tasks."""
+        self.fed_at = now
+
+    def end_at(self, moment: float) -> None:
+        """Record when the tasks of the slave must have ended."""
+        self.tasks_end_at = moment
+
+    def fault(self, most: int) -> bytes:
+        """Nothing was written by a fault handler."""
+        return b""
+
+    def close(self) -> None:
+        """The agent has collected the slave."""
+        self.closed = True
+
+    # ---- the slave's end -----------------------------------------------------------------------------------
+
+    def reply(self, message: messages.Message, payload: Sequence[Buffer] = ()) -> None:
+        """The slave sends a message, unless its end is closed."""
+        if not self._ended:
+            self._to_agent.append(wire.encode(message, payload))
+            self._link.readable(self._fd, True)
+
+    def end(self) -> None:
+        """The slave closes its end."""
+        self._ended = True
+        self._link.readable(self._fd, True)
+
+    def write_nonsense(self) -> None:
+        """Some code in the slave writes into the stream, after everything that the slave has sent."""
+        if not self._to_agent:
+            self._nonsense = self.spoilt = True
+            self._link.readable(self._fd, True)
+
+
+# The results of portions that wait in a simulated slave, outside of its journal; see `_roles/runner.py`.
+
+
+class SimulatedStretch(Struct, eq=False):
+    """The results of one stretch.
+
+    Args:
+        number: the number of the slave.
+        send: sends a message.
+    """
+
+    _world: World
+    _number: int
+    _send: Callable[[messages.Message, Sequence[Buffer]], None]
+    positions: dict[int, None] = field(default_factory=dict)
+    """The positions of the tasks of portions."""
+    silent_from: float = 0.0
+    """Since when the agent has heard nothing, as far as the slave knows."""
+    _results: list[tuple[int, int, float, bool, bytes]] = field(default_factory=list)
+    """Task, attempt and seconds of each result, whether it is a failure, and what it is."""
+
+    def add(self, task: int, attempt: int, seconds: float, entry: bytes, *, failed: bool) -> None:
+        """A task of a portion has returned a value, or has raised an exception."""
+        self._results.append((task, attempt, seconds, failed, entry))
+
+    def is_due(self) -> bool:
+        """Whether the results are sent now. A failure does not wait."""
+        *_, (_, _, seconds, failed, _) = self._results
+        every_s = STRETCH_S if seconds <= SHORT_S else STRETCH_S / 2
+        return failed or self._world.now // every_s > self.silent_from // every_s
+
+    def waits(self, task: int, attempt: int) -> bool:
+        """Whether the result of a task waits here."""
+        return any(result[:2] == (task, attempt) for result in self._results)
+
+    def send(self) -> bool:
+        """Send the results. Often only the sum of their times is known. Return whether there were any."""
+        if not self._results:
+            return False
+        tasks, attempts, times, failures, entries = zip(*self._results, strict=True)
+        seconds = [*times] if self._world.random.random() < 0.5 else [sum(times)]
+        failed = [place for place, is_failure in enumerate(failures) if is_failure]
+        spans = groups.spans_of(tasks, attempts)
+        are_plain = not failed and len(tasks) % 5 > 0  # sometimes one of the values is a pickle
+        group = messages.Results(self._number, *spans, seconds, failed, plain=are_plain)
+        self._send(group, [groups.payload(len(tasks), entries)])
+        self._results.clear()
+        self.silent_from = self._world.now
+        return True
+
+
+# What tasks leave behind in a simulated slave: it has run some, and each of them leaks memory.
+
+
+PATIENCE_S = 0.1
+"""Seconds in which an agent that is not frozen replaces a slave that has too much memory."""
+
+
+class Wear(Struct, eq=False):
+    """The wear of one slave. It checks from outside that the agent keeps the limits."""
+
+    _world: World
+    _number: int
+    _max_tasks: int | None
+    _max_memory: int | None
+    busy_until: float = 0.0
+    """When the slave ran a task last that was not cancelled."""
+    _tasks: int = 0
+    _memory: float = 0.0
+    """The memory that the tasks have leaked: one unit a task on average."""
+    _grown_at: float | None = None
+    """When the slave reported that it has too much memory."""
+
+    def start(self, frozen_until: float) -> None:
+        """Check, when the slave starts a task, that it may. Its agent was frozen until some earlier moment."""
+        self._tasks += 1
+        assert self._max_tasks is None or self._tasks <= self._max_tasks, f"slave {self._number} runs too many tasks"
+        if self._grown_at is not None:
+            in_time = self._world.now < max(self._grown_at, frozen_until) + PATIENCE_S
+            assert in_time, f"slave {self._number} runs a task although it has too much memory"
+
+    def finish(self, *, wanted: bool) -> bool:
+        """The slave has finished a task. Return whether it reports now that it has too much memory.
+
+        Args:
+            wanted: whether the task is not cancelled.
+        """
+        if wanted:
+            self.busy_until = self._world.now
+        self._memory += self._world.random.expovariate(1.0)
+        if self._max_memory is None or self._memory <= self._max_memory or self._grown_at is not None:
+            return False
+        self._grown_at = self._world.now
+        return True
+
 
 LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""

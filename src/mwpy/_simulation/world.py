@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-__all__ = ["Alarm", "World"]
-
 
 class World:
     """Runs events in the order of their times. It is also the clock of everything that is simulated.

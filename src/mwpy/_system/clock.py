@@ -9,8 +9,6 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "date", "monotonic", "sleep", "wall"]
-
 
 class Clock(Protocol):
     """A real or simulated clock."""

@@ -7,30 +7,28 @@ the nearest ancestor that has asked for orphans: the agent.
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import errno
+import fcntl
 import gc
 import os
 import platform
 import signal
+import stat
 import sys
-from collections.abc import Container
+import threading
+import types
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct, field
 
 from mwpy._system import clock
 from mwpy._system.memory import read
-
-__all__ = [
-    "adopt_orphans",
-    "count_children",
-    "die_with_parent",
-    "flush",
-    "fork_orphan",
-    "keep_children",
-    "name_process",
-    "prepare_forks",
-    "reap_orphans",
-]
+from mwpy._system.packages import generator_kinds, is_of_user, is_without_state, shared_generators
 
 SET_PDEATHSIG, SET_NAME, GET_NAME, SET_CHILD_SUBREAPER = 1, 15, 16, 36
 """Numbers of `prctl`."""
@@ -141,3 +139,229 @@ def _fork_and_end(answering: int) -> None:
 def count_children() -> int:
     """Return how many children this process has."""
     return sum(len(read(f"/proc/self/task/{thread}/children").split()) for thread in os.listdir("/proc/self/task"))
+
+
+# What a script leaves in its process that must not be copied by a fork.
+#
+# A slave that is forked from a template has everything that the script has made while it was loaded. Most of it may be
+# copied or shared. These things may not:
+#
+# - Threads do not exist in the fork, but the locks that they hold do. The threads of OpenBLAS do not count: OpenBLAS
+#   ends
+#   them before each fork and starts them again when it needs them. So a trial fork shows which threads remain.
+# - A GPU context cannot be used in a fork.
+# - The position in an open file is shared by all forks, and so is each connection. Files that can only be appended to,
+#   and files that are mapped into memory, can be shared.
+# - A process belongs to its parent, and the parent of a fork is another one.
+# - A random number generator gives the same numbers in all forks. Those that Python, NumPy and PyTorch share are seeded
+#   again (see `packages.py`), but not those in variables of the script. A temporary directory in a variable is
+#   deleted
+#   at the end of the first fork. A lock of multiprocessing in a variable becomes one lock for all forks.
+#
+# Variables are those of the user's modules. What they contain is found as the garbage collector finds it, which runs no
+# code of the objects: elements, attributes, slots, closures and defaults of the user's functions, what a generator or
+# `functools.cache` holds, and the values of context variables and `threading.local`. Modules, and functions and classes
+# of libraries, are not looked into: the generators of the libraries themselves would be found there. So these are not
+# seen: what the script has put into a module or a class of a library, such as `scipy.stats.norm.random_state`; objects
+# that native code holds, such as the elements of a NumPy array; and what exceeds `LEVELS`, `LARGE` or `PARTS`.
+#
+# Other sources of random numbers and names need no treatment: `secrets`, `uuid.uuid4` and `random.SystemRandom` ask the
+# operating system each time, and `tempfile` and OpenSSL notice a fork.
+
+
+SPAWN = "or give --mw-slave-start spawn"
+
+ENDED_S = 0.1
+"""The kernel lists a thread that has ended for a moment longer: at most this many seconds."""
+
+LEVELS = 6
+"""So deep are the variables looked at: a variable is the first level, its elements and attributes are the second."""
+
+LARGE = 1_000
+"""This many elements of a container are looked at."""
+
+PARTS = 10_000
+"""This many parts of variables are looked at, besides numbers and texts: those of the first levels first. So the search
+takes some hundredths of a second at most."""
+
+PLAIN = frozenset((int, float, complex, bool, str, bytes, types.NoneType))
+
+IGNORED = (types.ModuleType, types.CodeType, types.FrameType)
+"""What these contain is no part of a variable."""
+
+GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+
+GENERATOR = (
+    "a random number generator: all forks would draw the same numbers. Make it in the task, for example from "
+    f"mwpy.task_seed(), {SPAWN}"
+)
+DIRECTORY = f"a temporary directory: the first slave that ends would delete it for all. Make it in the task, {SPAWN}"
+LOCK = f"a lock of multiprocessing: all slaves would share it. Make it in the task, {SPAWN}"
+
+OTHERS = (
+    ("tempfile", "TemporaryDirectory", DIRECTORY),
+    ("multiprocessing.synchronize", "SemLock", LOCK),
+)
+"""Module, name and reason of each type, besides generators, whose objects must not be copied."""
+
+
+def why_unsafe(own_fds: Iterable[int]) -> str:
+    """Return why this process must not fork, and what to do, as the rest of a sentence; empty if it may.
+
+    Args:
+        own_fds: file descriptors that do not count, because a fork closes them.
+    """
+    return _gpu() or _threads() or _processes() or _files({0, 1, 2, *own_fds}) or _in_variables()
+
+
+def _gpu() -> str:
+    used = next((path for path in map(_target, _descriptors()) if path.startswith(GPU_DEVICES)), "")
+    return used and f"the script uses a GPU ({used}) while it is loaded: use it first in a task, {SPAWN}"
+
+
+def _threads() -> str:
+    names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if names:
+        return f"the script starts a thread ({names[0]}) while it is loaded: start it in a task, {SPAWN}"
+    if _num_threads() > 1 and _num_threads_after_fork() > 1:
+        return f"native code that the script loads has started a thread: load it in a task, {SPAWN}"
+    return ""
+
+
+def _num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _num_threads_after_fork() -> int:
+    """Fork once, and count the threads of this process that are left."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a handler must not raise in the child
+    try:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.waitpid(child, 0)
+    until = clock.monotonic() + ENDED_S
+    while (number := _num_threads()) > 1 and clock.monotonic() < until:
+        clock.sleep(ENDED_S / 100)
+    return number
+
+
+def _processes() -> str:
+    if not count_children():
+        return ""
+    return f"the script starts a process while it is loaded: start it in a task, {SPAWN}"
+
+
+def _descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def _target(fd: int) -> str:
+    with suppress(OSError):  # the descriptor of the folder itself is closed by now
+        return os.readlink(f"/proc/self/fd/{fd}")
+    return ""
+
+
+def _files(harmless: set[int]) -> str:
+    """The reason if a file or a connection is open whose state all forks would share."""
+    for fd in _descriptors():
+        if fd not in harmless and (target := _target(fd)) and not _is_shareable(fd, target):
+            return f"the script leaves {target} open while it is loaded: open it in the task, {SPAWN}"
+    return ""
+
+
+def _is_shareable(fd: int, target: str) -> bool:
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND) or target in read("/proc/self/maps")
+    return stat.S_ISCHR(mode) or stat.S_ISDIR(mode)
+
+
+def _modules() -> Iterator[types.ModuleType]:
+    for name, module in list(sys.modules.items()):
+        if issubclass(type(module), types.ModuleType) and (name == "__main__" or is_of_user(name, module)):
+            yield module
+
+
+def _in_variables() -> str:
+    """The reason if a variable of the user's modules has, or contains, something that must not be copied."""
+    modules = list(_modules())
+    names = {module.__name__ for module in modules}
+    globals_of_modules = {id(vars(module)) for module in list(sys.modules.values()) if type(module) is types.ModuleType}
+    seen: dict[int, object] = {id(each): each for each in shared_generators()}
+    reasons = _Reasons(_kinds())
+    level = [(value, f"{name} in {each.__name__}") for each in modules for name, value in list(vars(each).items())]
+    for _ in range(LEVELS):
+        found: list[tuple[object, str]] = []
+        for value, variable in level:
+            if id(value) in seen:
+                continue
+            if reason := reasons.of(type(value)):
+                return f"{variable} is or contains {reason}"
+            seen[id(value)] = value
+            if len(seen) + len(found) < PARTS:
+                parts = _parts(value, names, globals_of_modules)
+                found += [(part, variable) for part in parts if type(part) not in PLAIN]
+        level = found
+    return ""
+
+
+class _Reasons(Struct, eq=False):
+    """Finds out why objects of a type must not be copied."""
+
+    kinds: list[tuple[type, str]]
+    _known: dict[int, str] = field(default_factory=dict)
+    """By the id of each type, because a metaclass of the user can have its own comparison."""
+
+    def of(self, kind: type) -> str:
+        """Return the reason; empty if there is none."""
+        reason = self._known.get(id(kind))
+        if reason is None:
+            found = (why for forbidden, why in self.kinds if issubclass(kind, forbidden))
+            reason = self._known[id(kind)] = "" if is_without_state(kind) else next(found, "")
+        return reason
+
+
+def _kinds() -> list[tuple[type, str]]:
+    loaded = [(getattr(sys.modules.get(module), name, None), reason) for module, name, reason in OTHERS]
+    others = [(kind, reason) for kind, reason in loaded if isinstance(kind, type)]
+    return [*((kind, GENERATOR) for kind in generator_kinds()), *others]
+
+
+def _parts(value: Any, names: set[str], globals_of_modules: set[int]) -> list[object]:
+    """Return what an object contains. This runs no code of the object, which may be a proxy.
+
+    Args:
+        names: the user's modules: only their functions and classes count.
+        globals_of_modules: the ids of the dicts of all modules, which do not count.
+    """
+    kind = type(value)
+    if kind is dict:
+        return [] if id(value) in globals_of_modules else list(islice(value.values(), LARGE))
+    if kind in (list, tuple, set, frozenset):
+        return list(islice(value, LARGE))
+    if issubclass(kind, IGNORED):
+        return []
+    if issubclass(kind, types.FunctionType):
+        return _parts_of_function(value) if value.__module__ in names else []
+    if issubclass(kind, type):
+        attributes = type.__getattribute__(value, "__dict__")
+        return list(attributes.values()) if attributes.get("__module__") in names else []
+    if issubclass(kind, contextvars.ContextVar):
+        return [value.get(None)]
+    parts = list(islice(gc.get_referents(value), LARGE))
+    if issubclass(kind, threading.local):
+        parts.append(threading.local.__getattribute__(value, "__dict__"))
+    for part in [part for part in parts if type(part) is dict and id(part) not in globals_of_modules]:
+        parts += islice(part.values(), LARGE)  # often the attributes of an object: they are no level of their own
+    return parts
+
+
+def _parts_of_function(function: types.FunctionType) -> list[object]:
+    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            parts.append(cell.cell_contents)
+    return parts

@@ -18,11 +18,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from msgspec import Struct, field
-
-__all__ = ["ERASE_RIGHT", "LiveLine", "is_terminal", "undrawn", "width_of"]
 
 ERASE_RIGHT = "\x1b[K"
 """Lets a terminal erase everything from the cursor to the end of the line."""
@@ -183,3 +181,47 @@ def undrawn() -> Iterator[None]:
     with _SCREEN.lock:
         _SCREEN.remove()
         yield
+
+
+# The notebook, or the other shell of IPython, that this process belongs to, if there is one.
+
+
+def is_notebook() -> bool:
+    """Whether the code runs in the kernel of a notebook. It does not import IPython."""
+    return hasattr(_shell(), "kernel")
+
+
+def is_ipython() -> bool:
+    """Whether the code runs in a notebook or in another shell of IPython. It does not import IPython."""
+    return _shell() is not None
+
+
+def _shell() -> Any:
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+class _Shown(Struct, frozen=True):
+    """Something that a cell shows."""
+
+    text: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+class Cell(Struct, eq=False):
+    """A place in the output of the cell that runs, whose content can be replaced."""
+
+    _handle: Any = None
+
+    def show(self, text: str, html: str) -> None:
+        """Show something in place of what was there: as text where HTML cannot be shown."""
+        shown = _Shown(text, html)
+        if self._handle is None:
+            self._handle = sys.modules["IPython"].display.display(shown, display_id=True)
+        else:
+            self._handle.update(shown)

@@ -8,8 +8,6 @@ import os
 import platform
 from pathlib import Path
 
-__all__ = ["UNSUPPORTED", "FileLock", "LockHeld", "LocksUnsupported"]
-
 _HELD = (errno.EACCES, errno.EAGAIN)
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """The errors of a file system without locks."""

@@ -23,20 +23,6 @@ from msgspec import Struct
 
 from mwpy._system import clock
 
-__all__ = [
-    "MemoryGroup",
-    "available_bytes",
-    "count_job_kills",
-    "count_machine_kills",
-    "family",
-    "forget_peak",
-    "peak_bytes",
-    "program_bytes",
-    "read",
-    "resident_bytes",
-    "used_by",
-]
-
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 RUSAGE_UNIT = 1 if sys.platform == "darwin" else 1024

@@ -8,7 +8,7 @@ usual case. Only if a file differs does it compare the parts, so that an edit el
 
 A file counts as it was when it was loaded. Therefore its text is kept: that of the modules that are loaded with the
 script in `remember`, that of others when they are needed. In a notebook, modules can be loaded again, so there each
-file is read again; `_roles/code_watch.py` knows which ones were edited.
+file is read again; `_roles/definitions.py` knows which ones were edited.
 
 Values do not count, because they may differ between processes for good reasons. What cannot be followed: names that
 exist only as texts, functions in containers, and what methods of unknown objects use.
@@ -33,13 +33,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._system.loaded_script import MAIN, is_same
-from mwpy._system.modules import is_interactive, is_of_user, stamp_of
-from mwpy._system.packages import imported_inside
+from mwpy._system.packages import imported_inside, is_interactive, is_of_user, stamp_of
+from mwpy._system.script import MAIN, is_same
 from mwpy._values.messages import ModuleCode
-from mwpy._values.parsing import parsed
-
-__all__ = ["OWN_CODE", "OwnCode"]
+from mwpy._values.plain import parsed
 
 DIGITS = 16
 """Hexadecimal digits of a digest."""

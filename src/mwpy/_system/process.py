@@ -12,22 +12,27 @@ is reaped, because until then the kernel gives its number to no other process.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import IO
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import IO, Any, Generic, NoReturn, TypeVar
 
 from msgspec import Struct
 
 from mwpy._system import clock, memory
-from mwpy._values.environment import AGENT
-from mwpy._values.exits import describe_exit
-
-__all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "agent_command", "count_cores", "run", "start"]
+from mwpy._values.errors import CannotRun, describe_exit
+from mwpy._values.options import AGENT
 
 
 class Child:
@@ -392,3 +397,378 @@ on this machine, or nowhere."""
 def _count_kills() -> tuple[int, int]:
     """Return how many processes the kernel has killed for lack of memory, in this control group and on this machine."""
     return memory.count_job_kills(), memory.count_machine_kills()
+
+
+# Limits of the system, in words: which one was reached, and what to change.
+#
+# A start may fail because this process may have no more files, threads, children or memory. This is the fault neither
+# of mwpy nor of the process that could not be started.
+
+
+def named(error: BaseException) -> str:
+    """Name the limit of the system because of which something could not be started or opened; empty if it is none."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EMFILE:
+        most = _soft_limit(resource.RLIMIT_NOFILE)
+        return f"a process may have only {most} open files here: raise this limit (ulimit -n), or start fewer slaves"
+    if number == errno.ENFILE:
+        return "all processes of this machine have too many files open: close some programs, or raise fs.file-max"
+    if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "can't start new thread" in str(error)):
+        most = _soft_limit(resource.RLIMIT_NPROC)
+        return (
+            f"no other process or thread can be started: this user may have {most} of them (ulimit -u), and a job or "
+            f"container has its own limit (pids.max): raise it, or start fewer slaves"
+        )
+    if number == errno.ENOMEM or isinstance(error, MemoryError):
+        most = _soft_limit(resource.RLIMIT_AS)
+        return (
+            f"no memory is left for another process or thread (ulimit -v: {most} bytes; a job or container has its own "
+            f"limit): ask for more, or start fewer slaves"
+        )
+    return ""
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn an error that follows from a limit of the system into one that names the limit.
+
+    Args:
+        what: what could not be done then, as the beginning of a sentence.
+
+    Raises:
+        CannotRun: the limit was reached.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, MemoryError) as error:
+        if limit := named(error):
+            raise CannotRun(f"{what}: {limit}") from error
+        raise
+
+
+def _soft_limit(kind: int) -> str:
+    soft, _ = resource.getrlimit(kind)
+    return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+
+
+# How many files this process may have open: each connection and each pipe is one.
+#
+# The usual soft limit is 1024, although the hard limit is much larger. A master has a connection to each agent, and an
+# agent has four files for each slave. The limit is not raised further than `ENOUGH`, because some programs that a
+# process starts try to close every file that they may have.
+
+
+ENOUGH = 1 << 16
+
+
+def raise_limit() -> int:
+    """Raise the soft limit towards the hard limit, and return the new limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return ENOUGH if soft == resource.RLIM_INFINITY else soft
+    with suppress(OSError, ValueError):  # macOS refuses more than the kernel allows
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def count_open() -> int:
+    """Return how many files this process has open."""
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return len(os.listdir(folder))
+    return 0
+
+
+# Work in the background: a slow disk, a hanging file system or an unread pipe never delays the caller.
+#
+# `Background` calls a function in a thread of its own. `Question` uses it to get a result without waiting for long, and
+# `TextWriter` to write lines. Everything that waits has a bound. When the bound is reached, further lines are left out,
+# and the next line that has room says how many.
+
+
+MOST_CHARACTERS = 4 << 20
+"""When this many characters wait to be written, further lines are left out."""
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Calls a function with each item that it is given, in order, in a thread of its own. One thread gives the items.
+
+    The thread starts with the first item. If the system refuses it, `give` calls the function itself. The thread does
+    not keep the process alive: what hangs in it is abandoned at the end.
+
+    Args:
+        do: the function. It may take long. An exception ends the thread.
+        name: the name of the thread.
+    """
+
+    def __init__(self, do: Callable[[T], None], name: str) -> None:
+        self._do = do
+        self._items: SimpleQueue[tuple[T] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._given = 0
+        self._done = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many items were given and are not done."""
+        return self._given - self._done
+
+    def give(self, item: T) -> None:
+        """Let the thread work on an item; do not wait for it."""
+        if not self._given:
+            try:
+                self._thread.start()
+            except RuntimeError:  # the system allows no other thread
+                self._do(item)
+                return
+        self._given += 1
+        self._items.put((item,))
+
+    def close(self, patience_s: float) -> bool:
+        """Let the thread end, and wait for it at most `patience_s` seconds. Return whether everything was done."""
+        self._items.put(None)
+        if self._given:
+            self._thread.join(patience_s)
+        return not self.waiting
+
+    def _run(self) -> None:
+        while (item := self._items.get()) is not None:
+            self._do(item[0])
+            self._done += 1
+
+
+class Question(Generic[T]):
+    """A function that may hang, for example because a file system does. It is called in the background.
+
+    Args:
+        do: the function.
+        name: the name of the thread.
+    """
+
+    def __init__(self, do: Callable[[], T], name: str) -> None:
+        self._do = do
+        self._answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+        self._background = Background(self._answer, name)
+        self._asked = False
+
+    def ask(self, patience_s: float) -> T:
+        """Call the function and wait for its result. If an earlier call still hangs, only look for its result.
+
+        Raises:
+            TimeoutError: it hangs.
+            Exception: the exception of the function.
+        """
+        if not self._asked:
+            self._asked = True
+            self._background.give(None)
+        else:
+            patience_s = 0.0
+        try:
+            answer = self._answers.get(timeout=patience_s)
+        except Empty:
+            raise TimeoutError from None
+        self._asked = False
+        return answer()
+
+    def _answer(self, _: None) -> None:
+        try:
+            value = self._do()
+        except Exception as error:
+            self._answers.put(_raising(error))
+        else:
+            self._answers.put(lambda: value)
+
+
+def _raising(error: Exception) -> Callable[[], NoReturn]:
+    def answer() -> NoReturn:
+        raise error
+
+    return answer
+
+
+class TextWriter:
+    """Writes lines in the background. Any thread may give lines.
+
+    Args:
+        put: the function that writes a text of whole lines. It may block.
+        gap: the line that says that this many lines are missing before it, with its line feed.
+        name: the name of the thread.
+    """
+
+    def __init__(self, put: Callable[[str], None], gap: Callable[[int], str], name: str) -> None:
+        self._put = put
+        self._gap = gap
+        self._background = Background(self._write, name)
+        self._lock = threading.Lock()
+        self._given = 0
+        self._written = 0
+        self._left_out = 0
+
+    def write(self, text: str) -> None:
+        """Give the thread a text of whole lines. If too much waits, the text is left out."""
+        with self._lock:
+            if self._background.waiting and self._given - self._written + len(text) > MOST_CHARACTERS:
+                self._left_out += text.count("\n")
+                return
+            if self._left_out:
+                text = self._gap(self._left_out) + text
+                self._left_out = 0
+            self._given += len(text)
+            self._background.give(text)
+
+    def close(self, patience_s: float) -> bool:
+        """Wait at most `patience_s` seconds until everything is written. Return whether it is."""
+        return self._background.close(patience_s)
+
+    def _write(self, text: str) -> None:
+        self._put(text)
+        self._written += len(text)
+
+
+# Signals of this process: handled in it alone, as something to wait for, and held back while they would do damage.
+
+
+Handler = Callable[[int, Any], object]
+
+_HANDLERS: dict[int, Handler] = {}
+"""What `handle_here` has set."""
+
+_MASKS = threading.local()
+"""The blocked signals of a thread that forks, as they were before."""
+
+
+def handle_here(number: signal.Signals, handler: Handler) -> None:
+    """Handle a signal in this process. Processes that it forks have the handler of a fresh Python process instead.
+
+    Programs that it starts have the default handler, too. To ignore a signal, give a function that does nothing: they
+    would inherit that a signal is ignored. During a fork the signal is blocked, because Python forgets one that arrives
+    in the new process before that has its own handler. Then `Process.terminate` right after `start` has no effect.
+
+    Raises:
+        ValueError: this is not the main thread.
+    """
+    signal.signal(number, handler)
+    if not _HANDLERS:
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_be_fresh)
+    _HANDLERS[number] = handler
+
+
+def _block() -> None:
+    _MASKS.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLERS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _MASKS.before)
+
+
+def _be_fresh() -> None:
+    for number, handler in _HANDLERS.items():
+        if signal.getsignal(number) == handler:  # the user has set no other one
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _unblock()
+
+
+class HeldSignals:
+    """Ctrl-C and SIGTERM, while they must not interrupt this thread. Only the main thread handles signals."""
+
+    def __init__(self) -> None:
+        self.held = False
+        """Whether signals wait between `begin` and `end`. To set this is a single step, which no signal can divide."""
+        self._handlers: dict[signal.Signals, Handler] = {}
+        """The handlers that handle the signals otherwise."""
+        self._caught: list[int] = []
+
+    def begin(self) -> None:
+        """Hold the signals back. Call `end` in any case, also if this raises an exception."""
+        self.held = True
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler) and handler != self._handle:
+                self._handlers[number] = handler
+                handle_here(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.held:
+            self._caught.append(number)
+        else:
+            self._handlers.get(signal.Signals(number), signal.default_int_handler)(number, frame)
+
+    def let_through(self) -> None:
+        """Handle the signals that wait, and those that come. A handler may raise an exception."""
+        self.held = False
+        caught, self._caught = self._caught, []
+        for number in caught:
+            signal.raise_signal(number)
+
+    def end(self) -> None:
+        """Let the signals through, and give them their handlers back, unless they have others by now."""
+        for number, handler in reversed(self._handlers.items()):
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler)
+        self.let_through()
+
+
+class Signals:
+    """Catches signals of this process. Make it in the main thread.
+
+    Args:
+        numbers: the signals to catch.
+    """
+
+    def __init__(self, numbers: Sequence[signal.Signals]) -> None:
+        self._caught: list[signal.Signals] = []
+        self._bell_out, self._bell_in = socket.socketpair()
+        for bell in (self._bell_out, self._bell_in):
+            bell.setblocking(False)
+        signal.set_wakeup_fd(self._bell_in.fileno(), warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, lambda caught, _: self._caught.append(signal.Signals(caught)))
+
+    def fileno(self) -> int:
+        """What to wait for; call `clear` when it can be read."""
+        return self._bell_out.fileno()
+
+    def clear(self) -> None:
+        """Make `fileno` wait for the next signal."""
+        self._bell_out.recv(4096)
+
+    def take(self) -> Sequence[signal.Signals]:
+        """The signals that were caught since the last call, in order."""
+        if not self._caught:
+            return ()
+        return [self._caught.pop(0) for _ in range(len(self._caught))]  # one by one: another may arrive now
+
+    def close(self) -> None:
+        """Stop waiting for signals."""
+        signal.set_wakeup_fd(-1)
+        self._bell_out.close()
+        self._bell_in.close()
+
+
+# The levels of the loggers of this process.
+
+
+LEVELS_SENT = 1000
+"""How many levels are sent to each slave. Loggers beyond that have the levels of the loggers above them."""
+
+LONGEST_NAME = 255
+
+WARNING = 30
+"""The level of the root logger in a process that has not imported `logging`."""
+
+
+def log_levels() -> dict[str, int]:
+    """Return the levels that were set, by the names of the loggers. The name of the root logger is empty."""
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return {"": WARNING}
+    known = logging.root.manager.loggerDict.copy().items()
+    named = ((name, each.level) for name, each in known if isinstance(each, logging.Logger) and each.level)
+    short = ((name, level) for name, level in named if len(name) <= LONGEST_NAME)
+    return {"": logging.root.level} | dict(islice(short, LEVELS_SENT))

@@ -6,26 +6,27 @@ Also whether somebody reads what it prints.
 from __future__ import annotations
 
 import ast
+import builtins
 import dis
 import os
 import select
 import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import FrameType
+from functools import _lru_cache_wrapper, lru_cache
+from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import find_spec
+from operator import attrgetter
+from types import CellType, CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
+from msgspec import Struct
+
+from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import ExitCode
-from mwpy._values.parsing import parsed
-
-__all__ = [
-    "can_run_elsewhere",
-    "command_line",
-    "discards_result",
-    "exit_code",
-    "is_child_of_multiprocessing",
-    "is_imported_by_multiprocessing",
-    "is_unread",
-    "mentions_main",
-]
+from mwpy._values.messagepack import encode_json, json_decoder
+from mwpy._values.plain import parsed
 
 STANDARD_INPUT = "<stdin>"
 """Python's name for the file of a script that it reads from standard input."""
@@ -117,3 +118,356 @@ def is_unread() -> bool:
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
     return True
+
+
+# Scripts that slaves load, and what slaves find in their own `__main__`.
+#
+# A script that calls `mwpy.main` is run by its slaves, too, up to this call. Any other script is *loaded* by the slaves
+# of a master that it opens inside `if __name__ == "__main__":`, as `multiprocessing` does with `spawn`: it becomes the
+# `__main__` of each slave, but guards do not hold there. Without a guard, a slave that loads the script would open
+# another master.
+#
+# Slaves find everything that the script binds outside its guards. They do not find what only the master has bound:
+# inside a guard, or by `global` in a function that the master has called.
+
+
+MAIN = "__main__"
+
+LOADED = "__mp_main__"
+"""What `__name__` is compared as while a script is loaded. Under this name `multiprocessing` finds the main module of
+another process."""
+
+OTHER: Any = object()
+"""Stands for a value that slaves find instead of the master's. No variable has it."""
+
+
+class LoadedScript(Struct, frozen=True):
+    """A script that slaves load.
+
+    Args:
+        file: its path.
+        module: its name, if it was started with `python -m`; otherwise empty.
+    """
+
+    file: str
+    module: str = ""
+
+    def to_json(self) -> str:
+        """Return it as text for the environment of the slaves."""
+        return encode_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> LoadedScript:
+        """Read what `to_json` wrote."""
+        return json_decoder(cls)(text)
+
+    def found(self, can_travel: Callable[[object], bool]) -> dict[str, object]:
+        """Return what slaves find in their own `__main__`: the values by name, as they are here now, and `OTHER` for
+        what the master has bound again.
+
+        Args:
+            can_travel: whether a value can be pickled. One that cannot counts as not bound again: slaves may make their
+                own, in an initializer.
+        """
+        tree, space = _parsed(self.file), vars(sys.modules[MAIN])
+        by_functions = {*_bound_by(self._compiled(tree), inside=True)}
+        guards = [*_guards_in(tree)]
+        other = {*_bound_by(self._compiled(ast.Module([each for guard in guards for each in guard.body], [])))}
+        for guard in guards:
+            guard.body = [ast.Pass(lineno=guard.lineno, col_offset=0)]
+        outside = {*_bound_by(self._compiled(tree))}
+        missing = (by_functions | other) - outside
+        other.update(
+            name
+            for name, literal in _literals_in(tree)
+            if name in by_functions and name in space and not _is_equal(space[name], literal)
+        )
+        return {
+            name: OTHER if name in other and can_travel(value) else value
+            for name, value in space.items()
+            if name not in missing
+        }
+
+    def load(self, arguments: Sequence[str]) -> None:
+        """Make it the main module of this process.
+
+        Args:
+            arguments: what `sys.argv` is in the master.
+
+        Raises:
+            BaseException: any error of the script, also SystemExit.
+        """
+        module: Any = ModuleType(MAIN)
+        module.__file__, module.__loader__ = self.file, SourceFileLoader(MAIN, self.file)
+        module.__builtins__ = builtins  # as in a script
+        if self.module and (spec := find_spec(self.module)) is not None:
+            module.__spec__, module.__package__, module.__loader__ = spec, spec.parent, spec.loader
+        sys.argv[:] = arguments
+        sys.modules[MAIN] = sys.modules[LOADED] = module
+        exec(self._compiled(_Loaded().visit(_parsed(self.file))), vars(module))
+
+    def _compiled(self, tree: ast.Module) -> CodeType:
+        return compile(tree, self.file, "exec", dont_inherit=True)
+
+
+def loaded_script() -> LoadedScript | None:
+    """Return the script of this process, if slaves can load it: the line of it that the main thread runs now stands
+    inside a guard. Return None if it does not, if an earlier master was opened outside a guard, or if the script
+    defines no function and no class."""
+    main = sys.modules[MAIN]
+    file, spec = str(getattr(main, "__file__", None) or ""), getattr(main, "__spec__", None)  # pdb has its own type
+    name = "" if spec is None or spec.name == MAIN else spec.name  # a folder that is run has no other name
+    own = (each for each in [*vars(main).values()] if isinstance(each, FunctionType | type))
+    if not os.path.isfile(file) or not any(each.__module__ == MAIN for each in own):
+        return None
+    line, frame = 0, sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_globals is vars(main) and frame.f_code.co_name == "<module>" and frame.f_code.co_filename == file:
+            line = frame.f_lineno
+        frame = frame.f_back
+    try:
+        bodies = [guard.body for guard in _guards_in(_parsed(file))]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    is_guarded = any(body[0].lineno <= line <= (body[-1].end_lineno or 0) for body in bodies)
+    REGISTRY.unguarded = REGISTRY.unguarded or (line > 0 and not is_guarded)
+    return LoadedScript(file, name) if is_guarded and not REGISTRY.unguarded else None
+
+
+class _Loaded(ast.NodeTransformer):
+    """Compares `__name__` as `multiprocessing` would. The name itself stays `__main__`, so that what the script defines
+    has the same names in slaves as in the master."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        first, *others = [
+            ast.copy_location(ast.Constant(LOADED), each) if _is_own_name(each) else each
+            for each in (node.left, *node.comparators)
+        ]
+        node.left, node.comparators = first, others
+        return self.generic_visit(node)
+
+
+def _is_own_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "__name__"
+
+
+def _parsed(file: str) -> ast.Module:
+    with open(file, "rb") as source:
+        return parsed(source.read(), file)
+
+
+def _guards_in(node: ast.AST) -> Iterator[ast.If]:
+    """Yield each `if __name__ == "__main__":` that is not inside a function or class."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.If) and _is_guard(each.test):
+            yield each
+        elif not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            yield from _guards_in(each)
+
+
+def _is_guard(test: ast.expr) -> bool:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(map(_is_guard, test.values))
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
+        return False
+    one, other = test.left, test.comparators[0]
+    if _is_own_name(other):
+        one, other = other, one
+    return _is_own_name(one) and isinstance(other, ast.Constant) and other.value == MAIN
+
+
+def _bound_by(code: CodeType, *, inside: bool = False) -> Iterator[str]:
+    """Yield the names that the code of a module binds.
+
+    Args:
+        inside: whether to yield those that its functions bind by `global`, instead.
+    """
+    if not inside:
+        return _named_by(code, {"STORE_NAME", "STORE_GLOBAL"})
+    return (name for each in _codes_in(code) for name in _named_by(each, {"STORE_GLOBAL"}))
+
+
+def _literals_in(tree: ast.Module) -> Iterator[tuple[str, object]]:
+    """Yield the variables to which a module assigns a literal, with its value."""
+    for each in tree.body:
+        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            with suppress(ValueError):
+                literal = ast.literal_eval(each.value)
+                yield from ((target.id, literal) for target in targets if isinstance(target, ast.Name))
+
+
+def _is_equal(value: object, literal: object) -> bool:
+    try:
+        return type(value) is type(literal) and bool(value == literal)
+    except Exception:  # it contains an object with its own comparison
+        return False
+
+
+def _named_by(code: CodeType, operations: Collection[str]) -> Iterator[str]:
+    return (each.argval for each in dis.get_instructions(code) if each.opname in operations)
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _codes_in(each)
+
+
+# ---- what slaves find -----------------------------------------------------------------------------------------------
+
+
+def is_same(name: str, value: object, found: Mapping[str, object] | None) -> bool:
+    """Whether slaves find a global of `__main__`, and what they find does the same.
+
+    It does not if the master has bound the name again, or if it is a function that uses a global which slaves do not
+    find, or which they find with another value.
+
+    Args:
+        found: what slaves find; None if they find everything.
+    """
+    return found is None or (found.get(name, OTHER) is value and not _misses_a_global(value, found))
+
+
+def finds(thing: Any, found: Mapping[str, object] | None) -> bool:
+    """Whether slaves find a function or class of `__main__` under its name, and it does the same, as for `is_same`."""
+    space = vars(sys.modules[MAIN])
+    name = getattr(thing, "__qualname__", None) or thing.__name__
+    first = name.partition(".")[0]
+    try:
+        if attrgetter(name)(sys.modules[MAIN]) is not thing:
+            return False
+    except AttributeError:
+        return False
+    if found is None:
+        return True
+    return found.get(first, OTHER) is space[first] and not _misses_a_global(thing, found)
+
+
+def is_importable(module: ModuleType) -> bool:
+    """Whether another process that imports its name gets this module.
+
+    A module that was loaded from a path may have any name, or that of another module.
+    """
+    name, spec = module.__name__, getattr(module, "__spec__", None)
+    parent = sys.modules.get(name.rpartition(".")[0])
+    if spec is None or spec.name != name:
+        return False
+    try:
+        there = PathFinder.find_spec(name, getattr(parent, "__path__", None))
+    except (ImportError, ValueError):
+        return False
+    return there is not None and there.origin == spec.origin
+
+
+def is_literal(module: ModuleType, name: str) -> bool:
+    """Whether a variable of a module has the value that its text gives to it."""
+    literals, _ = _variables_of(getattr(module, "__file__", None) or "")
+    return name in literals and _is_equal(vars(module)[name], literals[name])
+
+
+def is_rebound(module: ModuleType, name: str) -> bool:
+    """Whether a function of a module binds a variable of it."""
+    _, rebound = _variables_of(getattr(module, "__file__", None) or "")
+    return name in rebound
+
+
+@lru_cache(maxsize=100)
+def _variables_of(file: str) -> tuple[Mapping[str, object], Collection[str]]:
+    """Return the variables to which the text of a module assigns literals, and those that its functions bind.
+
+    There are none if there is no text.
+    """
+    try:
+        tree = _parsed(file)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}, ()
+    declared = (each for each in ast.walk(tree) if isinstance(each, ast.Global))
+    return dict(_literals_in(tree)), {name for each in declared for name in each.names}
+
+
+def _misses_a_global(function: Any, found: Mapping[str, object]) -> bool:
+    """Whether a function of `__main__`, or another one that it uses, uses a global that slaves do not find, or that
+    they find with another value. What one of these functions assigns is the slave's own."""
+    space = vars(sys.modules[MAIN])
+    missing = {name for name in space if found.get(name, OTHER) is OTHER}
+    if not missing:
+        return False
+    waiting, seen, used, assigned = [function], set[int](), set[str](), set[str]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, _lru_cache_wrapper):
+            waiting.append(each.__wrapped__)
+        elif isinstance(each, FunctionType) and each.__globals__ is space:
+            names = names_of_globals(each.__code__)
+            used |= names
+            assigned |= names_assigned_in(each.__code__)
+            waiting += [space[name] for name in names if name in space]
+            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+    return not used.isdisjoint(missing - (assigned & found.keys()))
+
+
+@lru_cache(maxsize=1000)
+def names_of_globals(code: CodeType) -> frozenset[str]:
+    """Return the names of the globals that code uses, with the code inside it."""
+    used = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"}
+    return frozenset(name for each in (code, *_codes_in(code)) for name in _named_by(each, used))
+
+
+@lru_cache(maxsize=1000)
+def names_assigned_in(code: CodeType) -> frozenset[str]:
+    """Return the names of the globals that code assigns, with the code inside it."""
+    return frozenset(name for each in (code, *_codes_in(code)) for name in _named_by(each, {"STORE_GLOBAL"}))
+
+
+# Modules of the user that hide modules of the standard library or of a package that mwpy needs.
+#
+# Python searches the folder of the script first. A file `queue.py` there replaces Python's own `queue` for all
+# libraries, and they fail with errors that do not show the cause. This module itself must work in this case, so it
+# imports only what Python has loaded at its start.
+
+
+PACKAGES_OF_MWPY = frozenset(("cloudpickle", "msgspec", "zmq"))
+"""Each of them is a folder, so a single file with such a name is another module."""
+
+STANDARD_LIBRARY = os.path.dirname(os.__file__)
+
+
+def explain(error: BaseException) -> None:
+    """Add a note to an error for each module that hides another one: its file, and what to do."""
+    for path, name in {**_loaded(), **_in_traceback(error)}.items():
+        error.add_note(f"mwpy: {path} hides the module {name!r} that Python or mwpy needs: rename this file")
+
+
+def _loaded() -> dict[str, str]:
+    """The files of loaded modules that hide another module, with the names of these modules."""
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        foreign = name in PACKAGES_OF_MWPY and not hasattr(module, "__path__")
+        if path and (foreign or (name in sys.stdlib_module_names and not _is_standard(path))):
+            found[os.path.abspath(path)] = name
+    return found
+
+
+def _in_traceback(error: BaseException) -> dict[str, str]:
+    """The same for modules that failed while they were loaded."""
+    found: dict[str, str] = {}
+    step = error.__traceback__
+    while step is not None:
+        path = os.path.abspath(step.tb_frame.f_code.co_filename)
+        folder, file = os.path.split(path)
+        name = file.removesuffix(".py")
+        if name in sys.stdlib_module_names | PACKAGES_OF_MWPY and folder in sys.path and not _is_standard(path):
+            found[path] = name
+        step = step.tb_next
+    return found
+
+
+def _is_standard(path: str) -> bool:
+    folder, _, rest = path.removeprefix(STANDARD_LIBRARY).lstrip(os.sep).partition(os.sep)
+    return path.startswith(STANDARD_LIBRARY + os.sep) and not (rest and folder in ("site-packages", "dist-packages"))

@@ -19,9 +19,7 @@ from itertools import count
 from typing import Any
 
 from mwpy._system import clock
-from mwpy._system.background import Background
-
-__all__ = ["SlaveFolders", "use"]
+from mwpy._system.process import Background
 
 LONGEST = 70
 """The longest path of a slave's folder, in characters. The address of a Unix socket has at most 103 bytes on macOS and

@@ -14,9 +14,7 @@ import threading
 from typing import Any, ClassVar
 
 from mwpy._system import time_left
-from mwpy._values.initialized import AFTER_INITIALIZER
-
-__all__ = ["Surroundings"]
+from mwpy._values.algorithm import AFTER_INITIALIZER
 
 
 class _NoLogging:

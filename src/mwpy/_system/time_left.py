@@ -17,10 +17,8 @@ from types import TracebackType
 from msgspec import Struct
 
 from mwpy._system import clock
-from mwpy._system.signals import handle_here
+from mwpy._system.process import handle_here
 from mwpy._values.errors import EndIsNear, UsageError
-
-__all__ = ["RUNNING", "RunningTime", "forget_warnings", "seconds_left", "warned"]
 
 LOOK_S = 0.25
 """How often the time is looked at, in seconds: a small part of the shortest usual grace period."""

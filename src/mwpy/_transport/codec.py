@@ -9,7 +9,7 @@ Plain pickle is tried first, because it is ten times faster. cloudpickle pickles
 refuses, and objects that plain pickle would write as a name in `__main__` that slaves do not find. This is necessary
 for a REPL or notebook, because the slave's `__main__` is another module, and for what a script defines in its guard.
 
-A failure can always be read: type, text and traceback are texts (see `_values/failures.py`). The exception itself is a
+A failure can always be read: type, text and traceback are texts (see `_values/task.py`). The exception itself is a
 pickle beside them. It is read as None if its class is not available.
 """
 
@@ -25,16 +25,12 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from mwpy._system.loaded_script import MAIN, LoadedScript, loaded_script
-from mwpy._system.randomness import PICKLE_MARKS, reduced
-from mwpy._system.script import can_run_elsewhere
-from mwpy._transport.call_parts import condition_and_call
-from mwpy._transport.error_copies import reduced_error
-from mwpy._transport.error_texts import describe_error, encodable, text_of
-from mwpy._transport.shared import LARGE_BYTES, lend
+from mwpy._system.packages import PICKLE_MARKS, reduced
+from mwpy._system.script import MAIN, LoadedScript, can_run_elsewhere, loaded_script
+from mwpy._transport.error_texts import describe_error, encodable, reduced_error, text_of
+from mwpy._transport.stream import LARGE_BYTES, lend
 from mwpy._values.bounds import MAX_REPORT_BYTES
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
-from mwpy._values.failures import Failure, read_failure
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import (
     CONDITIONAL,
@@ -42,30 +38,76 @@ from mwpy._values.messagepack import (
     NOT_ENCODABLE,
     PLAIN,
     REFERRING,
+    RESUMED,
     SEEDED,
     SIZE_BYTES,
     Pickled,
+    as_conditional,
     as_failure,
     as_pickle,
     as_referring,
+    as_seeded,
     decode,
     encode,
 )
 from mwpy._values.policy import Condition
-from mwpy._values.references import GIVEN, NOTED, Reference, ReferringBuffers, ResultReference
-from mwpy._values.seeds import SEED_BYTES
-from mwpy._values.task import unpickle_with
+from mwpy._values.task import (
+    GIVEN,
+    NOTED,
+    SEED_BYTES,
+    Failure,
+    Reference,
+    ReferringBuffers,
+    ResultReference,
+    read_failure,
+    unpickle_with,
+)
 
-__all__ = [
-    "Codec",
-    "codec_of",
-    "loads",
-    "loads_call",
-    "loads_condition",
-    "loads_function",
-    "loads_shared",
-    "loads_state",
-]
+# What travels with an encoded call: the seed of its task, and the condition under which the task is tried again.
+#
+# The state that an earlier attempt of the task left travels with it, too.
+
+
+def with_seed(call: bytes, seed: int) -> bytes:
+    """Add a seed to what `dumps_call` encoded. `loads_call` ignores it, and `seed_of` returns it."""
+    return encode(as_seeded(seed.to_bytes(SEED_BYTES, "big") + call))
+
+
+def seed_of(entry: object) -> int | None:
+    """Return the seed of a call; None if it has none."""
+    if type(entry) is not Pickled or entry.kind != SEEDED:
+        return None
+    return int.from_bytes(entry.pickle[:SEED_BYTES], "big")
+
+
+def split_resumed(entry: Any, buffers: Sequence[Buffer]) -> tuple[Any, Sequence[Buffer], Sequence[Buffer]]:
+    """Return a call without the state that an earlier attempt left, its own buffers, and the frames of this state; no
+    frames if there is no state."""
+    if type(entry) is not Pickled or entry.kind != RESUMED:
+        return entry, buffers, ()
+    data = bytes(entry.pickle)
+    own = int.from_bytes(data[:SIZE_BYTES], "big")
+    return decode(data[SIZE_BYTES:]), buffers[:own], buffers[own:]
+
+
+def with_condition(call: bytes, condition: bytes) -> bytes:
+    """Add a pickled condition to what `dumps_call` encoded. `loads_call` ignores it, and `condition_of` returns it."""
+    return encode(as_conditional(len(condition).to_bytes(SIZE_BYTES, "big") + condition + call))
+
+
+def condition_of(entry: object) -> bytes:
+    """Return the pickled condition of a call, which may have a seed; empty if it has none."""
+    if type(entry) is Pickled and entry.kind == SEEDED:
+        entry = decode(bytes(entry.pickle)[SEED_BYTES:])
+    return condition_and_call(entry)[0] if type(entry) is Pickled and entry.kind == CONDITIONAL else b""
+
+
+def condition_and_call(conditional: Pickled) -> tuple[bytes, bytes]:
+    """Return the condition and the encoded call."""
+    data = bytes(conditional.pickle)
+    end = SIZE_BYTES + int.from_bytes(data[:SIZE_BYTES], "big")
+    return data[SIZE_BYTES:end], data[end:]
+
 
 OUT_OF_BAND_BYTES = LARGE_BYTES
 """Smaller buffers are sent faster inside the pickle than as frames of their own."""
@@ -86,8 +128,8 @@ CONDITIONS_KEPT = 16
 
 
 class _NamingPickler(pickle.Pickler):
-    """Pickles the shared random number generators by their names (see `randomness.py`), and exceptions without their
-    constructors (see `error_copies.py`)."""
+    """Pickles the shared random number generators by their names (see `packages.py`), and exceptions without their
+    constructors (see `error_texts.py`)."""
 
     def reducer_override(self, value: Any) -> Any:
         return reduced(value) or reduced_error(value) or NotImplemented

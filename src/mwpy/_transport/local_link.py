@@ -25,15 +25,23 @@ from contextlib import suppress
 from typing import Protocol
 
 from mwpy._system import clock
-from mwpy._transport.happened import Broken, Connected, Frames, Happened, Malformed, Unreachable
-from mwpy._transport.passage import Passage, make_passage
-from mwpy._transport.stream import MAX_BYTES, StreamEnd
-from mwpy._transport.waits import heartbeat_interval, milliseconds
-from mwpy._values.environment import OWN_ADDRESS, MasterStream
+from mwpy._transport.stream import (
+    MAX_BYTES,
+    Broken,
+    Connected,
+    Frames,
+    Happened,
+    Malformed,
+    Passage,
+    StreamEnd,
+    Unreachable,
+    heartbeat_interval,
+    make_passage,
+    milliseconds,
+)
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
-
-__all__ = ["LocalAgentLink", "LocalMasterLink", "Network", "NoNetwork"]
+from mwpy._values.options import OWN_ADDRESS, MasterStream
 
 MESSAGE_SLACK = 32 << 20
 """How many bytes a message of an agent may have beyond the largest payload: the other tasks of its group, and its

@@ -27,24 +27,12 @@ from msgspec import Struct, field
 
 from mwpy._system import memory
 from mwpy._transport.codec import Codec, loads_shared
-from mwpy._transport.shared import SEALS, add_seals, write_all
+from mwpy._transport.stream import SEALS, add_seals, write_all
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
-from mwpy._values.phrases import amount
-from mwpy._values.share_messages import Share
+from mwpy._values.messages import Share
+from mwpy._values.plain import amount
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
-
-__all__ = [
-    "LOADED",
-    "Store",
-    "give",
-    "is_for_each_slave",
-    "is_known",
-    "keep",
-    "load",
-    "most_files",
-    "share",
-]
 
 DIGEST_DIGITS = 32
 """Hexadecimal digits of a digest. Two different contents never have the same digest."""

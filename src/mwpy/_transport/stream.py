@@ -7,21 +7,420 @@ host, a passage beside the stream carries the large frames in shared files, as l
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
+import math
+import mmap
+import os
+import resource
 import select
 import socket
 import struct
+import sys
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from typing import Annotated, Any, ClassVar
 
-from mwpy._system import clock
-from mwpy._transport.passage import Passage, is_folded, unfold
-from mwpy._transport.shared import LARGE_BYTES
-from mwpy._transport.waits import milliseconds
+from msgspec import Meta, Struct
+
+from mwpy._system import clock, process
+from mwpy._values.bounds import Number
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import MALFORMED, decoder, encode
 
-__all__ = ["Reader", "StreamEnd", "pack"]
+# Files in memory: large buffers pass from one process of a host to another without a socket.
+#
+# The sender copies a buffer into a file that has no name and exists only in memory (memfd), and seals it: nobody can
+# change its content or its size any more, so reading it never fails later. The receiver maps the file, so there is one
+# copy. What it writes into a mapping is private, because the kernel then copies the page (`MAP_PRIVATE`).
+#
+# The files are not in /dev/shm, so its size is no limit. The kernel frees a file when no process has it open or mapped,
+# so nothing stays behind when processes are killed. A passage passes the files on.
+#
+# They are mapped with the C function `mmap`. Python's own `mmap` keeps a file descriptor for each mapping (before
+# 3.13), and a master may have 100,000 results.
+
+
+LARGE_BYTES = 64 * 1024
+"""Buffers of this size and larger travel in files."""
+
+SEAL_TRIES = 10
+"""How often this process tries to seal a file."""
+
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+FILES_SHARE = 16
+"""One in so many descriptors of this process may belong to these files, and half of them to the arguments of waiting
+tasks. Beyond that, buffers are copied."""
+
+_kept: set[int] = set()
+"""The descriptors of the files that this process may pass on."""
+
+_reported: set[str] = set()
+"""What was reported already."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class SharedFile(Struct, gc=False, eq=False):
+    """A file that is mapped into this process. It exists as long as a view of it.
+
+    It is invisible to the garbage collector (`gc=False`). Of the objects of a cycle, the collector calls all finalizers
+    first, in any order (PEP 442), and would end memory that the finalizer of another object still uses.
+    """
+
+    address: int
+    size: int
+    fd: int | None
+    """The descriptor; None if this process may not pass the file on."""
+    _unmap: ClassVar[Any] = _libc.munmap
+    _close: ClassVar[Any] = os.close
+    """Python forgets what a module has before it ends the last objects."""
+
+    def __del__(self) -> None:
+        self._unmap(self.address, self.size)
+        if self.fd is not None:
+            _kept.discard(self.fd)
+            self._close(self.fd)
+
+
+def _mapped(fd: int, size: int, *, passes_on: bool) -> memoryview:
+    """Map a sealed file.
+
+    Args:
+        fd: its descriptor. If this process passes the file on, the file keeps it.
+        size: its size, in bytes.
+        passes_on: whether this process may pass the file on. Otherwise the view is private and writable.
+
+    Raises:
+        OSError: the process has too many mappings, or too little memory.
+    """
+    protection = mmap.PROT_READ if passes_on else mmap.PROT_READ | mmap.PROT_WRITE
+    address: int | None = _libc.mmap(None, size, protection, mmap.MAP_PRIVATE, fd, 0)
+    if address is None or address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    array: Any = (ctypes.c_ubyte * size).from_address(address)
+    array.file = SharedFile(address, size, fd if passes_on else None)
+    if passes_on:
+        _kept.add(fd)
+    view = memoryview(array).cast("B")
+    return view.toreadonly() if passes_on else view
+
+
+def file_of(buffer: Buffer) -> SharedFile | None:
+    """Return the file whose content a buffer is; None if it is none, or if this process may not pass it on."""
+    file = getattr(buffer.obj, "file", None) if type(buffer) is memoryview else None
+    return file if type(file) is SharedFile and file.fd is not None and file.size == len(buffer) else None
+
+
+def lend(buffer: Buffer, *, briefly: bool = False) -> memoryview | None:
+    """Copy a buffer into a sealed file.
+
+    Args:
+        briefly: whether the view is dropped soon, so that there may be twice as many files.
+
+    Returns:
+        A read-only view of the copy, which can be passed on; None if there can be no such file, or no further one.
+    """
+    if not _may_keep(briefly=briefly) or not hasattr(os, "memfd_create"):
+        return None
+    fd = -1
+    try:
+        fd = os.memfd_create("mwpy-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        write_all(fd, memoryview(buffer), 0)
+        add_seals(fd, SEALS)
+        return _mapped(fd, len(buffer), passes_on=True)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        _report(error)
+        return None
+
+
+def received(fd: int, inode: int, size: int, *, passes_on: bool) -> memoryview:
+    """Map a file that another process has passed.
+
+    Args:
+        fd: its descriptor. It belongs to this function.
+        inode: the number of the file, as the sender says.
+        size: its size, as the sender says; not 0.
+        passes_on: whether this process wants to pass the file on. Otherwise the content is writable, and what is
+            written there is private.
+
+    Returns:
+        The content.
+
+    Raises:
+        ProtocolError: this is not that file, or it is not sealed; the sender's fault. Or it cannot be read.
+    """
+    is_kept = False
+    try:
+        facts, seals = os.fstat(fd), fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        if seals != SEALS or os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+            raise ProtocolError("a shared file that can change")
+        if (facts.st_ino, facts.st_size) != (inode, size):
+            raise ProtocolError("a shared file that is not the one that the message names")
+        keeps = passes_on and _may_keep(briefly=True)
+        try:
+            view = _mapped(fd, size, passes_on=keeps)
+        except OSError:  # this process has too many mappings
+            return _copied(fd, size)
+        is_kept = keeps
+        return view
+    except (OSError, MemoryError) as error:
+        raise ProtocolError(f"a descriptor that is no shared file, or one that cannot be read: {error!r}") from error
+    finally:
+        if not is_kept:
+            os.close(fd)
+
+
+def _copied(fd: int, size: int) -> memoryview:
+    """Read a file.
+
+    Raises:
+        OSError: it cannot be read.
+        MemoryError: there is no memory for it.
+    """
+    data = rest = memoryview(bytearray(size))
+    while rest:
+        rest = rest[os.preadv(fd, [rest], size - len(rest)) :]
+    return data
+
+
+def write_all(fd: int, data: memoryview, start: int) -> None:
+    """Write all of a buffer: one call writes at most 2 GiB."""
+    while data:
+        count = os.pwrite(fd, data, start)
+        data, start = data[count:], start + count
+
+
+def add_seals(fd: int, seals: int) -> None:
+    """Seal a memory file. The kernel refuses this while it moves one of the pages, after 0.15 s of waiting: try again.
+
+    Raises:
+        OSError: the kernel still refuses it.
+    """
+    for tries_left in reversed(range(SEAL_TRIES)):
+        try:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        except OSError as error:
+            if error.errno != errno.EBUSY or not tries_left:
+                raise
+        else:
+            return
+
+
+def _may_keep(*, briefly: bool) -> bool:
+    """Whether this process may use another file."""
+    most: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES_SHARE
+    return len(_kept) < (most if briefly else most // 2)
+
+
+def _report(error: OSError) -> None:
+    """Print once that buffers are copied through sockets, and why."""
+    if str(error) not in _reported:
+        _reported.add(str(error))
+        text = f"mwpy: warning: no shared memory for large buffers ({error}): they are copied, which is slower"
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
+
+
+# Passages: sockets through which two processes of a host pass shared files beside their messages.
+#
+# `fold` replaces the large frames of a message by references: it passes their files through the passage, and puts a
+# frame before the message that says which file belongs where. `unfold` takes the files and restores the message. The
+# files are passed before the message is sent, so they are there when it is read. They survive their sender in the
+# passage, as the message does in its socket. So there is no message whose files are missing, and the sender keeps
+# nothing.
+#
+# If a file cannot be made or passed, the frames travel in the message. This happens if the passage is full, because its
+# reader is busy, or if too many files of the user are on their way.
+#
+# A passage to a slave, or to an agent that a master starts, is made before that process starts. Other agents have none:
+# what they send and receive is encrypted.
+
+
+FOLDED = b"\0"
+"""The first byte of a folded message. Other messages begin with the version of the protocol, which is not zero."""
+
+MOST_FILES = 253
+"""The largest number of files that the kernel passes at once (`SCM_MAX_FD`)."""
+
+
+class References(Struct, frozen=True, array_like=True):
+    """What the frame before a folded message says."""
+
+    files: Annotated[list[tuple[Number, Number, Number]], Meta(max_length=MOST_FILES)]
+    """The place of each file in the message, in ascending order; its inode and its size. So they were passed."""
+
+
+_decode = decoder(References)
+
+
+class Passage:
+    """One end of a passage.
+
+    Args:
+        end: the socket.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        end.setblocking(False)
+
+    def fold(self, frames: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Pass the large frames of a message through the passage.
+
+        Returns:
+            The message that must be sent: the same one if it has no large frames or if they cannot be passed.
+        """
+        if max(map(len, frames), default=0) < LARGE_BYTES:
+            return frames
+        lent: list[memoryview] = []  # until their files are passed
+        files: dict[int, tuple[int, SharedFile]] = {}
+        for place, frame in enumerate(frames):
+            if len(frame) < LARGE_BYTES or len(files) == MOST_FILES:
+                continue
+            file = file_of(frame)
+            if file is None and (copy := lend(frame, briefly=True)) is not None:
+                lent.append(copy)
+                file = file_of(copy)
+            if file is not None and file.fd is not None:
+                files[place] = file.fd, file
+        if not files:
+            return frames
+        references = [(place, os.fstat(fd).st_ino, file.size) for place, (fd, file) in files.items()]
+        try:
+            socket.send_fds(self._socket, [FOLDED], [fd for fd, _ in files.values()])
+        except OSError:
+            return frames
+        first = FOLDED + encode(References(references))
+        return [first, *(frame for place, frame in enumerate(frames) if place not in files)]
+
+    def take(self, count: int) -> list[int]:
+        """Take the files that the other side has passed with a message.
+
+        Returns:
+            Their descriptors, which the caller closes.
+
+        Raises:
+            OSError: some code of this process has closed the passage.
+            ProtocolError: there are not as many files; the other side's fault. Or this process has no descriptors left;
+                then the text says so.
+        """
+        try:
+            fds, flags = self._received()
+        except BlockingIOError:
+            fds, flags = [], 0
+        if len(fds) == count:
+            return fds
+        for fd in fds:
+            os.close(fd)
+        if flags & socket.MSG_CTRUNC and len(fds) < MOST_FILES:
+            raise ProtocolError(f"its shared files cannot be received: {process.named(OSError(errno.EMFILE, ''))}")
+        raise ProtocolError(f"a message with {count} shared files, but {len(fds)} were passed")
+
+    def _received(self) -> tuple[list[int], int]:
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            _, fds, flags, _ = socket.recv_fds(self._socket, len(FOLDED), MOST_FILES, flags)
+        except ConnectionResetError:
+            # The other process has ended, and had not taken everything out of its end. The kernel says this once. What
+            # the process had passed is still here.
+            _, fds, flags, _ = socket.recv_fds(self._socket, len(FOLDED), MOST_FILES, flags)
+        return fds, flags
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+
+def make_passage() -> tuple[Passage, socket.socket]:
+    """Make a passage to a process that will be started: one end, and the socket of the other one.
+
+    Raises:
+        OSError: out of file descriptors.
+    """
+    kind = socket.SOCK_SEQPACKET if hasattr(socket, "SOCK_SEQPACKET") else socket.SOCK_STREAM
+    here, there = socket.socketpair(socket.AF_UNIX, kind)  # the files of one message stay together
+    return Passage(here), there
+
+
+def is_folded(frames: Sequence[Buffer]) -> bool:
+    """Whether `unfold` must restore this message."""
+    return bool(frames) and frames[0][:1] == FOLDED
+
+
+def unfold(frames: Sequence[Buffer], passage: Passage, most_bytes: int, *, passes_on: bool) -> list[Buffer]:
+    """Restore a folded message.
+
+    Args:
+        passage: the passage of its sender.
+        most_bytes: the largest size of all its large frames together.
+        passes_on: whether this process may pass the frames on. Otherwise they are private and writable.
+
+    Raises:
+        OSError: as `Passage.take`.
+        ProtocolError: the sender's fault. It cannot be known what the next message means: drop the sender.
+    """
+    references, message = _read(frames, most_bytes), list(frames[1:])
+    fds = passage.take(len(references.files))
+    try:
+        for place, inode, size in references.files:
+            message.insert(place, received(fds.pop(0), inode, size, passes_on=passes_on))
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return message
+
+
+def _read(frames: Sequence[Buffer], most_bytes: int) -> References:
+    if len(frames[0]) >= LARGE_BYTES:
+        raise ProtocolError(f"a list of shared files of {len(frames[0])} bytes")
+    try:
+        references = _decode(memoryview(frames[0])[1:])
+    except MALFORMED as error:
+        raise ProtocolError(f"a malformed list of shared files: {error}") from error
+    places, sizes = [place for place, *_ in references.files], [size for *_, size in references.files]
+    if sum(sizes) > most_bytes or 0 in sizes:
+        raise ProtocolError(f"shared files of {sum(sizes)} bytes")
+    if places != sorted({*places}) or any(place >= len(places) + len(frames) - 1 for place in places):
+        raise ProtocolError("a list of shared files that does not fit its message")
+    return references
+
+
+# How long the links wait: for something to happen, and from one heartbeat to the next.
+
+
+HEARTBEATS_A_TIMEOUT = 4
+"""How many heartbeats there are within one timeout."""
+
+SHORTEST_INTERVAL_S = 0.1
+"""The shortest time between two heartbeats."""
+
+LONGEST_POLL_MS = 2**31 - 1
+"""The longest time that a poller accepts, three weeks."""
+
+
+def heartbeat_interval(timeout_s: float) -> float:
+    """Return the seconds between two heartbeats."""
+    return max(SHORTEST_INTERVAL_S, timeout_s / HEARTBEATS_A_TIMEOUT)
+
+
+def milliseconds(seconds: float) -> int:
+    """Convert a time to milliseconds for a poller. It is limited, and rounded up so that no poll returns too early."""
+    if seconds <= 0:
+        return 0
+    return math.ceil(seconds * 1000) if seconds < LONGEST_POLL_MS / 1000 else LONGEST_POLL_MS
+
 
 READ_BYTES = 4 * LARGE_BYTES
 """The size of a stream's read buffer."""
@@ -253,3 +652,59 @@ class StreamEnd:
         """Close this end."""
         self._stream.close()
         self._passage.close()
+
+
+# What the links of masters and agents report. These classes need no ZeroMQ, which takes long to import.
+
+
+class Connected(Struct, frozen=True):
+    """The master accepted the connection: send a `Hello`."""
+
+
+class Broken(Struct, frozen=True):
+    """The connection has ended, or was never made. `fate` is `refused`, `unreachable` or `lost`."""
+
+    fate: str
+    reason: str
+
+
+class Frames(Struct, frozen=True):
+    """A peer's message. `peer` names its connection and is never used twice."""
+
+    peer: bytes
+    address: str
+    frames: Sequence[Buffer]
+
+
+class Malformed(Struct, frozen=True):
+    """What a peer sent is no message, for this reason."""
+
+    peer: bytes
+    address: str
+    reason: str
+
+
+class Unreachable(Struct, frozen=True):
+    """A peer's connection is gone."""
+
+    peer: bytes
+    silent_s: float = 0.0
+    """For how long nothing was heard from it, if this is why the connection is gone; 0 if its process ended it."""
+
+
+class StrangerSeen(Struct, frozen=True):
+    """A connection was turned away, or ended without a message."""
+
+    address: str
+    reason: str
+
+
+class NotAccepted(Struct, frozen=True):
+    """A connection could not be accepted, and was closed."""
+
+    address: str
+    reason: str
+
+
+Happened = Frames | Malformed | StrangerSeen | NotAccepted | Unreachable
+"""What the `poll` of a master's link returns."""

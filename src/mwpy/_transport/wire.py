@@ -17,9 +17,7 @@ from functools import cache
 from mwpy._values import messagepack, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
-from mwpy._values.message_checks import check
-
-__all__ = ["FROM_AGENT", "FROM_MASTER", "FROM_SLAVE", "TO_INQUIRER", "Route", "decode", "encode", "parse"]
+from mwpy._values.messages import check
 
 MAX_HEADER_BYTES = 16 << 20
 """The largest size of a header, in bytes. The lists of the largest group of tasks need less."""

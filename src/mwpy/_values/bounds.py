@@ -12,28 +12,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-__all__ = [
-    "MAX_NAME",
-    "MAX_PACKAGES",
-    "MAX_REASON",
-    "MAX_REPORT_BYTES",
-    "MAX_SECONDS",
-    "MAX_SLAVES",
-    "MAX_TASKS",
-    "MAX_WAITING_BYTES",
-    "LostSpans",
-    "Name",
-    "Number",
-    "Packages",
-    "Reason",
-    "Seconds",
-    "SlaveCount",
-    "Spans",
-    "Stream",
-    "TimeLeft",
-    "shortened",
-]
-
 MAX_NAME = 255
 """Characters of a name: of a host, a computation, a job or a package, or a version. The longest host name has 253."""
 

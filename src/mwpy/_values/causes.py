@@ -5,9 +5,16 @@ The cause decides whose fault the loss is. Nobody blames a task for a batch syst
 
 from __future__ import annotations
 
-from mwpy._values.plain_enum import PlainEnum
+from enum import Enum
 
-__all__ = ["BLAMELESS_ALLOWED", "RESUMED_ALLOWED", "Cause"]
+# Enumerations whose members are quick keys of a dict.
+
+
+class PlainEnum(Enum):
+    """An enumeration whose members have the hash of plain objects. `Enum` hashes their names, in slow Python code."""
+
+    __hash__ = object.__hash__
+
 
 BLAMELESS_ALLOWED = 100
 """When a task was lost this many times without its fault, it is not tried again. The manual names this number."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["Buffer", "SlaveId", "TaskId"]
-
 TaskId = NewType("TaskId", int)
 """The number of a task within one life of the master, starting at 1; never used twice."""
 

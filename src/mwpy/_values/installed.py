@@ -20,8 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 
-__all__ = ["is_installed", "is_standard", "package_of", "versions"]
-
 STANDARD_LIBRARY = os.path.dirname(os.__file__)
 
 FOLDERS_KEPT = 256

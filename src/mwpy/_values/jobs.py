@@ -6,9 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from mwpy._values.exits import describe_exit
-
-__all__ = ["End", "Job", "JobState", "Outcome"]
+from mwpy._values.errors import describe_exit
 
 
 class JobState(Enum):

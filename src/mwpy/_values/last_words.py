@@ -1,7 +1,7 @@
 """The last output of a slave: the end of its standard output and error, a crash report, and its peak memory.
 
 The agent keeps `LAST_WORDS_BYTES` of each stream, and a message with more is malformed. All of it is written to the
-audit file. `KeptDeaths` in `_core/master/deaths.py` limits what the histories of all tasks keep in memory.
+audit file. `KeptDeaths` in `_core/master/tasks.py` limits what the histories of all tasks keep in memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from msgspec import Struct
 from mwpy._values.bounds import MAX_STREAM, Number, Stream
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
-from mwpy._values.phrases import amount
-
-__all__ = ["LAST_WORDS_BYTES", "NO_WORDS", "Death", "LastWords", "story_of"]
+from mwpy._values.plain import amount
 
 LAST_WORDS_BYTES = MAX_STREAM
 """How much of the end of each stream of a slave is kept."""

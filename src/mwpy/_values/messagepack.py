@@ -20,45 +20,6 @@ from msgspec import Struct
 
 from mwpy._values.ids import Buffer
 
-__all__ = [
-    "CONDITIONAL",
-    "FAILURE",
-    "LIST_OF_ONE",
-    "LIST_PREFIX",
-    "MALFORMED",
-    "NOT_ENCODABLE",
-    "PLAIN",
-    "REFERRING",
-    "RESUMED",
-    "SEEDED",
-    "SIZE_BYTES",
-    "SMALL_BYTES",
-    "STORED",
-    "Encoded",
-    "Pickled",
-    "as_conditional",
-    "as_encoded",
-    "as_failure",
-    "as_pickle",
-    "as_read",
-    "as_referring",
-    "as_resumed",
-    "as_seeded",
-    "decode",
-    "decode_calls",
-    "decode_list",
-    "decode_plain",
-    "decoder",
-    "encode",
-    "encode_entries",
-    "encode_json",
-    "encode_sorted",
-    "has_containers",
-    "json_decoder",
-    "split_entries",
-    "split_list",
-]
-
 T = TypeVar("T")
 
 PICKLE = 1

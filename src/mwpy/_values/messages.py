@@ -15,9 +15,16 @@ tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5,
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+import threading
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import Annotated, Any, Protocol
+
+from msgspec import Meta, Struct, field
 
 from mwpy._values.bounds import (
+    MAX_REPORT_BYTES,
+    MAX_TASKS,
     LostSpans,
     Name,
     Number,
@@ -28,64 +35,318 @@ from mwpy._values.bounds import (
     Spans,
     TimeLeft,
 )
-from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
-from mwpy._values.inquiry_messages import AskStatus, AskTask, Explanation, Status
+from mwpy._values.causes import Cause, PlainEnum
+from mwpy._values.errors import ProtocolError, UsageError
+from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import LastWords
-from mwpy._values.log_messages import Logged
-from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.messagepack import decode
+from mwpy._values.plain import counted
 from mwpy._values.policy import Limits
-from mwpy._values.share_messages import Share, ShareForgotten, ShareGiven, ShareGone, SharePart, ShareWanted
+from mwpy._values.task import loaded
 
-__all__ = [
-    "PROTOCOL_VERSION",
-    "AlgorithmDefinition",
-    "AlgorithmFailed",
-    "Algorithms",
-    "AskStatus",
-    "AskTask",
-    "Cancel",
-    "Checkpoint",
-    "CheckpointRead",
-    "Explanation",
-    "Goodbye",
-    "Handled",
-    "Handover",
-    "Hello",
-    "Installed",
-    "Leaving",
-    "LoadFailure",
-    "Logged",
-    "Message",
-    "ModuleCode",
-    "NextGeneration",
-    "NotStarted",
-    "NotWanted",
-    "PeakMemory",
-    "Probe",
-    "Refused",
-    "Renew",
-    "ReportRead",
-    "Reported",
-    "Results",
-    "Revoke",
-    "Revoked",
-    "ShareForgotten",
-    "ShareGiven",
-    "ShareGone",
-    "SharePart",
-    "ShareWanted",
-    "Shutdown",
-    "SlaveDied",
-    "SlaveGrown",
-    "SlaveNamed",
-    "SlaveReady",
-    "SlaveRetiring",
-    "Status",
-    "StillRunning",
-    "Tasks",
-    "Welcome",
-]
+# The messages of inquirers, which ask a running master what it does. `messages.py` describes messages in general.
+#
+# An inquirer is a member that runs no tasks. Its first message is a question. It asks the next question after the
+# answer to the last one. The master answers when it has time for it, so an answer may take some seconds.
+#
+# All lists and tables of an answer have a limited length, however many tasks and slaves there are.
+
+
+class AskStatus(Struct, frozen=True):
+    """Inquirer to master: what do you do now?"""
+
+    member_id: Name
+    generation: Name
+    """The generation in the resource file that it read."""
+
+
+class AskTask(Struct, frozen=True):
+    """Inquirer to master: why does this task wait, or how it ended?"""
+
+    member_id: Name
+    generation: Name
+    task: Number
+
+
+class AlgorithmStatus(Struct):
+    """The tasks of the algorithms with one name."""
+
+    pending: int = 0
+    """They wait to be sent to a slave."""
+    blocked: int = 0
+    """They wait for the results of other tasks."""
+    delayed: int = 0
+    """They pause before their next attempt."""
+    at_slaves: int = 0
+    finished: int = 0
+    """They have results, also failures."""
+    failed: int = 0
+    """Their results are failures."""
+    seconds: float = 0.0
+    """How long the finished tasks ran, together."""
+
+
+class HostStatus(Struct):
+    """The agents and slaves of one machine."""
+
+    agents: int = 0
+    starting: int = 0
+    """Slaves that are not ready yet."""
+    idle: int = 0
+    busy: int = 0
+    leaving: int = 0
+    """Slaves that get no more tasks."""
+    away: int = 0
+    """Slaves of agents that have lost their connection, and may come back."""
+    finished: int = 0
+    """Tasks that have results from there."""
+    failed: int = 0
+    """Those of these results that are failures."""
+    excluded: str = ""
+    """Why the host gets no more work; empty if it gets work."""
+
+
+class Notice(Struct, frozen=True):
+    """A message that the master has shown."""
+
+    age_s: float
+    text: str
+
+
+class Status(Struct, frozen=True):
+    """Master to inquirer: what the master does."""
+
+    member_id: str
+    generation: str
+    uptime_s: float
+    tasks: dict[str, int]
+    """How many tasks there are, by state. `failed` contains the unrunnable ones, and `cancelled` those that failed
+    because a task failed whose result they need."""
+    rate: float
+    """How many tasks ended in a second, over the last minute."""
+    slaves_wanted: int
+    slaves_connected: int
+    slaves_needed: int
+    algorithms: dict[str, AlgorithmStatus]
+    """By the name of the algorithm; those with most tasks."""
+    hosts: dict[str, HostStatus]
+    """By the name of the machine; those with most slaves."""
+    failures: dict[str, int]
+    """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
+    lost: dict[str, int]
+    """How many attempts were lost, by cause."""
+    last_failure: str = ""
+    """The last task that failed: id, algorithm, machine and error."""
+    last_failure_age_s: float = 0.0
+    notices: list[Notice] = field(default_factory=list)
+    """The newest messages of the master, the oldest of them first."""
+    waits: str = ""
+    """Why no tasks are sent at all; empty if they are sent."""
+    reused: int = 0
+    """How many of the tasks that have ended were answered from the run database."""
+
+
+class Fate(PlainEnum):
+    """How far a task is."""
+
+    PENDING = "pending"
+    BLOCKED = "blocked"
+    DELAYED = "delayed"
+    AWAITED = "awaited"
+    AT_SLAVE = "at a slave"
+    CANCELLING = "cancelling"
+    FAILED = "failed"
+    ENDED = "ended"
+    REUSED = "reused"
+    """It was answered from the run database."""
+    UNKNOWN = "unknown"
+    """No task with this id was submitted."""
+
+
+class Why(PlainEnum):
+    """Why a task waits. `explained` has a sentence for each."""
+
+    TASKS_BEFORE = "tasks before"
+    TURNS = "turns"
+    HELD_BACK = "held back"
+    STOPPED = "stopped"
+    NO_AGENT = "no agent"
+    RUNS_ALONE = "runs alone"
+    ADDRESSED = "addressed"
+    MISSING = "missing"
+    PAUSE = "pause"
+    HOST_EXCLUDED = "host excluded"
+    LEAVING = "leaving"
+    AWAY = "away"
+    STARTING = "starting"
+    ENDING = "ending"
+    CANNOT_RUN = "cannot run"
+    NO_TIME = "no time"
+    RESERVED = "reserved"
+    OTHER_KIND = "other kind"
+    NOT_ALONE = "not alone"
+    BUSY = "busy"
+    IDLE = "idle"
+
+
+class WaitReason(Struct, frozen=True):
+    """Why a task waits, or why some agents are not sent it."""
+
+    why: Why
+    text: str = ""
+    """What the master knows more."""
+    number: float = 0.0
+    agents: list[str] = field(default_factory=list)
+    """The first few of these agents, with their machines."""
+    count: int = 0
+    """How many agents there are."""
+
+
+class Place(Struct, frozen=True):
+    """A slave that has a task."""
+
+    sid: str
+    agent: str
+    host: str
+    attempt: int
+    before: int
+    """How many tasks were sent to the slave before it and have no result yet."""
+    seconds: float
+    """How long ago the last result came from the slave, or its first task was sent."""
+
+
+class Explanation(Struct, frozen=True):
+    """Master to inquirer: why a task waits, or how it ended."""
+
+    task: int
+    fate: Fate
+    algorithm: str = ""
+    text: str = ""
+    """How it failed; of an unknown task, how many tasks were submitted."""
+    host: str = ""
+    """Where it failed; empty if this is not known."""
+    attempts: int = 0
+    """How often it was sent to a slave."""
+    needed_s: float | None = None
+    """How long an attempt takes, as far as this is known."""
+    reasons: list[WaitReason] = field(default_factory=list)
+    """Why it waits, whatever the agents are."""
+    agents: list[WaitReason] = field(default_factory=list)
+    """Why each agent is not sent it, or when it will be."""
+    places: list[Place] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
+    """Its last lost attempts, the oldest of them first."""
+
+
+# The message about records of `logging`. `messages.py` describes messages in general.
+#
+# A record is formatted in the slave, so it travels as texts and numbers, and a receiver builds no objects of the
+# sender.
+
+
+MAX_ROWS = 1000
+"""Records in one message."""
+
+MAX_LEVEL = 1000
+"""The highest level of a record. The levels of Python end at 50, and a user may define others."""
+
+MAX_PATH = 1000
+"""Characters of the path of a source file."""
+
+MAX_CREATED = 10**11
+"""The latest time of a record, in seconds since 1970."""
+
+ROW_BYTES = 500
+"""About how many bytes a record takes without its texts."""
+
+
+class LogRow(Struct, frozen=True, array_like=True):
+    """A record of `logging`."""
+
+    task: Number
+    """The task that ran; 0 if none did."""
+    algorithm: Name
+    """The name of its algorithm."""
+    created: Annotated[float, Meta(ge=0, le=MAX_CREATED)]
+    """When, by the clock of the slave, in seconds since 1970."""
+    level: Annotated[int, Meta(ge=0, le=MAX_LEVEL)]
+    logger: Name
+    text: Reason
+    path: Annotated[str, Meta(max_length=MAX_PATH)]
+    line: Number
+    function: Name
+    trace: Reason
+    """The traceback of an exception, and the stack, as texts; usually empty."""
+
+
+class Logged(Struct, frozen=True):
+    """Slave to agent to master: what the tasks of a slave have logged. It comes before their results."""
+
+    slave: Number
+    rows: Annotated[list[LogRow], Meta(max_length=MAX_ROWS)]
+    left_out: Number = 0
+    """How many records were left out since the last message, because there were too many."""
+
+
+def size_of_records(row: LogRow) -> int:
+    """About how many bytes a record takes; at least those of its texts in a message."""
+    texts = row.algorithm, row.logger, row.text, row.path, row.function, row.trace
+    return ROW_BYTES + sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+
+
+# The messages about shared objects. `messages.py` describes messages in general.
+
+
+PART_BYTES = 2 << 20
+"""The size of each part of a shared object, in bytes; the last part may be smaller. Other messages wait at most for the
+few parts that are on their way, and heartbeats are sent between the parts."""
+
+
+class Share(Struct, frozen=True):
+    """How messages name a shared object."""
+
+    digest: str
+    """The digest of its content."""
+    size: int
+    """The size of its content, in bytes; not zero."""
+    location: str = ""
+    """Where processes of the same host find the content; empty if they cannot."""
+
+
+class ShareWanted(Struct, frozen=True):
+    """Agent to master: send the part of a shared object that begins at this byte."""
+
+    digest: Name
+    start: Number
+
+
+class SharePart(Struct, frozen=True):
+    """The answer to `ShareWanted`: a part of a shared object. The part is the payload frame."""
+
+    digest: str
+    start: int
+
+
+class ShareGone(Struct, frozen=True):
+    """Master to agent: the master sends no part of a shared object, because no task needs it any more."""
+
+    digest: str
+
+
+class ShareGiven(Struct, frozen=True):
+    """Agent to slave: a shared object can be used from now on."""
+
+    share: Share
+    """Its location is that of the agent's content."""
+    reason: str = ""
+    """Why its content is not here, so that tasks that need it fail; empty if it is here."""
+
+
+class ShareForgotten(Struct, frozen=True):
+    """Agent to slave: no task uses a shared object, unless it is given again."""
+
+    digest: str
+
 
 PROTOCOL_VERSION = 10
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
@@ -210,7 +471,7 @@ class Tasks(Struct, frozen=True):
     shares: list[Share] = field(default_factory=list)
     """The shared objects that a slave needs before it starts one of these tasks."""
     portions: list[int] = field(default_factory=list)
-    """For each span of a portion what its entries are, see `packed.py`; else 0. Empty if no span is of a portion. The
+    """For each span of a portion what its entries are, see `groups.py`; else 0. Empty if no span is of a portion. The
     arguments have no large buffers, and the tasks may be run as a stretch."""
 
 
@@ -524,3 +785,365 @@ Message = (
     | AskTask
     | Explanation
 )
+
+
+# Sentences about a task: why it waits, or how it ended.
+
+
+_FATES: dict[Fate, str] = {
+    Fate.PENDING: "waits to be sent to a slave",
+    Fate.BLOCKED: "is blocked: it waits for the results of other tasks",
+    Fate.DELAYED: "pauses before its next attempt, as `after` in its policy says",
+    Fate.AWAITED: "waits for agents of the former master, which may run it or bring its result",
+    Fate.AT_SLAVE: "is at a slave",
+    Fate.CANCELLING: "is at a slave and is cancelled unless it has started",
+    Fate.REUSED: "was answered from the run database, when it was submitted",
+}
+
+_REASONS: dict[Why, str] = {
+    Why.TASKS_BEFORE: "{tasks} of the same queue are sent before it",
+    Why.TURNS: "its queue takes turns with {number} others, of other algorithms or expected times",
+    Why.HELD_BACK: "no task is sent now: {text}",
+    Why.STOPPED: "the run is stopped, because too many tasks have failed",
+    Why.NO_AGENT: "no slave is connected: start some, or search for faults with `mwpy doctor`",
+    Why.RUNS_ALONE: "agents vanished while they had it, so it is sent only to an agent that runs nothing else",
+    Why.ADDRESSED: "it is addressed to {text}, so no other slave is sent it",
+    Why.MISSING: "{tasks} must end before it: {text}",
+    Why.PAUSE: "its next attempt is possible in {number} s",
+    Why.HOST_EXCLUDED: "the host is excluded: {text}",
+    Why.LEAVING: "leaving: {text}",
+    Why.AWAY: "away: nothing is heard from it, and it may come back",
+    Why.STARTING: "no slave is ready yet",
+    Why.ENDING: "its slaves get no more tasks, and end",
+    Why.CANNOT_RUN: "cannot run {algorithm}: {text}",
+    Why.NO_TIME: "too little time left: {number} s at most, and the task takes {needed_s:.3g} s",
+    Why.RESERVED: "reserved for another task, which runs alone",
+    Why.OTHER_KIND: "all slaves are ordered or freed, and get no task that is not addressed to them",
+    Why.NOT_ALONE: "the task must run alone, and {tasks} are there",
+    Why.BUSY: "all slaves are busy, with {tasks}",
+    Why.IDLE: "a slave is idle: the task is sent when it is its turn",
+}
+
+
+def explained(answer: Explanation) -> str:
+    """Return an explanation as lines of text. The first one says how far the task is."""
+    return "\n".join(_lines(answer))
+
+
+def _lines(answer: Explanation) -> Iterator[str]:
+    name = f"task {answer.task}" + (f" ({answer.algorithm})" if answer.algorithm else "")
+    if answer.fate is Fate.UNKNOWN:
+        yield f"{name} is unknown: {answer.text} tasks were submitted so far, with ids from 1 on"
+    elif answer.fate is Fate.ENDED:
+        yield f"{name} has ended, and the master keeps nothing of it"
+    elif answer.fate is Fate.FAILED:
+        yield f"{name} failed{f' on {answer.host}' if answer.host else ''}: {_in_one_line(answer.text)}"
+    else:
+        yield f"{name} {_FATES[answer.fate]}{_attempts(answer.attempts)}"
+    for reason in answer.reasons:
+        yield f"  {_sentence(reason, answer)}"
+    for place in answer.places:
+        yield f"  {_place(place)}"
+    for reason in answer.agents:
+        more = f" and {reason.count - len(reason.agents)} more" if reason.count > len(reason.agents) else ""
+        yield f"  {', '.join(reason.agents)}{more}: {_sentence(reason, answer)}"
+    for death in answer.deaths:
+        yield f"  lost: {_in_one_line(death)}"
+
+
+def _sentence(reason: WaitReason, answer: Explanation) -> str:
+    number = round(reason.number)
+    known = {"text": _in_one_line(reason.text), "algorithm": answer.algorithm, "needed_s": answer.needed_s or 0.0}
+    return _REASONS[reason.why].format(number=number, tasks=counted(number, "task"), **known)
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _attempts(count: int) -> str:
+    return f", after {counted(count, 'attempt')}" if count else ""
+
+
+def _place(place: Place) -> str:
+    where = f"attempt {place.attempt} is on {place.sid} of {place.agent} ({place.host})"
+    if place.before:
+        return f"{where}, behind {counted(place.before, 'task')}; its last result came {place.seconds:.0f} s ago"
+    return f"{where}, and has run there for at most {place.seconds:.0f} s"
+
+
+# Whether a message and its payload frames fit together.
+
+
+MAX_ATTEMPT = (1 << 31) - 1
+"""The number of an attempt is at most this. It is stored as it arrives."""
+
+
+def check(message: Message, frames: Sequence[Buffer]) -> None:
+    """Check that a message and its payload frames fit together.
+
+    Raises:
+        ProtocolError: they do not; the sender's fault.
+    """
+    match message:
+        case Tasks():
+            count = _num_tasks(message)
+            spans = len(message.tasks)
+            fits = len(message.algorithms) == spans and {len(message.limits), len(message.portions)} <= {0, spans}
+            _check_group(message, frames, count, fits)
+        case Results():
+            _check_results(message, frames)
+        case Handover():
+            _check_results(message.results, frames)
+            attempts = message.results.attempts
+            if not all(0 < attempt <= MAX_ATTEMPT for attempt in attempts):
+                raise ProtocolError("Handover: an attempt that no task can have")
+        case Revoked() | AlgorithmFailed():
+            _num_tasks(message)
+            _no_frames(message, len(frames))
+        case Cancel() | StillRunning() | NotStarted():
+            _check_ranges(message)
+            if isinstance(message, StillRunning) and sum(message.counts) > MAX_TASKS:
+                raise ProtocolError("StillRunning: more tasks than a slave can have started")
+            _no_frames(message, len(frames))
+        case Checkpoint():
+            if not frames:
+                raise ProtocolError("Checkpoint: no payload frame")
+        case Reported():
+            if len(frames) != 1 or len(frames[0]) > MAX_REPORT_BYTES:
+                sizes = ", ".join(str(len(frame)) for frame in frames[:3])
+                raise ProtocolError(
+                    f"Reported: {len(frames)} payload frames ({sizes} bytes), but a small one is expected"
+                )
+        case SharePart():
+            if len(frames) != 1:
+                raise ProtocolError(f"SharePart: {len(frames)} payload frames, but one is expected")
+        case Algorithms():
+            by_value = sum(not definition.reference for definition in message.definitions)
+            if len(frames) != by_value:
+                raise ProtocolError(f"Algorithms: {by_value} travel by value, but it has {len(frames)} payload frames")
+        case _:
+            _no_frames(message, len(frames))
+
+
+def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
+    count = _num_tasks(message)
+    _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
+    if message.failed:
+        _check_places("Results: `failed`", message.failed, count)
+    if message.again and message.again != sorted({*message.again} & {*message.failed}):
+        raise ProtocolError("Results: `again` names positions that are not failures")
+    if message.plain and (message.failed or message.buffers):
+        raise ProtocolError("Results: plain values among which are failures or large buffers")
+    if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
+        raise ProtocolError("Results: a compute time is negative or no number")
+
+
+def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
+    """Count the tasks of the spans."""
+    if not len(group.tasks) == len(group.counts) == len(group.attempts):
+        raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
+    if group.counts and min(group.counts) < 1:
+        raise ProtocolError(f"{type(group).__name__}: a span without tasks")
+    return sum(group.counts)
+
+
+def _check_ranges(message: Cancel | StillRunning | NotStarted) -> None:
+    ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
+    fits = len(message.tasks) == len(message.counts) and min(message.counts, default=1) >= 1
+    if not fits or any(first < end for first, end in zip(message.tasks, ends, strict=False)):
+        raise ProtocolError(f"{type(message).__name__}: its ranges are empty, without counts or not in ascending order")
+
+
+def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, fits: bool) -> None:
+    buffers = group.buffers
+    if not fits or len(buffers) not in (0, count):
+        raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
+    if len(frames) != 1 + sum(buffers) or (buffers and min(buffers) < 0):
+        raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames do not match its lists")
+
+
+def _check_places(what: str, places: Sequence[int], count: int) -> None:
+    if places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count:
+        raise ProtocolError(f"{what} names positions that the group does not have")
+
+
+def _no_frames(message: Message, count: int) -> None:
+    if count:
+        raise ProtocolError(f"{type(message).__name__}: {count} payload frames, but none are expected")
+
+
+# Checkpoints: a task leaves a state, and its next attempt goes on from there.
+#
+# The state travels to the master at once, because nobody knows when the attempt will be lost. The master never
+# unpickles it.
+
+
+class RunningTask(Protocol):
+    """The task that runs, for the functions below and for `reports.report`."""
+
+    def leave(self, state: object) -> None:
+        """Leave a state for the next attempt."""
+
+    def restored(self, default: object) -> object:
+        """Return the state that an earlier attempt left, or a default."""
+
+    def report(self, values: dict[str, object]) -> None:
+        """Send interim values to the master."""
+
+
+class _Running(threading.local):
+    """The task that runs in this thread. A thread that a task started may outlive the task, so it has none."""
+
+    task: RunningTask | None = None
+    """None if no task runs."""
+
+
+RUNNING = _Running()
+"""It is global for the same reason as `seeds.RUNNING`."""
+
+
+def checkpoint(state: object) -> None:
+    """Leave the state of the task that calls this, so that its next attempt can go on from there.
+
+    If this attempt is lost, for any reason, the next attempt gets the state from `mwpy.restored()`. A new state
+    replaces the one before. The state is pickled at once, so it may change afterwards. The agent sends the newest state
+    to the master at most once a second, and before it ends.
+
+    Args:
+        state: any object that can be pickled, up to the size of a result (`--mw-max-read-buffer-size`).
+
+    Raises:
+        UsageError: no task runs in this thread, or the state is too large; the caller's fault.
+        ArgumentNotPicklable: the state cannot be pickled; the caller's fault.
+
+    Examples:
+        >>> def count(limit):                                  # doctest: +SKIP
+        ...     number = mwpy.restored(0)
+        ...     while number < limit:
+        ...         number += 1
+        ...         mwpy.checkpoint(number)
+    """
+    running_task("mwpy.checkpoint()").leave(state)
+
+
+def restored(default: Any = None) -> Any:
+    """Return the state that an earlier attempt of the task that calls this left with `mwpy.checkpoint`.
+
+    Args:
+        default: what to return if there is none, as in the first attempt.
+
+    Returns:
+        The newest state that reached the master. During an attempt, it is always the same object.
+
+    Raises:
+        UsageError: no task runs in this thread; the caller's fault.
+        Exception: the state cannot be unpickled here, for example because a module is not installed.
+
+    Examples:
+        >>> def count(limit):                                  # doctest: +SKIP
+        ...     for number in range(mwpy.restored(0), limit):
+        ...         mwpy.checkpoint(number)
+    """
+    return running_task("mwpy.restored()").restored(default)
+
+
+def running_task(call: str) -> RunningTask:
+    """Return the task that runs in this thread.
+
+    Args:
+        call: what the user has called.
+
+    Raises:
+        UsageError: no task runs in this thread; the caller's fault.
+    """
+    if RUNNING.task is None:
+        raise UsageError(
+            f"{call} works only in a task, in the thread that runs the task: call it in the function that is submitted "
+            f"or mapped"
+        )
+    return RUNNING.task
+
+
+# Reports: a task sends interim values to the master while it runs.
+#
+# A report is useful only while its task runs. So nothing waits for it, no record is made of it, and a newer one
+# replaces it.
+
+
+def report(**values: Any) -> None:
+    """Send interim values of the task that calls this to the master, which gets them from `mw.reports()`.
+
+    The master algorithm can then cancel the task, or show how far it is. The values are pickled at once, so they may
+    change afterwards. The agent sends the newest report to the master at most once a second, and only while the task
+    runs. Nothing waits for the master: a call takes less than 0.1 ms.
+
+    Args:
+        values: any objects that can be pickled, by name; together at most 64 KiB.
+
+    Raises:
+        UsageError: no task runs in this thread, or the values are too large; the caller's fault.
+        ArgumentNotPicklable: a value cannot be pickled, and the message names it; the caller's fault.
+
+    Examples:
+        >>> def train(rate):                                   # doctest: +SKIP
+        ...     for epoch in range(100):
+        ...         loss = step(rate)
+        ...         mwpy.report(epoch=epoch, loss=loss)
+        ...     return loss
+    """
+    running_task("mwpy.report()").report(values)
+
+
+class Report(Struct, eq=False):
+    """Interim values of a task that runs. `mw.reports()` returns them.
+
+    Examples:
+        >>> for report in mw.reports():                        # doctest: +SKIP
+        ...     print(report.task_id, report.values["loss"])
+    """
+
+    task_id: TaskId
+    tag: Any
+    """The object given at submission, unchanged; the tag of an item of a map is this item."""
+    attempt: int
+    """Which attempt of the task reports this."""
+    sid: SlaveId
+    """The slave that runs the task."""
+    host: str
+    """The name of the machine of this slave."""
+    seconds: float
+    """How long the attempt had run when it called `mwpy.report`, in seconds."""
+    _entry: Buffer
+    """The encoded values; empty if they were read."""
+    _values: dict[str, Any] | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values by name, as the task gave them. They are unpickled when they are first read.
+
+        Raises:
+            Exception: a value cannot be unpickled here, for example because a module is not installed.
+        """
+        if self._values is None:
+            try:
+                self._values = loaded(decode(self._entry))
+            except Exception as error:
+                error.add_note(f"(mwpy.report: the values that task {self.task_id} reported cannot be unpickled here)")
+                raise
+            except (SystemExit, GeneratorExit) as error:  # a pickle can call anything, also sys.exit
+                kind = type(error).__name__
+                raise ValueError(f"unpickling the values that task {self.task_id} reported raised {kind}") from error
+            self._entry = b""
+        return self._values
+
+    def __repr__(self) -> str:
+        return (
+            f"<Report of task {self.task_id}, attempt {self.attempt}, on {self.sid} after {self.seconds:.1f} s, "
+            f"tag={self.tag!r}>"
+        )
+
+
+def size_of_report(report: Report) -> int:
+    """Return how many bytes the values of a report take, if they were not read yet."""
+    return len(report._entry)

@@ -1,4 +1,4 @@
-"""The `--mw-*` options of one process, and their parser. `option_table.py` has the table of all options.
+"""The `--mw-*` options of one process, and their parser. `OPTIONS` is the table of all options.
 
 They are the options of CL-MW, under the same names, and options of mwpy. They can be anywhere on the command line. The
 algorithm gets the other arguments, in their order. The argument `--` ends the options.
@@ -7,43 +7,567 @@ algorithm gets the other arguments, in their order. The argument `--` ends the o
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._values.environment import (
-    AGENT_VARIABLE,
-    CPU_MEMORY_VARIABLE,
-    CPUS_VARIABLE,
-    END_VARIABLE,
-    KEY_VARIABLE,
-    MEMORY_VARIABLE,
-    NEAR_THE_END_S,
-    UNREADABLE,
-)
+from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_SLAVES
 from mwpy._values.errors import UsageError
-from mwpy._values.max_failures import MaxFailures
-from mwpy._values.messagepack import json_decoder
-from mwpy._values.option_table import (
-    DEFAULT_CLIENT_TIMEOUT_S,
-    DEFAULT_MEMBER_ID,
-    DEFAULT_RECONNECT_S,
-    DEFAULT_START_TIMEOUT_S,
-    OPTIONS,
-    Option,
-)
-from mwpy._values.policy import Policies
+from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json_decoder
+from mwpy._values.plain import bytes_in
+from mwpy._values.policy import ATTEMPTS_MAX, MaxFailures, Policies
 
-__all__ = [
-    "Options",
-    "Role",
-    "help_text",
-    "job_end",
-    "parse",
-]
+# The environment variables that mwpy reads, and what a slave process is given through one of them.
+
+
+AGENT = ("-m", "mwpy", "slave")
+"""Makes a Python interpreter run as an agent that does not load the script itself."""
+
+AGENT_VARIABLE = "MWPY_AGENT"
+"""Makes a process the agent of a master on this machine. Its value is a JSON list of options. They replace the options
+on the command line, which are the master's."""
+
+MASTER_VARIABLE = "MWPY_MASTER"
+"""Gives such an agent the stream to its master. Its value is `MasterStream.to_json()`."""
+
+OWN_ADDRESS = "localhost"
+"""The address of such an agent, which has a stream and no connection."""
+
+JOB_VARIABLE = "MWPY_JOB"
+"""Gives an agent the id of its job in a batch system. The submitter of the job sets it."""
+
+END_VARIABLE = "SLURM_JOB_END_TIME"
+"""When this job will be ended, in Unix seconds. Slurm sets it. For other batch systems the submitter of the
+job sets it."""
+
+NEAR_THE_END_S = 120.0
+"""A batch system that ends a job this many seconds before its time limit, or later, ends it because of the limit. Slurm
+sends the signal of `--signal=TERM@60` up to 60 s earlier."""
+
+MEMORY_VARIABLE = "SLURM_MEM_PER_NODE"
+"""How much memory this job has, in MiB. Slurm sets it for `--mem`. For other batch systems the submitter of the job
+sets it."""
+
+CPU_MEMORY_VARIABLE = "SLURM_MEM_PER_CPU"
+"""How much memory this job has for each of its processors, in MiB. Slurm sets it for `--mem-per-cpu`, instead."""
+
+CPUS_VARIABLE = "SLURM_CPUS_ON_NODE"
+"""How many processors this job has on this machine. Slurm sets it."""
+
+KEY_VARIABLE = "MWPY_KEY"
+"""The key of the computation. `--mw-key-file` names a file with the same text."""
+
+MODULE_PATH = "PYTHONPATH"
+"""Where Python finds modules. Slaves of a master without a script get the whole path of the master."""
+
+OWN_MODULE_PATH = "MWPY_PYTHONPATH"
+"""What `MODULE_PATH` was for that master; empty if it was not set. Slaves set it again, because another Python that a
+task starts must not get the path of this one."""
+
+SCRIPT_VARIABLE = "MWPY_SCRIPT"
+"""Gives slaves the script that they load. Its value is `LoadedScript.to_json()`."""
+
+SLAVE_VARIABLE = "MWPY_SLAVE"
+"""Makes a process a slave. Its value is `SlaveSettings.to_json()`, `TemplateSettings.to_json()`, or `EXAMINED`."""
+
+EXAMINED = "examined"
+"""With this value of `SLAVE_VARIABLE`, a slave prints the packages that its script has imported, as JSON, and exits."""
+
+FAULT_HANDLER = "PYTHONFAULTHANDLER"
+"""Makes an interpreter report crashes from its start on. The slave reports them to standard error, and later to the
+shared memory."""
+
+BREAKPOINT_VARIABLE = "PYTHONBREAKPOINT"
+"""Names the function that `breakpoint()` calls."""
+
+UNREADABLE = (*MALFORMED, *NOT_ENCODABLE)
+"""What reading a variable raises that mwpy has not written."""
+
+OPENMP_VARIABLE = "OMP_NUM_THREADS"
+
+THREAD_VARIABLES = (
+    OPENMP_VARIABLE,
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Each numeric library reads one of them when it is loaded. Without a limit it starts one thread per core."""
+
+JOB_CPUS_VARIABLES = ("PYTHON_CPU_COUNT", CPUS_VARIABLE, "SLURM_CPUS_PER_TASK", "NCPUS", "NSLOTS")
+"""Set by HTCondor, Slurm, PBS and Grid Engine to the number of processors that a job has on its machine."""
+
+
+def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> dict[str, str]:
+    """Return the variables that limit a slave's numeric libraries to the slave's share of the cores.
+
+    The slaves share the cores of the job, if a batch system says how many it has: not every one binds its jobs to them.
+    A variable with this number is a limit for the whole job, so the slaves share it, too: HTCondor sets such variables.
+    Any other variable that is set keeps its value. If `OMP_NUM_THREADS` is set, nothing is added:
+    on Linux, all these libraries read it when their own variable is missing.
+
+    Args:
+        environment: the variables that the slave inherits.
+        cores: how many cores the agent may use.
+        slaves: how many slaves share them.
+    """
+    of_job = {each for name in JOB_CPUS_VARIABLES if (each := environment.get(name, "")).isdecimal()}
+    set_for_job = {name: environment[name] for name in THREAD_VARIABLES if environment.get(name) in of_job}
+    divided = {name: str(max(1, int(threads) // slaves)) for name, threads in set_for_job.items()}
+    if OPENMP_VARIABLE in environment:
+        return divided
+    share = str(max(1, min([cores, *map(int, of_job)]) // slaves))
+    return {name: share for name in THREAD_VARIABLES if name not in environment} | divided
+
+
+class SlaveSettings(Struct, frozen=True):
+    """What an agent gives to a slave process at its start, through `SLAVE_VARIABLE`.
+
+    Args:
+        stream: the file descriptor of the slave's end of the message stream; see `SlaveFds`.
+        memory: the file descriptor of the memory that slave and agent share.
+        passage: the file descriptor of the slave's end of the passage for large buffers.
+        slave: the slave's number within its agent.
+        agent_pid: the agent's process id. A slave whose parent has another id has lost its agent.
+        result_group: how many results the slave sends in one message; 0 lets the slave choose.
+        max_result_bytes: the largest result that the master accepts.
+        max_memory_bytes: how much memory the slave may have between two tasks; 0 if there is no limit.
+        folder: its folder for temporary files; empty if it has none of its own.
+    """
+
+    stream: int
+    memory: int
+    passage: int
+    slave: int
+    agent_pid: int
+    result_group: int = 0
+    max_result_bytes: int = 1 << 30
+    max_memory_bytes: int = 0
+    folder: str = ""
+
+    def to_json(self) -> str:
+        """Return the settings as text for the environment."""
+        return encode_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> SlaveSettings:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: the text does not have this form; probably a person set the variable.
+        """
+        try:
+            return json_decoder(cls)(text)
+        except UNREADABLE as error:
+            raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
+
+
+class TemplateSettings(Struct, frozen=True):
+    """What an agent gives to a template, through `SLAVE_VARIABLE`. The template forks slaves.
+
+    Args:
+        orders: the file descriptor of a socket, from which the template reads what to fork.
+        agent_pid: the agent's process id.
+    """
+
+    orders: int
+    agent_pid: int
+
+    def to_json(self) -> str:
+        """Return the settings as text for the environment."""
+        return encode_json(self).decode()
+
+
+class MasterStream(Struct, frozen=True):
+    """What a master gives to an agent that it starts on its own machine, through `MASTER_VARIABLE`.
+
+    Args:
+        stream: the file descriptor of the agent's end of the message stream.
+        passage: the file descriptor of the agent's end of the passage for large buffers.
+        master_pid: the master's process id.
+    """
+
+    stream: int
+    passage: int
+    master_pid: int
+
+    def numbers(self) -> tuple[int, int]:
+        """Return the descriptors, for the call that starts the agent."""
+        return self.stream, self.passage
+
+    def to_json(self) -> str:
+        """Return the settings as text for the environment."""
+        return encode_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> MasterStream:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: the text does not have this form; probably a person set the variable.
+        """
+        try:
+            return json_decoder(cls)(text)
+        except UNREADABLE as error:
+            raise UsageError(f"{MASTER_VARIABLE} is set, but not by a master ({error}): unset it") from error
+
+
+def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:
+    """Read the value of `SLAVE_VARIABLE`.
+
+    Raises:
+        UsageError: the text is not such a value; probably a person set the variable.
+    """
+    try:
+        return json_decoder(TemplateSettings)(text)
+    except UNREADABLE:
+        return SlaveSettings.from_json(text)
+
+
+# The table of the `--mw-*` options, from which the parser, the help text and the manual are made.
+
+
+DEFAULT_MEMBER_ID = "default-member-id"
+DEFAULT_CLIENT_TIMEOUT_S = 30.0
+DEFAULT_START_TIMEOUT_S = 300.0
+DEFAULT_RECONNECT_S = 300.0
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
+def _name(value: str) -> str:
+    if len(_text(value)) > MAX_NAME:
+        raise ValueError(f"must have at most {MAX_NAME} characters")
+    return value
+
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bytes_in: "a number of bytes, such as 4000000000, 512 MB or 4 GB",
+}
+"""What each conversion of a number expects."""
+
+
+def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert(value: str) -> Any:
+        try:
+            number = unit(value)
+        except ValueError:
+            raise ValueError(f"must be {_KINDS[unit]}") from None
+        if not least <= number <= most:
+            raise ValueError(f"must be {least:g} or more and at most {most:,.0f}")
+        return number
+
+    return convert
+
+
+def _group(value: str) -> int | None:
+    return None if value == "auto" else _COUNT(value)
+
+
+def _one_of(*texts: str) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        if value not in texts:
+            raise ValueError(f"must be {' or '.join(texts)}")
+        return value
+
+    return convert
+
+
+_COUNT = _number(1, 1e6, int)
+_SLAVES = _number(1, MAX_SLAVES, int)
+_BYTES = _number(1, 1e15, bytes_in)
+_SECONDS = _number(0.1, 1e9, float)
+
+
+class Option(Struct, frozen=True):
+    """One option: its name without `--mw-`, the form of its value, and the help text."""
+
+    name: str
+    metavar: str
+    convert: Callable[[str], Any] | None
+    sentence: str
+    default: str = ""
+
+    @property
+    def field(self) -> str:
+        """The field of `Options` that this option sets."""
+        return self.name.replace("-", "_")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("help", "", None, "Print this help and exit."),
+    Option("version-string", "", None, "Print the version of mwpy and exit."),
+    Option("master", "", None, "Be the master. Other processes read the resource file and start slaves."),
+    Option(
+        "slave", "", None, "Be an agent with slaves. It finds the master by a resource file, or by host, port and key."
+    ),
+    Option(
+        "local",
+        "N",
+        _number(0, MAX_SLAVES, int),
+        "Start N slaves on this machine; with --mw-master, in addition to the slaves that connect. With 0 and no role, "
+        "tasks run in this process, for debugging.",
+        "one a core when no role is given",
+    ),
+    Option("slave-processes", "N", _SLAVES, "How many slave processes one agent supervises.", "1"),
+    Option(
+        "resource-file",
+        "FILE",
+        _text,
+        "Master: write this file for batch systems and slaves. Slave: read it to find the master.",
+    ),
+    Option(
+        "resource-file-update-interval",
+        "SECONDS",
+        _SECONDS,
+        "How often the master rewrites the resource file.",
+        "300",
+    ),
+    Option(
+        "master-host",
+        "HOST",
+        _text,
+        "Master: the address to bind and to publish. Slave: the address to connect to.",
+        "every address",
+    ),
+    Option(
+        "master-port",
+        "PORT",
+        _number(1, 65535, int),
+        "Master: the port to bind. Slave: the port to connect to.",
+        "any free port",
+    ),
+    Option(
+        "member-id",
+        "STRING",
+        _name,
+        "The name of the computation; master and slaves must agree. It is not a secret.",
+        DEFAULT_MEMBER_ID,
+    ),
+    Option(
+        "key-file",
+        "FILE",
+        _text,
+        f"A file with the key of the computation. The master makes it if it is missing. Or set {KEY_VARIABLE}.",
+        "a fresh key, in the resource file",
+    ),
+    Option(
+        "client-timeout",
+        "SECONDS",
+        _SECONDS,
+        "A peer counts as gone after this silence of the network.",
+        f"{DEFAULT_CLIENT_TIMEOUT_S:.0f} s; for a slave, the value of its master",
+    ),
+    Option(
+        "reconnect-seconds",
+        "SECONDS",
+        _number(0, MAX_SECONDS, float),
+        "For this time, an agent looks for its master when its connection has ended, and its tasks go on. 0 for not at "
+        "all. The slaves of --mw-local end with their master.",
+        f"{DEFAULT_RECONNECT_S:.0f}",
+    ),
+    Option(
+        "grace-period",
+        "SECONDS",
+        _number(0, 1e9, float),
+        "Time that running tasks get to finish after SIGTERM.",
+        "5",
+    ),
+    Option(
+        "lifetime",
+        "SECONDS",
+        _SECONDS,
+        "An agent or a master ends within this time. An agent stops early enough for its running tasks to get the "
+        "grace period, a master early enough for its algorithm to save what it has.",
+        f"until {END_VARIABLE}, which a batch system may set",
+    ),
+    Option(
+        "idle-exit",
+        "SECONDS",
+        _SECONDS,
+        "An agent ends, with exit code 0, when its slaves had no task for this time. The slaves of --mw-local stay.",
+        "it stays",
+    ),
+    Option(
+        "slave-max-tasks",
+        "N",
+        _COUNT,
+        "A slave process is replaced by a new one after it has run N tasks.",
+        "no limit",
+    ),
+    Option(
+        "slave-max-memory",
+        "BYTES",
+        _BYTES,
+        "A slave process is replaced by a new one when it has more memory than this after a task, for example 4 GB.",
+        "no limit",
+    ),
+    Option(
+        "slave-start-timeout",
+        "SECONDS",
+        _SECONDS,
+        "A slave that is not ready for tasks this long after its start is killed. This counts as a failed start.",
+        f"{DEFAULT_START_TIMEOUT_S:.0f}",
+    ),
+    Option(
+        "slave-start",
+        "fork|spawn",
+        _one_of("fork", "spawn"),
+        "How slave processes start: forked from a process that has loaded the script, or as fresh interpreters.",
+        "fork on Linux, spawn elsewhere",
+    ),
+    Option(
+        "attempts-max",
+        "N",
+        _COUNT,
+        "A task is unrunnable after N attempts that were lost by its own fault, unless its policy says otherwise.",
+        str(ATTEMPTS_MAX),
+    ),
+    Option(
+        "seconds-max",
+        "SECONDS",
+        _SECONDS,
+        "An attempt of a task is killed after this time, unless its policy says otherwise.",
+        "no limit",
+    ),
+    Option(
+        "seconds-expected",
+        "SECONDS",
+        _SECONDS,
+        "How long an attempt of a task takes, unless its policy says otherwise. A task is sent only to an agent that "
+        "has this much time left.",
+        "the mean of the algorithm's tasks",
+    ),
+    Option("memory-max", "BYTES", _BYTES, "The memory that a task may use, unless its policy differs.", "no limit"),
+    Option(
+        "max-failures",
+        "N|P%",
+        MaxFailures.read,
+        "Stop the computation at the Nth failed task, or when P percent of at least 100 ended tasks failed. This kills "
+        "the tasks that run; with N,finish or P%,finish they may finish.",
+        "no limit",
+    ),
+    Option(
+        "after",
+        "SECONDS",
+        _number(0, MAX_SECONDS, float),
+        "How long a task pauses before its next attempt, after an attempt that was lost by its own fault. The pause "
+        "doubles each time.",
+        "0",
+    ),
+    Option(
+        "speculate",
+        "",
+        None,
+        "If slaves are idle, start a second attempt of a task that runs for far longer than others. The first answer "
+        "counts. This holds for all tasks that may run again, unless their policy differs.",
+    ),
+    Option(
+        "progress",
+        "",
+        None,
+        "Show the progress of all tasks on standard error: a line on a terminal, lines at growing intervals in a log "
+        "file, nothing in a pipe.",
+    ),
+    Option(
+        "summary",
+        "",
+        None,
+        "At the end, write to standard error what was done and lost, for each task algorithm and each host.",
+    ),
+    Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
+    Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
+    Option(
+        "max-write-buffer-size",
+        "BYTES",
+        _BYTES,
+        "The largest arguments of one task; a task with larger arguments fails. The master's value is used.",
+        str(1 << 30),
+    ),
+    Option(
+        "max-read-buffer-size",
+        "BYTES",
+        _BYTES,
+        "The largest result of one task; a task with a larger result fails. The master's value is used.",
+        str(1 << 30),
+    ),
+    Option(
+        "max-waiting-results",
+        "BYTES",
+        _BYTES,
+        "While more bytes of results than this wait for the master algorithm, no more tasks are sent.",
+        str(1 << 30),
+    ),
+    Option(
+        "audit-file",
+        "FILE",
+        _text,
+        "Where the record of what happened is written; `-` is standard output.",
+        "the events, on standard error; nothing when no role is given",
+    ),
+    Option(
+        "audit-level",
+        "events|groups",
+        _one_of("events", "groups"),
+        "What the audit file shows: the events that a person wants to see, or also a line for each group of tasks.",
+        "groups",
+    ),
+    Option(
+        "audit-file-max-size",
+        "BYTES",
+        _BYTES,
+        "At this size the audit file is rotated, and four old files are kept.",
+        str(64 << 20),
+    ),
+    Option(
+        "slave-executable",
+        "PATH",
+        _text,
+        "The program that the resource file names for starting a slave.",
+        "this program",
+    ),
+    Option(
+        "run-database",
+        "FILE",
+        _text,
+        "Store what happens in this SQLite file. A master that is started again with the same file uses the results "
+        "that are there, and computes the others.",
+        "nothing is stored",
+    ),
+    Option(
+        "run-database-sync",
+        "normal|full",
+        _one_of("normal", "full"),
+        "How soon the run database is on the disk: within a second, or before the master algorithm gets a result. It "
+        "matters when the machine loses its power.",
+        "normal",
+    ),
+    Option(
+        "rerun",
+        "nothing|failed",
+        _one_of("nothing", "failed"),
+        "Which tasks in the run database run again: with `failed`, those that failed, those whose attempts are used "
+        "up, and those with `retry=False` that may have run.",
+        "nothing",
+    ),
+    Option(
+        "reuse-changed-code",
+        "",
+        None,
+        "Use results in the run database also if the code of their task algorithm has changed since.",
+    ),
+    Option("examine", "", None, "Do not run an agent. Check whether an agent could run here, for `mwpy doctor`."),
+)
 
 
 class Role(Enum):

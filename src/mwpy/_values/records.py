@@ -17,88 +17,303 @@ from typing import Any
 from msgspec import Struct
 
 from mwpy._values import messagepack
-from mwpy._values.ids import Buffer, SlaveId
-from mwpy._values.member_records import (
-    AgentAway,
-    AgentBack,
-    AgentConnected,
-    AgentLeaving,
-    AgentLeft,
-    AgentLost,
-    AgentRefused,
-    AlgorithmRefused,
-    HostExcluded,
-    HostReadmitted,
-    LossesExplained,
-    PackagesCompared,
-    PeerDropped,
-    SlaveChanged,
-    SlaveConnected,
-    SlaveEnded,
-    SlaveNamed,
-    SlaveStarted,
-)
+from mwpy._values.causes import Cause
+from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.last_words import LastWords
 from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.record_parts import Charge, ReusedTasks, SubmittedTasks, TaskRange
-from mwpy._values.reuse_records import ResultsHandedOver, ResultsReused, TasksAnswered, TasksAwaited, TasksForbidden
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind, SlaveState
 
-__all__ = [
-    "AgentAway",
-    "AgentBack",
-    "AgentConnected",
-    "AgentLeaving",
-    "AgentLeft",
-    "AgentLost",
-    "AgentRefused",
-    "AlgorithmDefined",
-    "AlgorithmRefused",
-    "AlgorithmsForgotten",
-    "AttemptsEnded",
-    "AttemptsStarted",
-    "Charge",
-    "Ended",
-    "HostExcluded",
-    "HostReadmitted",
-    "LossesExplained",
-    "Notice",
-    "PackagesCompared",
-    "PeerDropped",
-    "Record",
-    "ResultGiven",
-    "ResultsHandedOver",
-    "ResultsHeld",
-    "ResultsReceived",
-    "ResultsReleased",
-    "ResultsReused",
-    "ResultsSent",
-    "ReusedTasks",
-    "SlaveChanged",
-    "SlaveConnected",
-    "SlaveEnded",
-    "SlaveNamed",
-    "SlaveStarted",
-    "Started",
-    "SubmittedTasks",
-    "TaskCheckpointed",
-    "TaskRange",
-    "TasksAllocated",
-    "TasksAnswered",
-    "TasksAwaited",
-    "TasksCancelled",
-    "TasksCancelling",
-    "TasksDue",
-    "TasksFailed",
-    "TasksForbidden",
-    "TasksGivenUp",
-    "TasksReceived",
-    "TasksReturned",
-    "TasksSubmitted",
-    "TasksUnaddressed",
-    "TasksUnblocked",
-    "Total",
-    "decoder",
-    "encode",
-]
+# Records about agents, their hosts and their slaves. `records.py` says what records are, and has all others.
+
+
+class AgentConnected(Struct, frozen=True, tag=True):
+    """The master accepted an agent."""
+
+    agent: str
+    address: str
+    host: str
+    pid: int
+    job: str = ""
+    """The id of the agent's job in a batch system; empty if unknown."""
+    slaves: int = 0
+    """How many slaves the agent announced."""
+    python: str = ""
+    """`major.minor` of its interpreter."""
+    seconds_left: float | None = None
+    """How long from then on a task could run at most, because then the agent's time is over; None if unknown."""
+    returns_s: float = 0.0
+    """For how long it looks for its master when its connection has ended; 0 if it ends then."""
+
+
+class AgentRefused(Struct, frozen=True, tag=True):
+    """The master refused a peer."""
+
+    address: str
+    reason: str
+
+
+class AgentAway(Struct, frozen=True, tag=True):
+    """Nothing is heard from an agent. It may come back with its running tasks."""
+
+    agent: str
+    reason: str
+
+
+class AgentBack(Struct, frozen=True, tag=True):
+    """An agent that was away came back, from this address."""
+
+    agent: str
+    address: str
+
+
+class AgentLost(Struct, frozen=True, tag=True):
+    """The connection to an agent broke before the agent said goodbye."""
+
+    agent: str
+    reason: str
+    cause: Cause
+
+
+class LossesExplained(Struct, frozen=True, tag=True):
+    """The master learned why it had heard nothing from an agent: the tasks of these slaves were lost for this cause."""
+
+    agent: str
+    sids: Sequence[SlaveId]
+    cause: Cause
+    reason: str
+
+
+class AgentLeft(Struct, frozen=True, tag=True):
+    """An agent said goodbye; it is gone."""
+
+    agent: str
+    reason: str
+
+
+class HostExcluded(Struct, frozen=True, tag=True):
+    """A host gets no more work, because tasks fail there that succeed elsewhere."""
+
+    host: str
+    reason: str
+    """The host, for how long it is excluded, and how many attempts failed there and elsewhere."""
+
+
+class HostReadmitted(Struct, frozen=True, tag=True):
+    """A host that was excluded may get work again."""
+
+    host: str
+
+
+class PeerDropped(Struct, frozen=True, tag=True):
+    """A peer sent something that no correct peer sends. The master ignores it from now on."""
+
+    peer: str
+    reason: str
+
+
+class AgentLeaving(Struct, frozen=True, tag=True):
+    """An agent announced that it must leave: it gets no more tasks and starts no more slaves."""
+
+    agent: str
+    reason: str
+    cause: Cause
+
+
+class SlaveConnected(Struct, frozen=True, tag=True):
+    """A slave is ready for tasks."""
+
+    sid: SlaveId
+    agent: str
+    address: str
+    kind: SlaveKind
+    number: int = 0
+    """The number that the agent gave this slave."""
+
+
+class SlaveChanged(Struct, frozen=True, tag=True):
+    """A slave changed its state or its kind."""
+
+    sid: SlaveId
+    state: SlaveState
+    kind: SlaveKind
+
+
+class SlaveEnded(Struct, frozen=True, tag=True):
+    """A slave is gone. `running` names the task that it ran, `words` are its last words."""
+
+    sid: SlaveId
+    cause: Cause
+    reason: str
+    running: str
+    words: LastWords
+
+
+class AlgorithmRefused(Struct, frozen=True, tag=True):
+    """The slaves of an agent, or one of them, cannot run a task algorithm."""
+
+    agent: str
+    algorithm: str
+    reason: str
+    number: int = 0
+    """The number of the algorithm's definition."""
+    sid: SlaveId | None = None
+    """The slave, if the others of its agent may run it."""
+
+
+class PackagesCompared(Struct, frozen=True, tag=True):
+    """An agent reported the versions of packages that task algorithms import."""
+
+    agent: str
+    same: Sequence[str]
+    """Name and version of each package that is the same on the master."""
+    different: Sequence[str]
+    """Each package that differs: its name, the version on the agent, and the version on the master."""
+
+
+class SlaveStarted(Struct, frozen=True, tag=True):
+    """An agent started a slave process."""
+
+    slave: int
+    pid: int
+
+
+class SlaveNamed(Struct, frozen=True, tag=True):
+    """The master gave an agent's slave its id."""
+
+    slave: int
+    sid: SlaveId
+
+
+# What records consist of: how they name tasks, what was submitted, and what a task is charged with.
+
+
+class TaskRange(Struct, frozen=True):
+    """How a record names tasks: `count` consecutive ids from `first` on, in one attempt, of one algorithm."""
+
+    first: int
+    count: int
+    attempt: int
+    """The number of times that these tasks were sent to a slave, this time included."""
+    algorithm: int
+    """The number of the algorithm's definition."""
+    name: str
+    """The name of the algorithm."""
+    expected_s: float | None = None
+    """How long each task takes, by its policy; None if its policy does not say this."""
+    once: bool = False
+    """Whether the policy forbids a second execution."""
+
+    def __str__(self) -> str:
+        last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
+        return f"task{'s' if last else ''} {self.first}{last} ({self.name})"
+
+
+class SubmittedTasks(Struct, frozen=True):
+    """Tasks as they were submitted: consecutive ids, one algorithm, one policy, and the arguments of each task."""
+
+    first: TaskId
+    count: int
+    algorithm: int
+    """The number of the algorithm's definition."""
+    policy: TaskPolicy
+    payloads: Sequence[bytes]
+    """The encoded arguments of each task; if they are packed, one entry with all of them."""
+    buffers: Sequence[Any]
+    """The large buffers of each task's arguments; empty if no task has any."""
+    refers: Sequence[int] = ()
+    """If it is one task: the ids of the tasks to whose results its arguments refer, each once."""
+    packed: int = 0
+    """If they are a portion of a map: how their arguments are packed, see `groups.py`; else 0."""
+    keys: bytes = b""
+    """The key of each task, one after the other; empty if there is no run database."""
+
+
+class ReusedTasks(Struct, frozen=True):
+    """Tasks that ended at their submission, because the run database has their results."""
+
+    first: int
+    count: int
+    algorithm: int
+    """The number of the algorithm's definition."""
+    name: str
+    """The name of the algorithm."""
+    keys: bytes
+    """The key of each task, one after the other."""
+    rows: Sequence[int]
+    """For each task: the name of the row of the run database with its result."""
+    places: Sequence[int]
+    """For each task: the place of its result in the row."""
+    failed: Sequence[int] = ()
+    """Which of the tasks failed: their places here, in ascending order."""
+
+
+class Charge(Struct, frozen=True):
+    """The loss of an attempt: an entry for the history of the task. If a slave ended, its `SlaveEnded` has its last
+    words."""
+
+    sid: SlaveId
+    cause: Cause
+    reason: str
+    more_memory: int = 0
+    """As in `Death`."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the task is charged with the loss, so that it counts for `attempts_max`."""
+        return self.cause.is_charged and not self.more_memory
+
+
+# Records about tasks that end because of a former generation: it has answered them, or they must not run again.
+
+
+class ResultsReused(Struct, frozen=True, tag=True):
+    """The master algorithm submitted tasks, and they ended at once: former generations have stored their results."""
+
+    tasks: Sequence[ReusedTasks]
+
+
+class ResultsHandedOver(Struct, frozen=True, tag=True):
+    """An agent brought results of tasks that a former generation had sent to its slaves. They are stored as those of
+    that generation."""
+
+    agent: str
+    host: str
+    """The machine of the agent."""
+    generation: int
+    """The number of that generation."""
+    sid: SlaveId
+    """The id that the slave had there."""
+    results: Results
+    """The results, with the ids that the tasks had there. Those that do not count are left out."""
+    frames: Sequence[Any]
+
+
+class TasksAnswered(Struct, frozen=True, tag=True):
+    """Tasks that had not ended got their results from a former generation, because an agent has brought these."""
+
+    sid: SlaveId | None
+    """The slave that held the tasks; None if none did."""
+    tasks: Sequence[TaskRange]
+    results: Results
+    """The results of these tasks, in their order."""
+    frames: Sequence[Any]
+
+
+class TasksAwaited(Struct, frozen=True, tag=True):
+    """Pending tasks wait for agents that have outlived the former master, and may bring their results."""
+
+    tasks: Sequence[TaskRange]
+
+
+class TasksForbidden(Struct, frozen=True, tag=True):
+    """The master algorithm submitted tasks, and they ended at once as unrunnable: in a former generation their attempts
+    were used up, or it sent them to a slave, and their policy forbids a second execution."""
+
+    tasks: TaskRange
+    keys: bytes
+    """The key of each task, one after the other."""
+    reason: str
 
 
 class AlgorithmDefined(Struct, frozen=True, tag=True):

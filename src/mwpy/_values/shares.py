@@ -1,23 +1,25 @@
 """Shared objects: `mw.share` encodes an object once, and a handle stands for it in the arguments of tasks.
 
 A shared object is known by the digest of its content. It lives in the master as long as a handle, a task or a function
-by value refers to it: plain references count its uses. Agents fetch it in parts, see `_core/agent/shares.py`.
+by value refers to it: plain references count its uses. Agents fetch it in parts, see `_core/agent/traffic.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, NoReturn
 
 from msgspec import Struct, field
 
+from mwpy._values.earlier import KEY_BYTES
 from mwpy._values.errors import UsageError
+from mwpy._values.groups import PackedCalls
 from mwpy._values.ids import Buffer
-from mwpy._values.references import Reference, ReferringBuffers
-from mwpy._values.share_messages import Share
-
-__all__ = ["SIZE_FORMAT", "Shared", "SharedObject", "most_bytes", "places_of", "shares_in"]
+from mwpy._values.messagepack import decode, encode
+from mwpy._values.messages import Share
+from mwpy._values.plain import hash_of, may_have_nan, short_digest, without_nan
+from mwpy._values.task import Reference, ReferringBuffers
 
 SIZE_FORMAT = "Q"
 """How `struct` writes the number of the parts of a content and the size of each, at the beginning of the content."""
@@ -111,3 +113,37 @@ def shares_in(buffers: Iterable[Sequence[Buffer]]) -> Iterator[SharedObject]:
     for own in buffers:
         if isinstance(own, ReferringBuffers):
             yield from (each.shared for each in own.references if isinstance(each, Shared))
+
+
+# The keys of tasks: equal calls of a task algorithm have the same key.
+#
+# A call with plain arguments alone has a key that follows from its encoding, so it costs almost nothing. MessagePack
+# has one encoding for each plain value. An encoding that fits into a key is the key itself, filled up with zeros. The
+# keys of many calls are made together, one after the other in one piece of bytes: no line of Python runs for each of
+# them.
+
+
+NO_KEY = bytes(KEY_BYTES)
+"""The key of a task that is never the same as another one. No other key is zero."""
+
+PLAIN_CALLS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+"""The first bytes of encoded calls with plain arguments alone: those of a list."""
+
+
+def plain_keys(payloads: Sequence[bytes]) -> bytes:
+    """Return the keys of encoded calls with plain arguments alone, one after the other. All nan are the same."""
+    encoded = payloads.data if isinstance(payloads, PackedCalls) else b"".join(payloads)
+    if may_have_nan(encoded):
+        payloads = [_with_one_nan(payload) if may_have_nan(payload) else payload for payload in payloads]
+    keys = b"".join(map(bytes.ljust, payloads, repeat(KEY_BYTES), repeat(b"\0")))
+    return keys if len(keys) == KEY_BYTES * len(payloads) else b"".join(map(short_digest, payloads))
+
+
+def _with_one_nan(payload: bytes) -> bytes:
+    call: Any = decode(payload)
+    return encode(without_nan(call))
+
+
+def combined_key(kind: bytes, *parts: bytes) -> bytes:
+    """Return a key that depends on some bytes. All parts but the last must have a fixed size."""
+    return hash_of(kind, b"".join(parts))

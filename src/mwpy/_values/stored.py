@@ -9,8 +9,6 @@ from msgspec import Struct
 
 from mwpy._values.ids import Buffer
 
-__all__ = ["StoredAt"]
-
 
 class StoredAt(Struct, frozen=True):
     """Where a value is."""

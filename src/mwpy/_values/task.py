@@ -10,33 +10,21 @@ class needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, Generic, SupportsIndex, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from mwpy._values.errors import TaskFailed, TaskUnrunnable
+from mwpy._values.bounds import shortened
+from mwpy._values.causes import PlainEnum
+from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
-from mwpy._values.messagepack import STORED, Pickled
-from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.messagepack import MALFORMED, STORED, Pickled, decoder
 from mwpy._values.stored import StoredAt
-
-__all__ = [
-    "Origin",
-    "Result",
-    "SlaveKind",
-    "SlaveState",
-    "TaskState",
-    "UnrunnableTask",
-    "encoded_in",
-    "failed",
-    "is_stored",
-    "loaded",
-    "size_of",
-    "stored_result",
-    "unpickle_with",
-]
 
 R = TypeVar("R")
 
@@ -62,7 +50,7 @@ class SlaveState(PlainEnum):
 
 
 class TaskState(PlainEnum):
-    """The state of a task in the master; `_core/master/taskjar.py` has the table of transitions."""
+    """The state of a task in the master; `_core/master/tasks.py` has the table of transitions."""
 
     NEW = "new"
     PENDING = "pending"
@@ -333,3 +321,257 @@ class UnrunnableTask(Struct, eq=False):
 
     def __repr__(self) -> str:
         return f"<UnrunnableTask {self.task_id} ({self.algorithm}): {self.reason}, tag={self.tag!r}>"
+
+
+# References in the arguments of tasks: each stands for an object that does not travel with the arguments.
+#
+# A reference notes itself while the arguments of a call are pickled, so that the submission knows what the call refers
+# to. It does not matter how deep in lists, dicts or other objects it is.
+#
+# `result` makes a reference to the result of another task. While the arguments are unpickled in a slave, the values to
+# which they refer are in `GIVEN`.
+
+
+class _Noted(threading.local):
+    """The references in the call that this thread pickles just now."""
+
+    found: dict[Reference, None] | None = None
+    """In the order in which they were first pickled; None if no call is pickled."""
+
+
+NOTED = _Noted()
+"""It is global because a reference has no other way to find the call that is pickled."""
+
+
+class Reference(ABC):
+    """The base of all references. Two references that stand for the same object are equal."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        found = NOTED.found
+        if found is None:
+            raise UsageError(f"{self!r} has a meaning only in the arguments of a task: submit it there")
+        found[self] = None
+        return self.rebuilt_by()
+
+    @abstractmethod
+    def rebuilt_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return the function, and its arguments, that give the object when the arguments are unpickled in a slave."""
+
+
+class ReferringBuffers(list[Buffer]):
+    """The large buffers of a call that contains references, even if there is none. It is always true.
+
+    Args:
+        buffers: the large buffers.
+        references: the references in the call, each once.
+    """
+
+    def __init__(self, buffers: Iterable[Buffer], references: Iterable[Reference]) -> None:
+        super().__init__(buffers)
+        self.references = tuple(references)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def extended(buffers: Sequence[Buffer], more: Iterable[Buffer]) -> Sequence[Buffer]:
+    """Return the large buffers of a call, with its references, and more buffers behind them."""
+    together = [*buffers, *more]
+    return ReferringBuffers(together, buffers.references) if isinstance(buffers, ReferringBuffers) else together
+
+
+class _Given(threading.local):
+    """The values to which the call refers that this thread unpickles just now."""
+
+    values: Mapping[int, object] | None = None
+    """By the id of their task; None if no call is unpickled."""
+
+
+GIVEN = _Given()
+"""It is global because an object that is unpickled has no other way to find them."""
+
+
+class ResultReference(Reference):
+    """Stands for the result of a task.
+
+    Args:
+        task_id: the id of this task.
+    """
+
+    __slots__ = ("task_id",)
+
+    def __init__(self, task_id: int) -> None:
+        self.task_id = task_id
+
+    def rebuilt_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """As `Reference.rebuilt_by`."""
+        return given_value, (self.task_id,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ResultReference) and other.task_id == self.task_id
+
+    def __hash__(self) -> int:
+        return hash((ResultReference, self.task_id))
+
+    def __repr__(self) -> str:
+        return f"mwpy.result({self.task_id})"
+
+
+def given_value(task_id: int) -> object:
+    """Return the value to which a call refers. Pickles have the name of this function."""
+    if GIVEN.values is None:
+        raise UsageError(f"mwpy.result({task_id}) stands for a value only in the arguments of a task")
+    return GIVEN.values[task_id]
+
+
+def result(task_id: TaskId) -> Any:
+    """Return what stands for the result of a task in the arguments of a later task.
+
+    It can be anywhere in the arguments, also in lists, dicts and other objects. The later task starts when the other
+    one has ended, and gets the value itself. The value does not pass through the master algorithm. If the other task
+    fails, is cancelled or is unrunnable, then the later task never runs, and its result is a failure with
+    `mwpy.DependencyFailed`.
+
+    Args:
+        task_id: what `mw.submit` returned. The result of this task must not have been fetched with `mw.results()`
+            when the later task is submitted.
+
+    Raises:
+        UsageError: it is not the id of a task; the caller's fault.
+
+    Examples:
+        >>> left, right = mw.submit(load.task("a")), mw.submit(load.task("b"))         # doctest: +SKIP
+        >>> mw.submit(compare.task(mwpy.result(left), mwpy.result(right)))             # doctest: +SKIP
+    """
+    try:
+        return ResultReference(index(task_id))
+    except TypeError:
+        raise UsageError(f"mwpy.result needs the id of a task, which mw.submit returned, not {task_id!r}") from None
+
+
+# Seeds of tasks: the same numbers for the same task, with any number of slaves, attempts and restarts.
+#
+# The seed of a task is made from two numbers: the `seed` of its policy, which the user chooses, and the position of the
+# task. In a map, this is the position of the item. Otherwise it says how many tasks were submitted with the same `seed`
+# before. It is not the task id: other tasks, which may be submitted at any time, change the ids.
+#
+# The master makes the seed at submission. It travels with the arguments, so each attempt of the task has the same seed.
+
+
+SEED_BYTES = 16
+"""The size of a task's seed: as many bits as the state that NumPy makes from a seed."""
+
+
+def seed_at(seed: SupportsIndex, position: int) -> int:
+    """The seed of the task at a position. A digest makes it, so that neighbours have nothing in common."""
+    import hashlib  # only here, because it loads OpenSSL, and the start of a local agent would wait for that
+
+    return int.from_bytes(hashlib.sha256(f"{index(seed)} {position}".encode()).digest()[:SEED_BYTES], "big")
+
+
+class Seeds(Struct, eq=False):
+    """How often each seed was used by the tasks that a master submitted one by one."""
+
+    _uses: dict[int, int] = field(default_factory=dict)
+
+    def next(self, seed: SupportsIndex) -> int:
+        """Return the seed of the next task that is submitted with `seed`."""
+        number = index(seed)
+        position = self._uses.get(number, 0)
+        self._uses[number] = position + 1
+        return seed_at(seed, position)
+
+
+class RunningSeed(Struct, eq=False):
+    """The seed of the task that runs in this process."""
+
+    seed: int | None = None
+    """None if no task runs, or if its policy has no seed."""
+
+
+RUNNING = RunningSeed()
+"""It is global because a process runs one task at a time, and `task_seed` has no other way to find the task."""
+
+
+def task_seed() -> int:
+    """Return the seed of the task that calls this: a random number that is always the same for the same task.
+
+    It depends on the `seed` of the task's policy and on the position of the task: of its item in a map, or among the
+    tasks that were submitted one by one with the same `seed`. It does not depend on slaves, attempts and restarts.
+
+    Returns:
+        A number of 128 bits, for `random.Random`, `numpy.random.default_rng` and the like.
+
+    Raises:
+        UsageError: no task runs in this process, or the policy of the task has no `seed`; the caller's fault.
+
+    Examples:
+        >>> def sample(size):                                  # doctest: +SKIP
+        ...     return numpy.random.default_rng(mwpy.task_seed()).normal(size=size)
+        >>> list(mw.map(sample, [3, 3, 3], seed=1))            # doctest: +SKIP
+    """
+    if RUNNING.seed is None:
+        raise UsageError(
+            "mwpy.task_seed() works only in a task with a seed: submit the task with seed=1 (any whole number), as in "
+            "mw.map(f, items, seed=1), or mark its function with @mwpy.task_algorithm(seed=1)"
+        )
+    return RUNNING.seed
+
+
+# Failures: what a failed task sends instead of a value.
+#
+# Type, text and traceback of the exception are texts, so everybody can read them, without its class and without
+# unpickling. The exception itself is a pickle, which may be missing.
+
+
+HEADLINE_CHARACTERS = 200
+
+KIND_CHARACTERS = 60
+
+
+class Failure(Struct, frozen=True, array_like=True):
+    """An exception that a task raised."""
+
+    type_name: str
+    text: str
+    traceback: str
+    cause: bytes
+    """The pickled exception; empty if it cannot be pickled."""
+
+
+class _Head(Struct, frozen=True, array_like=True):
+    """The first fields of a `Failure`; the others are not read."""
+
+    type_name: str
+    text: str
+
+
+read_failure = decoder(Failure)
+"""Read an encoded `Failure`. Raises one of `messagepack.MALFORMED` for everything else."""
+
+_read_head = decoder(_Head)
+
+
+def headline(data: Buffer) -> str:
+    """Return type and text of an encoded failure as one short line."""
+    try:
+        head = _read_head(bytes(data))
+    except MALFORMED:
+        return "a failure that cannot be read"
+    return in_one_line(head.type_name, head.text)
+
+
+def kind_of(data: Buffer) -> str:
+    """Return the type of an encoded failure."""
+    try:
+        return " ".join(shortened(_read_head(bytes(data)).type_name, KIND_CHARACTERS).split())
+    except MALFORMED:
+        return "unreadable"
+
+
+def in_one_line(type_name: str, text: str) -> str:
+    """Return type and text of an exception as one short line."""
+    line = f"{type_name}: {text}" if text else type_name
+    return " ".join(shortened(line, HEADLINE_CHARACTERS).split())

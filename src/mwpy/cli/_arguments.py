@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 from mwpy._batch import Batch
 from mwpy._values.errors import UsageError
 
-__all__ = ["BATCH_SYSTEMS", "Parser", "add_job_options", "batch_system", "number", "on_screen"]
-
 
 class Parser(argparse.ArgumentParser):
     """The parser of one command. A mistake in the arguments is a `UsageError` of one line.

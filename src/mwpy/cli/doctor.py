@@ -17,10 +17,10 @@ from msgspec.structs import asdict
 
 from mwpy import resource_file
 from mwpy._batch import Batch
-from mwpy._doctor import consultation
+from mwpy._doctor import examination
 from mwpy._doctor.diagnosis import Finding
 from mwpy._values.errors import ExitCode
-from mwpy._values.phrases import counted
+from mwpy._values.plain import counted
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
 
 __all__ = ["main", "make_parser"]
@@ -70,7 +70,7 @@ def _findings(parsed: argparse.Namespace) -> list[Finding]:
         batches.update(batch.apart())
     elif parsed.system not in (None, "local"):
         batches[""] = batch
-    return consultation.examine(
+    return examination.examine(
         parsed.path,
         content,
         batches,

@@ -9,11 +9,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._roles.inquirer import Inquirer
+from mwpy._roles.join import Inquirer
 from mwpy._values.errors import ExitCode
-from mwpy._values.explanations import explained
-from mwpy._values.inquiry_messages import Fate
 from mwpy._values.messagepack import decode, encode
+from mwpy._values.messages import Fate, explained
 from mwpy.cli._arguments import Parser, number, on_screen
 
 __all__ = ["main", "make_parser"]

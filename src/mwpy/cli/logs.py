@@ -18,8 +18,7 @@ from msgspec import structs
 
 from mwpy._roles.summary import losses, table
 from mwpy._values import records
-from mwpy._values.errors import ExitCode, UsageError
-from mwpy._values.exits import REPLACED, describe_exit
+from mwpy._values.errors import REPLACED, ExitCode, UsageError, describe_exit
 from mwpy.audit import End, read_ends, read_totals
 from mwpy.cli._arguments import Parser
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._roles import overseer
-from mwpy._roles.overseen_files import OverseerOptions
+from mwpy._roles.overseer import OverseerOptions
 from mwpy._system.forks import die_with_parent
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import parse

@@ -13,9 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mwpy._values.environment import SCRIPT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, UsageError
-from mwpy._values.options import help_text, parse
+from mwpy._values.options import SCRIPT_VARIABLE, SLAVE_VARIABLE, help_text, parse
 from mwpy.app import run_agent
 
 __all__ = ["main"]

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import mwpy
-from mwpy._roles.task_runner import GATHER_S
+from mwpy._roles.runner import GATHER_S
 
 ATTEMPTS = 10
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import mwpy
-from mwpy._transport.channel.journal import Journal
+from mwpy._transport.channel import Journal
 
 NEIGHBOURS = 20
 """Number of harmless tasks before the task that kills. The same number of tasks follows it."""

@@ -14,7 +14,7 @@ import mwpy
 COUNT = 200
 ONCE = Path("overwritten")
 FED = 128
-"""Where the second and third number of the memory are; the journal follows. See `_transport/channel/memory.py`."""
+"""Where the second and third number of the memory are; the journal follows. See `_transport/channel.py`."""
 
 
 def overwrite(how: str) -> None:

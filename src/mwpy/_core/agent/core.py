@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.agent.checkpoints import Checkpoints
-from mwpy._core.agent.child import Child, ChildEvent, ChildState
-from mwpy._core.agent.departure import Departure
-from mwpy._core.agent.dues import Dues
-from mwpy._core.agent.enforcement import Enforcement
-from mwpy._core.agent.events import (
+from mwpy._core.agent.child import (
     AddressesFound,
     AgentActions,
     AgentEvent,
     AgentSettings,
+    AgentState,
     AttemptFailed,
+    Child,
+    ChildEvent,
+    ChildState,
     ComputationOver,
     Disconnected,
     ErrorOutput,
@@ -45,28 +45,69 @@ from mwpy._core.agent.events import (
     StreamEnded,
     Terminated,
 )
-from mwpy._core.agent.former import FormerTasks
-from mwpy._core.agent.late import LateResults
-from mwpy._core.agent.outage import Outage
-from mwpy._core.agent.output import StartOutput
-from mwpy._core.agent.reports import Reports
-from mwpy._core.agent.shares import Shares
-from mwpy._core.agent.starts import Starts
-from mwpy._core.agent.state import AgentState
-from mwpy._core.agent.traffic import Traffic
-from mwpy._core.agent.trust import Trust
-from mwpy._core.agent.watch import Watch
-from mwpy._core.agent.wear import Wear, reason_of
-from mwpy._core.moments import known
+from mwpy._core.agent.contact import FormerTasks, Outage
+from mwpy._core.agent.limits import Enforcement, Trust, Watch, Wear, reason_of
+from mwpy._core.agent.starts import Departure, Starts
+from mwpy._core.agent.traffic import Checkpoints, LateResults, Reports, Shares, StartOutput, Traffic
+from mwpy._core.holding import known
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, shortened
 from mwpy._values.causes import Cause
-from mwpy._values.errors import ExitCode
-from mwpy._values.exits import is_from_outside
+from mwpy._values.errors import ExitCode, is_from_outside
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS, LastWords
 
-__all__ = ["AgentCore"]
+# When an agent looks at each of its slaves.
+#
+# Most events concern one slave. An agent of many slaves need not look at all others then, so it remembers when each
+# slave is due, and finds out again only for slaves that may have changed.
+
+
+class Dues(Struct, eq=False):
+    """Knows which slaves are due."""
+
+    _state: AgentState
+    _checkpoints: Checkpoints
+    _reports: Reports
+    _departure: Departure
+    changed: dict[int, Child] = field(default_factory=dict)
+    """The slaves that may have changed, by number."""
+    _dues: dict[int, float] = field(default_factory=dict)
+    """When to look at each slave, by number; infinity if there is no such moment."""
+
+    def all_changed(self) -> None:
+        """Any slave may have changed, and some may have been added or removed."""
+        self._dues.clear()
+        self.changed = dict(self._state.children)
+
+    def first(self) -> float:
+        """When to look at a slave; infinity if there is no such moment."""
+        if self.changed:
+            for number, child in self.changed.items():
+                self._dues[number] = self._due(child)
+            self.changed.clear()
+        return min(self._dues.values(), default=inf)
+
+    def take(self, now: float) -> list[Child]:
+        """The slaves that are due, in the order of their starts. The caller does what is due."""
+        if now < self.first():
+            return []
+        due = {number: child for number, child in self._state.children.items() if now >= self._dues[number]}
+        self.changed |= due
+        return [*due.values()]
+
+    def _due(self, child: Child) -> float:
+        looks = child.read_journal_at, child.look_at, child.measure_at
+        waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
+        sends_at = self._checkpoints.due(child, self._departure.code is not None) if child.unsent is not None else None
+        reports_at = self._reports.due(child) if child.report is not None else None
+        return min(known((*looks, *waits_for, sends_at, reports_at)), default=inf)
+
+    def check(self) -> None:
+        """Recompute when each slave is due."""
+        self.first()
+        dues = {number: self._due(child) for number, child in self._state.children.items()}
+        assert self._dues == dues, "the agent looks at a slave at a wrong time"
 
 
 class AgentCore:

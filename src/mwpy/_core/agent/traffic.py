@@ -14,24 +14,105 @@ A group that is passed on as a whole is not encoded again: its frames are sent a
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import chain
+from math import inf
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.agent.checkpoints import Checkpoints
-from mwpy._core.agent.child import Child, ChildState
-from mwpy._core.agent.events import Outgoing
-from mwpy._core.agent.state import AgentState
+from mwpy._core.agent.child import (
+    AgentState,
+    Child,
+    ChildState,
+    DropShare,
+    HeldSpan,
+    OpenShare,
+    Outgoing,
+    ShareNotKept,
+    ShareOpened,
+    WriteShare,
+)
+from mwpy._core.agent.limits import Watch
 from mwpy._core.holding import TaskIds, divided
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
-from mwpy._values.messages import LoadFailure
+from mwpy._values.last_words import LastWords
+from mwpy._values.messages import PART_BYTES, LoadFailure, Share
+from mwpy._values.plain import amount
 
-__all__ = ["FAILED_LOADS_ALLOWED", "SPARED_S", "Traffic"]
+# States of tasks on their way to the master.
+#
+# A task may leave states in a tight loop, and each may be large. The slave sends each of them to its agent, so none is
+# lost with the slave. The agent keeps the newest one of each slave. It sends this one when `CHECKPOINT_S` have passed
+# since the last one and the master has read the last one. So a slow network cannot make the states that wait for it
+# grow without bound. An agent that leaves does not wait for the time. When the slave ends, its newest state is sent at
+# once.
+
+
+CHECKPOINT_S = 1.0
+"""Seconds between two states of a slave that are sent to the master. If its agent is killed, at most this much work is
+repeated. A thousand slaves send the master at most a thousand messages a second. The manual names this number."""
+
+
+class Checkpoints(Struct, eq=False):
+    """Decides when states are sent to the master."""
+
+    _state: AgentState
+
+    def left(self, child: Child, message: messages.Checkpoint, received: Sequence[Buffer]) -> None:
+        """A task has left a state. Ignore it if the task is cancelled, or if its result was read in the journal."""
+        if child.holds(message.task, message.attempt):
+            child.unsent = message, received
+
+    def due(self, child: Child, leaving: bool) -> float | None:
+        """When to send the newest state of a slave, which there is; None if the master must answer first."""
+        if child.unread:
+            return None
+        return -inf if leaving else child.unsent_until
+
+    def decide(self, child: Child, leaving: bool, now: float) -> None:
+        """Send the newest state of a slave, if there is one and it is due."""
+        if child.unsent is None:
+            return
+        due = self.due(child, leaving)
+        if due is not None and now >= due:
+            child.unsent_until, child.unread = now + CHECKPOINT_S, True
+            self._send(child)
+
+    def ended(self, child: Child, group: messages.Results) -> None:
+        """Tasks of a slave have ended. Nobody needs the state of one of them, unless the task failed: then it may be
+        tried again, or replayed by the user."""
+        if child.unsent is not None and not _is_held(child, child.unsent[0]):
+            if group.failed:
+                self._send(child)
+            child.unsent = None
+
+    def send_newest(self, child: Child) -> None:
+        """Some of a slave's tasks go back to the master. Send the newest state before: it may be of one of them."""
+        if child.unsent is not None:
+            child.unread = True
+            self._send(child)
+
+    def slave_ended(self, child: Child) -> None:
+        """A slave has ended, and still holds the task that it ran, unless this task is cancelled."""
+        if child.unsent is not None and _is_held(child, child.unsent[0]):
+            self._send(child)
+
+    def _send(self, child: Child) -> None:
+        assert child.unsent is not None, "there is no state to send"
+        message, received = child.unsent
+        child.unsent = None
+        self._state.actions.to_master.append(Outgoing(message, (), received))
+
+
+def _is_held(child: Child, state: messages.Checkpoint) -> bool:
+    """Whether a slave holds the task of a state, in the attempt that left the state."""
+    return child.holds(state.task, state.attempt)
+
 
 FAILED_LOADS_ALLOWED = 3
 """When this many slaves in a row cannot load an algorithm, the last one is not replaced. The manual names this number.
@@ -161,3 +242,350 @@ class Traffic(Struct, eq=False):
 
 def _ids_in(message: messages.Cancel) -> TaskIds:
     return TaskIds(zip(message.tasks, message.counts, strict=True))
+
+
+# Tasks that a slave has finished, and whose results wait behind a long task.
+#
+# The results of a portion's tasks wait in the slave, outside of its journal, until their stretch is sent. If a task of
+# the stretch runs for long, nobody would get the results before it. So if a silent slave stays at the same task, the
+# agent gives the tasks before it back to the master, and they may run again elsewhere. When the slave sends their
+# results after all, nobody holds the tasks any more, so the results are dropped.
+
+
+class LateResults(Struct, eq=False):
+    """Gives late tasks back."""
+
+    _state: AgentState
+    _checkpoints: Checkpoints
+    _watch: Watch
+
+    def look(self, child: Child, started: int, now: float) -> None:
+        """Look how far a silent slave is. If it was at the same task before, give the late tasks back; else look again.
+
+        Args:
+            started: position of the task that it started last.
+        """
+        stood, child.stood_at = child.stood_at == started, started
+        if child.ended or not child.believes(started) or not _num_late(child, started):
+            return
+        if stood:
+            self._checkpoints.send_newest(child)
+            self._state.to_master(_take_late(child, started))
+        else:
+            self._watch.look_again(child, now)
+
+
+def _num_late(child: Child, started: int) -> int:
+    """How many tasks of portions a slave has finished and still holds."""
+    spans = [span for span in child.held if span.is_portion]
+    return sum(max(0, min(span.count, started - span.position)) for span in spans)
+
+
+def _take_late(child: Child, started: int) -> messages.Revoked:
+    """Remove these tasks from those that the slave holds, at most `MAX_TASKS` spans."""
+    taken, kept = list[HeldSpan](), deque[HeldSpan]()
+    for span in child.held:
+        late = min(span.count, started - span.position) if span.is_portion and len(taken) < MAX_TASKS else 0
+        if late <= 0:
+            kept.append(span)
+        elif late == span.count:
+            taken.append(span)
+        else:
+            taken.append(span.cut(late)[0])
+            kept.append(span.cut(late)[1])
+    child.held = kept
+    firsts, counts = [span.first for span in taken], [span.count for span in taken]
+    return messages.Revoked(child.number, firsts, counts, [span.attempt for span in taken], late=True)
+
+
+# Reports of tasks on their way to the master.
+#
+# A task may report in a tight loop. The slave sends each report to its agent, and the agent keeps the newest one of
+# each slave. It sends this one when `REPORT_S` have passed since the last one and the master has read the last one, but
+# only while the slave still holds the task: nobody needs the report of a task that has ended. A report does not end the
+# silence of its slave, after which the agent reads results in its journal.
+
+
+REPORT_S = 1.0
+"""Seconds between two reports of a slave that are sent to the master. A thousand slaves send the master at most a
+thousand messages a second. The manual names this number."""
+
+
+class Reports(Struct, eq=False):
+    """Decides when reports are sent to the master."""
+
+    _state: AgentState
+
+    def takes(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
+        """If the message is a report, keep it, unless the task has ended or is cancelled. Return whether it is one."""
+        if not isinstance(message, messages.Reported) or message.slave != child.number:
+            return False
+        if child.holds(message.task, message.attempt):
+            child.report = message, received
+        return True
+
+    def due(self, child: Child) -> float | None:
+        """When to send the newest report of a slave, which there is; None if the master must answer first."""
+        return None if child.report_unread else child.report_until
+
+    def decide(self, child: Child, now: float) -> None:
+        """Send the newest report of a slave if it is due, or drop it if its task has ended."""
+        due = self.due(child)
+        if child.report is None or due is None or now < due:
+            return
+        (message, received), child.report = child.report, None
+        if child.holds(message.task, message.attempt):
+            child.report_until, child.report_unread = now + REPORT_S, True
+            self._state.actions.to_master.append(Outgoing(message, (), received))
+
+
+# The standard error of starting slaves, which is held back so that identical failures are printed once.
+#
+# An agent on a machine that lacks a module starts three slaves, and each writes the same traceback. The agent holds
+# back the output of a starting slave until the slave is up, or ends, or `HELD_BACK_S` have passed. If the slave ends
+# before it is up, and an earlier slave left exactly the same last words, its output is not printed. The output of a
+# slave that is up is printed at once.
+
+
+HELD_BACK_S = 3.0
+"""How long a starting slave's standard error is held back, in seconds."""
+
+HELD_BACK_BYTES = 64 * 1024
+"""How much of a starting slave's standard error is held back. When there is more, it is printed."""
+
+
+class StartOutput(Struct, eq=False):
+    """Holds back the standard error of starting slaves."""
+
+    _state: AgentState
+    _printed: dict[tuple[str, str], None] = field(default_factory=dict)
+    """The last words (standard error, fault) of slaves that ended before they were up."""
+
+    def wrote(self, child: Child, data: bytes, now: float) -> None:
+        """A slave wrote to standard error."""
+        child.unprinted += data
+        print_at = child.started_at + HELD_BACK_S
+        if child.is_up or len(child.unprinted) > HELD_BACK_BYTES or now >= print_at:
+            self._print(child)
+        else:
+            child.print_at = print_at
+
+    def is_up(self, child: Child) -> None:
+        """A slave has sent a message."""
+        child.is_up = True
+        self._print(child)
+
+    def ended(self, child: Child, words: LastWords, rest: bytes) -> None:
+        """A slave ended: print the rest of its output, unless an earlier slave failed with the same last words."""
+        child.unprinted += rest
+        key = (words.stderr, words.fault)
+        if key not in self._printed:
+            self._print(child)
+        if not child.is_up:
+            self._printed[key] = None
+
+    def decide(self, child: Child, now: float) -> None:
+        """Print what was held back long enough."""
+        assert child.print_at is not None, "nothing is held back"
+        if now >= child.print_at:
+            self._print(child)
+
+    def _print(self, child: Child) -> None:
+        child.print_at = None
+        if child.unprinted:
+            self._state.actions.error_output.append(bytes(child.unprinted))
+            child.unprinted = bytearray()
+
+
+# The shared objects at the agent: it fetches them from the master, and its slaves use them.
+#
+# A group of tasks names the shared objects that its tasks need. The group is passed on at once, and the slave waits
+# with it until the agent gives it these objects. So nothing here delays a recall. The agent asks for an object part by
+# part, and only a few parts are on their way at a time. So other messages pass between them.
+#
+# The agent decides by itself what else it keeps: objects that tasks of its slaves need, and others up to a limit of
+# bytes and of open files, those that were used last. It fetches an object again that it has dropped. The master
+# answers, and says which objects are gone.
+
+
+PARTS_COMING = 4
+"""How many parts are on their way at a time. Together, they are the longest wait for other messages."""
+
+
+class _Kept(Struct, eq=False):
+    """A shared object at the agent."""
+
+    share: Share
+    """Its location is that of the master's content. When the agent has made room for it: of the agent's content."""
+    has_room: bool = False
+    is_here: bool = False
+    reason: str = ""
+    """Why it cannot be kept; empty if it can."""
+    asked: int = 0
+    """The parts before this byte were asked for."""
+    coming: dict[int, None] = field(default_factory=dict)
+    """The parts that were asked for and have not arrived."""
+    needed: dict[int, int] = field(default_factory=dict)
+    """The slaves that were passed tasks that need it: the position of the last one of these tasks, by slave."""
+    given: dict[int, None] = field(default_factory=dict)
+    """The slaves that know it."""
+
+
+class Shares(Struct, eq=False):
+    """Decides which shared objects the agent fetches, gives to slaves and drops."""
+
+    _state: AgentState
+    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
+    """All of them, by digest. The first one was used least recently."""
+
+    def passed_on(self, child: Child, group: messages.Tasks) -> None:
+        """A slave was passed tasks that need shared objects."""
+        for share in group.shares:
+            kept = self._kept.get(share.digest)
+            if kept is not None and kept.reason and not self._is_needed(kept):
+                self._drop(kept)
+                kept = None
+            if kept is None:
+                kept = self._kept[share.digest] = self._begin(share)
+            self._kept.move_to_end(share.digest)
+            kept.needed[child.number] = child.passed_on
+            self._give(child, kept)
+
+    def _begin(self, share: Share) -> _Kept:
+        """Ask for room for a new one, and drop others that are not needed."""
+        settings = self._state.settings
+        here = [each.share.size for each in self._kept.values() if not each.reason]
+        excess = sum(here) + share.size - settings.max_share_bytes
+        too_many = len(here) + 1 - settings.max_share_files
+        for kept in [*self._kept.values()]:
+            if (excess > 0 or too_many > 0) and not self._is_needed(kept):
+                excess -= kept.share.size
+                too_many -= 1
+                self._drop(kept)
+        limit = settings.memory_bytes
+        if limit is not None and share.size > limit:
+            return _Kept(share, reason=_too_large(share.size, limit))
+        self._state.actions.share_files.append(OpenShare(share))
+        return _Kept(share)
+
+    def _is_needed(self, kept: _Kept) -> bool:
+        """Whether a slave holds a task that needs it."""
+        for number, last in kept.needed.items():
+            child = self._state.children.get(number)
+            if child is not None and child.held and child.held[0].position <= last:
+                return True
+        return False
+
+    def _drop(self, kept: _Kept) -> None:
+        digest = kept.share.digest
+        del self._kept[digest]
+        self._state.actions.share_files.append(DropShare(digest))
+        for child in self._state.living():
+            if child.number in kept.given:
+                self._state.to_slave(child, messages.ShareForgotten(digest))
+
+    def begin_again(self) -> None:
+        """Another generation of the master begins. Slaves keep what their running tasks use."""
+        for digest in self._kept:
+            self._state.actions.share_files.append(DropShare(digest))
+        self._kept.clear()
+
+    def slave_ended(self, child: Child) -> None:
+        """A slave has ended: it needs and knows nothing more."""
+        for kept in self._kept.values():
+            kept.needed.pop(child.number, None)
+            kept.given.pop(child.number, None)
+
+    def reported(self, event: ShareOpened | ShareNotKept) -> None:
+        """There is room for an object, or there is none."""
+        if isinstance(event, ShareOpened):
+            self._opened(event.share, event.is_complete)
+        else:
+            self._not_kept(event.digest, event.reason)
+
+    def heard(self, message: messages.SharePart | messages.ShareGone, frames: Sequence[Buffer]) -> None:
+        """The master has answered."""
+        if isinstance(message, messages.SharePart):
+            self._part(message, frames[1])
+        else:
+            self._gone(message.digest)
+
+    def _opened(self, share: Share, is_complete: bool) -> None:
+        """There is room for one, at the location of `share`. Fetch its content, unless it is complete."""
+        kept = self._kept.get(share.digest)
+        if kept is None:  # it was dropped meanwhile
+            return
+        kept.share, kept.has_room, kept.is_here = share, True, is_complete
+        if is_complete:
+            self._give_to_all(kept)
+        else:
+            self._ask()
+
+    def _not_kept(self, digest: str, reason: str) -> None:
+        """One cannot be kept. The tasks that need it fail."""
+        kept = self._kept.get(digest)
+        if kept is not None and not kept.reason:
+            kept.reason = reason
+            kept.coming.clear()
+            self._give_to_all(kept)
+            self._ask()
+
+    def _part(self, message: messages.SharePart, part: Buffer) -> None:
+        """A part has arrived. Ignore it if it was not asked for: the object was dropped meanwhile."""
+        kept = self._kept.get(message.digest)
+        if kept is None or message.start not in kept.coming:
+            return
+        del kept.coming[message.start]
+        self._state.actions.share_files.append(WriteShare(message.digest, message.start, part))
+        if kept.asked >= kept.share.size and not kept.coming:
+            kept.is_here = True
+            self._give_to_all(kept)
+        self._ask()
+
+    def _gone(self, digest: str) -> None:
+        """The master sends no part of one, because its tasks have ended. If it is here, it is given up."""
+        kept = self._kept.get(digest)
+        if kept is None:
+            return
+        if not kept.is_here:
+            self._drop(kept)
+            self._ask()
+        elif not self._is_needed(kept):
+            self._drop(kept)
+
+    def _ask(self) -> None:
+        """Ask for the next parts."""
+        room = PARTS_COMING - sum(len(kept.coming) for kept in self._kept.values())
+        for kept in self._kept.values():
+            if not kept.has_room or kept.is_here or kept.reason:
+                continue
+            while room > 0 and kept.asked < kept.share.size:
+                self._state.to_master(messages.ShareWanted(kept.share.digest, kept.asked))
+                kept.coming[kept.asked] = None
+                kept.asked += PART_BYTES
+                room -= 1
+
+    def _give_to_all(self, kept: _Kept) -> None:
+        for child in self._state.living():
+            if child.number in kept.needed:
+                self._give(child, kept)
+
+    def _give(self, child: Child, kept: _Kept) -> None:
+        """Give one to a slave that does not know it, if it is here, or if it never will be."""
+        if (kept.is_here or kept.reason) and child.number not in kept.given:
+            kept.given[child.number] = None
+            self._state.to_slave(child, messages.ShareGiven(kept.share, kept.reason))
+
+    def check(self) -> None:
+        """Check that few parts are on their way, and that each object either is here or comes."""
+        coming = [kept for kept in self._kept.values() if kept.has_room and not kept.is_here and not kept.reason]
+        parts = sum(len(kept.coming) for kept in coming)
+        assert parts <= PARTS_COMING, "too many parts are on their way"
+        assert parts == PARTS_COMING or all(kept.asked >= kept.share.size for kept in coming), "a part is not asked for"
+
+
+def _too_large(size: int, limit: int) -> str:
+    return (
+        f"a shared object of {amount(size)} does not fit into the {amount(limit)} of memory that the job of this agent "
+        f"has: share a smaller object, or ask the batch system for more memory"
+    )

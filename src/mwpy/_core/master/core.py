@@ -38,76 +38,100 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mwpy._core.master.absences import Absences
-from mwpy._core.master.admission import Admission
-from mwpy._core.master.cancellation import Cancellation
-from mwpy._core.master.checkpoints import Checkpoints
-from mwpy._core.master.commands import (
+from msgspec import Struct
+
+from mwpy._core.holding import known
+from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
+from mwpy._core.master.dispatch import Definitions, Dispatch, Isolation, Shares, Stragglers
+from mwpy._core.master.failures import RecentFailures, Stop
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.hosts import Hosts
+from mwpy._core.master.losses import Absences, Delays, Losses, Refusals
+from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.restart import Reuse, Succession
+from mwpy._core.master.results import Checkpoints, References, Reports, Results
+from mwpy._core.master.silence import Counting, ExplanationReport, Inquiries, LongTasks, Silence, StatusReport
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import (
     AllocateSlaves,
     CancelTasks,
     Command,
+    Confirmed,
     DeallocateSlaves,
     EndSoon,
+    Event,
     ExpectTasks,
     FreeSlave,
+    Garbage,
     GiveResult,
     GoOn,
     HoldResults,
+    LogGroup,
+    MasterSettings,
+    MasterState,
+    Received,
     ReleaseResults,
     RenewSlaves,
-    ShutDown,
-    TakeReports,
-    Tell,
-    Waiting,
-)
-from mwpy._core.master.counts import Counting, Counts
-from mwpy._core.master.definitions import Definitions
-from mwpy._core.master.delays import Delays
-from mwpy._core.master.dispatch import Dispatch
-from mwpy._core.master.events import (
-    Confirmed,
-    Event,
-    Garbage,
-    Received,
     Returned,
+    ShutDown,
     Stored,
     Stranger,
+    TakeReports,
+    Tell,
     TurnedAway,
     Vanished,
+    Waiting,
 )
-from mwpy._core.master.explanation import ExplanationReport
-from mwpy._core.master.feeding import Feeding
-from mwpy._core.master.handback import HandBack
-from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.inquiries import Inquiries
-from mwpy._core.master.isolation import Isolation
-from mwpy._core.master.kinds import SlaveKinds
-from mwpy._core.master.logs import Logs
-from mwpy._core.master.long_tasks import LongTasks
-from mwpy._core.master.losses import Losses
-from mwpy._core.master.members import ConnectedAgent
-from mwpy._core.master.recent_failures import RecentFailures
-from mwpy._core.master.references import References
-from mwpy._core.master.refusals import Refusals
-from mwpy._core.master.reports import Reports
-from mwpy._core.master.results import Results
-from mwpy._core.master.reuse import Reuse
-from mwpy._core.master.shares import Shares
-from mwpy._core.master.silence import Silence
-from mwpy._core.master.spans import Span
-from mwpy._core.master.state import Actions, MasterSettings, MasterState
-from mwpy._core.master.status import StatusReport
-from mwpy._core.master.stop import Stop
-from mwpy._core.master.stragglers import Stragglers
-from mwpy._core.master.succession import Succession
+from mwpy._core.master.submissions import Cancellation
 from mwpy._core.master.totals import Totals
-from mwpy._core.moments import known
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.phrases import amount, counted
+from mwpy._values.messages import Logged, size_of_records
+from mwpy._values.plain import amount, counted
 
-__all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
+# Takes over what tasks have logged, and gives it to the algorithm's thread.
+#
+# The algorithm may work for long, and then nobody takes the records. So only some wait, and the others are counted.
+
+
+LOGS_BYTES = 16 << 20
+"""About how many bytes of records may wait for the algorithm."""
+
+
+GROUP_BYTES = 200
+"""About how many bytes a group takes without its records."""
+
+
+class Logs(Struct, eq=False):
+    """Takes over records."""
+
+    state: MasterState
+    handled: int = 0
+    """About how many bytes of records the algorithm's thread has handled."""
+    given: int = 0
+    """About how many bytes it was given."""
+    left_out: int = 0
+    """How many records were left out since then."""
+
+    def receive(self, agent: ConnectedAgent, logged: Logged) -> None:
+        """Take over the records of a slave. A slave that is gone has logged nothing."""
+        slave = agent.slaves.get(logged.slave)
+        if slave is None:
+            return
+        size = sum(map(size_of_records, logged.rows), GROUP_BYTES)
+        self.left_out += logged.left_out
+        if self.given - self.handled + size > LOGS_BYTES:
+            self.left_out += len(logged.rows)
+            return
+        self.given += size
+        self.state.actions.logged.append(LogGroup(slave.sid, agent.host, logged.rows, self.left_out, size))
+        self.left_out = 0
+
+    def check(self) -> None:
+        """Assert that not too much waits."""
+        assert 0 <= self.given - self.handled <= LOGS_BYTES, "too many records wait, or they were miscounted"
+
 
 UNLIMITED = (
     "the limits of tasks (seconds_max, memory_max) do not hold here, because tasks run in the process of the master. "

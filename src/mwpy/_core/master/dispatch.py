@@ -2,30 +2,464 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import chain
+from math import inf
+from weakref import KeyedRef
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of
-from mwpy._core.master import allocation
+from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.isolation import Isolation
-from mwpy._core.master.members import ConnectedSlave, SlaveEvent
-from mwpy._core.master.shares import Shares
+from mwpy._core.master.losses import Absences
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
+from mwpy._core.master.tasks import Lane, PendingTasks
 from mwpy._values import groups, messages, records
+from mwpy._values.errors import ProtocolError
+from mwpy._values.groups import PackedCalls
 from mwpy._values.ids import Buffer
-from mwpy._values.packed import PackedCalls
+from mwpy._values.messages import PART_BYTES, Share
 from mwpy._values.policy import Limits
-from mwpy._values.share_messages import Share
-from mwpy._values.task import SlaveState
+from mwpy._values.shares import SharedObject, shares_in
+from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
-__all__ = ["Dispatch"]
+# Arithmetic: how many tasks a slave is sent, and which slave gives tasks back.
+#
+# No slave should wait for the network while tasks are pending. No task should wait behind another one while a slave is
+# idle. So the master learns how long a task of each algorithm takes on each slave, and keeps a fraction of a second of
+# work ahead of each slave (`AHEAD_S`). While nothing is known of an algorithm, a slave gets one task at a time, because
+# that task may run for an hour. When one task takes longer than `AHEAD_S`, a slave has one task running and one
+# waiting. When no task is pending and a slave is idle, the slave with the most work gives back up to half of its tasks.
+# It gives back only tasks that it has not started.
+#
+# A fixed task group replaces all this: a message has exactly that many tasks, and the next message is sent when the
+# slave holds fewer.
+
+
+_BUSY, _SHUTTING_DOWN = SlaveState.BUSY, SlaveState.SHUTTING_DOWN
+
+AHEAD_S = 0.25
+"""Seconds of work that a slave should hold: much longer than a round trip, and too short for a user to notice idle
+slaves."""
+
+OVERHEAD_S = 5e-6
+"""Seconds that a task costs a slave in addition to its compute time. So an empty task does not take zero seconds."""
+
+STRETCH_OVERHEAD_S = 5e-7
+"""The same for a task of a stretch."""
+
+LEAST_S = 0.0005
+"""Seconds of work in a message, if there are enough tasks. A message costs master and agent together a third of it."""
+
+MAX_GROUP_TASKS = 1000
+"""Largest number of tasks in one message. More would not make a task cheaper, and would delay the first result."""
+
+MAX_GROUP_BYTES = 1 << 20
+"""Largest size of the payloads in one message, in bytes; a larger task travels alone."""
+
+AHEAD_GROUP_BYTES = 9 << 19
+"""The same for a slave that has a task: it does not wait for the message. Four arrays of 1 MiB fit."""
+
+MAX_OUTSTANDING = 5000
+"""Largest number of tasks at one slave: when the slave is lost, they must all be sent again. A portion of a map counts
+as `PORTION_TASKS`, because it is sent again as one thing."""
+
+PORTION_TASKS = 250
+
+LEARNING_RATE = 0.3
+"""Weight of the newest group in the learned pace. The pace follows a change quickly, and an outlier only a little."""
+
+WORTH_TAKING_S = 0.02
+"""Tasks are taken back only from a slave with at least this many seconds of work: less is not worth the round trip."""
+
+SILENT_S = 0.1
+"""After this many seconds without a result, tasks of a slave are taken back even if they should be short: the running
+task takes longer than expected."""
+
+
+def learn(known: float | None, seconds: float, overhead_s: float = OVERHEAD_S) -> float:
+    """The new pace after a task took `seconds`; `known` is the pace before, or None if nothing was known."""
+    seconds += overhead_s
+    return seconds if known is None else known + LEARNING_RATE * (seconds - known)
+
+
+def pace_of(members: Members, slave: ConnectedSlave, algorithm: int) -> float | None:
+    """How long a task of an algorithm takes on a slave, in seconds; None if nothing is known."""
+    return slave.pace.get(algorithm) or members.pace.get(algorithm)
+
+
+def work_before(members: Members, slave: ConnectedSlave) -> float:
+    """The work that a slave holds, in seconds; tasks of unknown pace count as zero."""
+    work = 0.0
+    for algorithm, count in slave.held.load.items():
+        work += count * (pace_of(members, slave, algorithm) or 0.0)
+    return work
+
+
+def least(members: Members, slave: ConnectedSlave, algorithm: int) -> int:
+    """How many tasks of an algorithm are worth a message."""
+    pace = pace_of(members, slave, algorithm)
+    return 1 if pace is None else max(1, int(LEAST_S / pace))
+
+
+def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | None, portion: int = 0) -> int:
+    """How many tasks of an algorithm a slave should be sent now.
+
+    Args:
+        fixed: the size of a task group that the user chose, or None.
+        portion: how many tasks the portion has that is sent next; 0 if it is none.
+    """
+    if slave.agent.is_full:
+        return 0
+    held = slave.held.count if slave.held.spans else 0
+    if fixed is not None:
+        return fixed if held < fixed else 0
+    pace = pace_of(members, slave, algorithm)
+    if pace is None:
+        return 0 if held else 1
+    if not held:
+        return max(1, min(int(AHEAD_S / pace), max(MAX_GROUP_TASKS, portion)))
+    work = work_before(members, slave)
+    if _is_full(slave, work):
+        return 0
+    return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), max(MAX_GROUP_TASKS, portion)))
+
+
+def most_bytes(slave: ConnectedSlave) -> int:
+    """The largest size of the payloads in the next message to a slave."""
+    return AHEAD_GROUP_BYTES if slave.held.spans else MAX_GROUP_BYTES
+
+
+def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:
+    """How many tasks of a span can finish on a slave, behind those that it holds, before the time of its agent is over.
+
+    Tasks of unknown duration count as zero.
+    """
+    left_s, needed_s = slave.agent.ends_in_s(now), span.needed_s
+    if left_s == inf or not needed_s:
+        return MAX_GROUP_TASKS
+    left_s -= sum(held.count * (held.needed_s or 0.0) for held in slave.held.spans)
+    return max(0, min(int(left_s / needed_s), MAX_GROUP_TASKS))
+
+
+def is_full(members: Members, slave: ConnectedSlave, fixed: int | None) -> bool:
+    """Whether a slave needs no more tasks of any algorithm now; see `room`."""
+    if fixed is not None:
+        return slave.held.count >= fixed
+    return _is_full(slave, work_before(members, slave))
+
+
+def _is_full(slave: ConnectedSlave, work: float) -> bool:
+    held, most = slave.held.count, MAX_OUTSTANDING / 2
+    return held >= 2 and (work > AHEAD_S / 2 or (held > most and _outstanding(slave) > most))
+
+
+def _outstanding(slave: ConnectedSlave) -> int:
+    return sum(min(portion_of(span), PORTION_TASKS) or span.count for span in slave.held.spans)
+
+
+def useful(members: Members, pending: int, fixed: int | None) -> int:
+    """How many unordered slaves could have work. Pending tasks count, and so do tasks that slaves hold.
+
+    Tasks that cannot be taken back from their slave do not count: slaves that are started for such tasks would be idle.
+
+    Args:
+        pending: how many pending tasks any slave may run.
+        fixed: the size of a task group that the user chose, or None.
+    """
+    slaves = -(-pending // (fixed or 1))
+    for slave in members.slaves.values():
+        if slave.held.spans:
+            shared = fixed is None and (slave.asked_back or _has_to_spare(slave))
+            slaves += slave.kind_to_be is SlaveKind.UNORDERED
+            slaves += slave.held.count - 1 if shared else 0
+    return slaves
+
+
+def spent(members: Members, pending: PendingTasks, now: float) -> int:
+    """How many unordered slaves are idle although tasks wait, because their agents have too little time left.
+
+    Those on excluded hosts do not count.
+    """
+    if not pending.queues:
+        return 0
+    return sum(
+        slave.kind is SlaveKind.UNORDERED
+        and slave.agent.ends_at is not None
+        and slave.agent.host not in members.excluded
+        and pending.first_turn((), slave.agent.ends_in_s(now)) is None
+        for slave in members.idle.values()
+    )
+
+
+def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float | None]:
+    """Choose the slave from which tasks are taken back for idle slaves.
+
+    Returns:
+        Two values. First, the slave with the most work, if its work is worth taking back; else None. Second, the latest
+        time to look again, on the core's clock; None if time alone changes nothing.
+    """
+    best: ConnectedSlave | None = None
+    most = 0.0
+    later: float | None = None
+    for slave in members.slaves.values():
+        if not _has_to_spare(slave):
+            continue
+        work = work_before(members, slave)
+        if now >= slave.last_heard + SILENT_S or work > WORTH_TAKING_S:
+            if best is None or work > most:
+                best, most = slave, work
+        elif later is None or slave.last_heard + SILENT_S < later:
+            later = slave.last_heard + SILENT_S
+    return best, later
+
+
+def _has_to_spare(slave: ConnectedSlave) -> bool:
+    return (
+        slave.state in (_BUSY, _SHUTTING_DOWN)
+        and not slave.agent.leaving
+        and not slave.asked_back
+        and not slave.gave_nothing_back
+        and slave.held.count >= 2
+        and not any(span.policy.sid for span in slave.held.spans)
+    )
+
+
+# Defines task algorithms, sends their definitions to agents, and decides what is forgotten.
+#
+# An agent gets the definition of an algorithm before the first task of it, and passes it on to all its slaves. The
+# master knows which definitions each agent has, and so it decides what an agent forgets, by the same rule as for
+# itself: what was used least recently goes first, and nothing goes that a slave needs for a task that it holds. A
+# definition that was forgotten is sent again when it is needed again.
+
+
+class Definitions(Struct, eq=False):
+    """Decides which process keeps which definition."""
+
+    state: MasterState
+    admission: Admission
+
+    def add(self, defined: Defined) -> None:
+        """Add a task algorithm, if the core does not know it: it is new, or it was forgotten."""
+        algorithms = self.state.jar.algorithms
+        if defined.number not in algorithms.defined:
+            self.state.record(defined.record)
+            algorithms.adopt(defined)
+            self.admission.algorithm_defined(defined.number)
+
+    def send(self, agent: ConnectedAgent, unknown: dict[int, Defined]) -> None:
+        """Send an agent definitions that it does not have. The tasks that need them must be allocated already."""
+        for number, defined in unknown.items():
+            agent.known[number] = None
+            if defined.size:
+                agent.by_value[number] = defined.size
+                agent.bytes_by_value += defined.size
+        defined_here = [each.record for each in unknown.values()]
+        self.state.send(
+            agent,
+            messages.Algorithms([each.definition for each in defined_here], self._forget_there(agent)),
+            [each.packed for each in defined_here if not each.definition.reference],
+        )
+
+    def _forget_there(self, agent: ConnectedAgent) -> list[int]:
+        """The numbers of the algorithms that an agent must forget."""
+        slaves, excess = agent.slaves.values(), agent.bytes_by_value - self.state.settings.max_definition_bytes
+        forgotten: list[int] = []
+        for number, size in agent.by_value.items():
+            if excess <= 0:
+                break
+            if not any(number in slave.held.load for slave in slaves):
+                excess -= size
+                forgotten.append(number)
+        for number in forgotten:
+            agent.bytes_by_value -= agent.by_value.pop(number)
+            del agent.known[number]
+        return forgotten
+
+    def decide(self) -> None:
+        """Forget algorithms by value that have no tasks, because all of them together are too large."""
+        algorithms = self.state.jar.algorithms
+        excess = algorithms.size - self.state.settings.max_definition_bytes
+        forgotten: list[int] = []
+        for number in algorithms.idle:
+            if excess <= 0:
+                break
+            excess -= algorithms.defined[number].size
+            forgotten.append(number)
+        if forgotten:
+            self.state.record(records.AlgorithmsForgotten(forgotten))
+
+    def check(self) -> None:
+        """Assert that each agent has the definitions of all tasks that its slaves hold."""
+        for slave in self.state.members.slaves.values():
+            unknown = [number for number in slave.held.load if number not in slave.agent.known]
+            assert not unknown, f"{slave.sid} holds tasks of algorithms {unknown}, which were not sent to it"
+        for agent in self.state.members.agents.values():
+            assert agent.bytes_by_value == sum(agent.by_value.values()), f"the sizes at {agent.name} were miscounted"
+            assert not agent.by_value.keys() - agent.known.keys(), f"{agent.name} keeps what it does not know"
+
+
+# Agents that are reserved for suspects.
+#
+# When an agent vanishes without notice, a task of its slaves may be the cause, and the master cannot know which one. So
+# all of them become suspects. A task that was at several agents when they vanished runs alone from then on: nothing
+# else runs on its agent. If that agent vanishes too, no other task is lost with it, and the task is given up.
+#
+# A suspect gets an agent whose slaves are all idle. If there is none, one agent gets no more tasks until its slaves are
+# idle, and the other agents continue. Each iteration decides this again, so it does not matter which agents leave.
+
+
+_SERVING = (SlaveState.IDLE, SlaveState.BUSY)
+
+
+class Isolation(Struct, eq=False):
+    """Reserves agents, each for one suspect."""
+
+    state: MasterState
+    reserved: list[ConnectedAgent] = field(default_factory=list)
+    """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
+
+    def places(self, now: float) -> list[tuple[ConnectedSlave, Lane]]:
+        """Reserve agents for the pending suspects, and release those on which no suspect runs.
+
+        Returns:
+            Slaves, each alone on its agent, and the queue of the suspect that the caller must send to it now.
+        """
+        before, self.reserved = self.reserved, []
+        for agent in before:
+            agent.reserved = False
+            if agent.runs_suspect:
+                self._reserve(agent)
+        found: list[tuple[ConnectedSlave, Lane]] = []
+        empties_one = False
+        for lane, queue in self.state.jar.pending.suspects.items():
+            for _ in range(sum(map(count_of, queue))):
+                slave = self._least_busy(queue[0], before, now)
+                if slave is None or (empties_one and slave.agent.num_busy):
+                    break
+                self._reserve(slave.agent)
+                if slave.agent.num_busy:
+                    empties_one = True
+                    break
+                found.append((slave, lane))
+        return found
+
+    def _reserve(self, agent: ConnectedAgent) -> None:
+        agent.reserved = True
+        self.reserved.append(agent)
+
+    def _least_busy(self, suspect: Span, before: Sequence[ConnectedAgent], now: float) -> ConnectedSlave | None:
+        """A slave that can run a suspect, on the agent with the fewest busy slaves.
+
+        Prefer agents that have finished a task. One that has finished none must first run another task, if one waits
+        that it can run: if it vanishes, too, this says little about the suspect.
+
+        If two agents have equally few, prefer one that was reserved before. So the choice changes only if another agent
+        gets idle sooner, and some agent gets idle in the end.
+        """
+        pending = self.state.jar.pending
+        best: tuple[bool, int, bool] | None = None
+        found: ConnectedSlave | None = None
+        for agent in self.state.members.agents.values():
+            rank = not agent.is_proven, agent.num_busy, agent not in before
+            if agent.reserved or (best is not None and rank >= best) or not agent.has_time(suspect, now):
+                continue
+            if not agent.is_proven and pending.first_turn(agent.refused, agent.ends_in_s(now)) is not None:
+                continue
+            number = suspect.algorithm.number
+            slave = next((slave for slave in agent.slaves.values() if _may_run(slave, number)), None)
+            if slave is not None:
+                best, found = rank, slave
+        return found
+
+    def check(self) -> None:
+        """Assert that a suspect is the only task of its agent, and that only agents for suspects are reserved."""
+        for agent in self.state.members.agents.values():
+            held = [span for slave in agent.slaves.values() for span in slave.held.spans]
+            if agent.runs_suspect:
+                assert agent.reserved, f"{agent.name} runs a suspect and is not reserved"
+                assert sum(map(count_of, held)) == 1, f"a suspect is not alone on {agent.name}"
+            assert agent.reserved == (agent in self.reserved), f"{agent.name} is reserved for nothing"
+
+
+def _may_run(slave: ConnectedSlave, number: int) -> bool:
+    """Whether a slave may be sent a suspect of this algorithm, if its agent is idle."""
+    return slave.has_room and slave.state in _SERVING and number not in slave.refused
+
+
+# Shared objects in the master: which ones tasks need, and the parts that agents ask for.
+#
+# Each group of tasks names the shared objects that its tasks need. An agent that lacks one asks for its parts. The
+# master answers each request. An object exists as long as something refers to it: a handle, a task that has not ended,
+# or a function by value that the master keeps. Then the agents to which it was named learn that it is gone, because
+# each object takes a file descriptor there.
+
+
+class _Named(Struct, eq=False):
+    """An object that was named to agents."""
+
+    shared: KeyedRef[str, SharedObject]
+    agents: dict[str, None] = field(default_factory=dict)
+    """The names of these agents."""
+
+
+class Shares:
+    """Names shared objects to agents, and sends them the parts."""
+
+    def __init__(self, state: MasterState) -> None:
+        self.state = state
+        self._named: dict[str, _Named] = {}
+        """Those that were named to an agent, by digest."""
+        self.gone: deque[KeyedRef[str, SharedObject]] = deque()
+        """Those of them that do not exist any more. The thread that drops the last handle adds to it."""
+
+    def needed_by(self, span: Span, agent: ConnectedAgent) -> dict[str, Share]:
+        """Return the shared objects that tasks need, by digest. They are named to this agent."""
+        shares: dict[str, Share] = {}
+        for each in (*span.algorithm.shares, *shares_in(span.buffers)):
+            digest = each.share.digest
+            named = self._named.get(digest)
+            if named is None or named.shared() is not each:
+                named = self._named[digest] = _Named(
+                    KeyedRef(each, self.gone.append, digest), named.agents if named else {}
+                )
+            named.agents[agent.name] = None
+            shares[digest] = each.share
+        return shares
+
+    def decide(self) -> None:
+        """Let agents give up the objects that do not exist any more, unless there is an equal one."""
+        while self.gone:
+            shared = self.gone.popleft()
+            named = self._named.get(shared.key)
+            if named is not None and named.shared is shared:
+                del self._named[shared.key]
+                for agent in self.state.members.agents.values():
+                    if agent.name in named.agents:
+                        self.state.send(agent, messages.ShareGone(shared.key))
+
+    def send_part(self, agent: ConnectedAgent, wanted: messages.ShareWanted) -> None:
+        """Answer an agent that asks for a part.
+
+        Raises:
+            ProtocolError: there is no such part; the agent's fault.
+        """
+        named = self._named.get(wanted.digest)
+        shared = None if named is None else named.shared()
+        if shared is None:  # its tasks have ended, and nothing else refers to it
+            self.state.send(agent, messages.ShareGone(wanted.digest))
+            return
+        if wanted.start >= shared.share.size:
+            raise ProtocolError(f"ShareWanted names byte {wanted.start} of {shared.share.size}")
+        part = shared.content[wanted.start : wanted.start + PART_BYTES]
+        self.state.send(agent, messages.SharePart(wanted.digest, wanted.start), [part])
+
 
 _IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
 _NOT_FED = (SlaveState.SHUTTING_DOWN, SlaveState.AWAY)
@@ -59,7 +493,7 @@ class Dispatch(Struct, eq=False):
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
         pending = self.state.jar.pending
         for slave, lane in self.isolation.places(now):
-            chosen = pending.heads(pending.suspects[lane], 1, allocation.MAX_GROUP_BYTES)
+            chosen = pending.heads(pending.suspects[lane], 1, MAX_GROUP_BYTES)
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_addressed(self, now: float) -> None:
@@ -79,15 +513,15 @@ class Dispatch(Struct, eq=False):
                     reason = f"{sid}, to which it was addressed, has {left_s:.0f} s left, and it takes {expected_s:g} s"
                     self.handback.release(sid, queue[0], reason)
                     continue
-                count = allocation.room(self.state.members, slave, algorithm, fixed)
+                count = room(self.state.members, slave, algorithm, fixed)
                 if slave.agent.ends_at is not None:  # the next span may take longer
-                    most = queue[0].count if expected_s is None else allocation.most_in_time(slave, queue[0], now)
+                    most = queue[0].count if expected_s is None else most_in_time(slave, queue[0], now)
                     count = min(count, queue[0].count, most)
                 if slave.freed or slave.state in _NOT_FED or slave.agent.reserved or not count:
                     break
                 if slave.asked_back:  # it may give back this task, and would then run the next one before it
                     break
-                chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused)
+                chosen = pending.heads(queue, count, MAX_GROUP_BYTES, refused)
                 self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_unaddressed(self, now: float) -> None:
@@ -130,22 +564,22 @@ class Dispatch(Struct, eq=False):
                 break
             queue = pending.queues[lane]
             portion = portion_of(queue[0])
-            count = allocation.room(members, slave, queue[0].algorithm.number, fixed, portion)
+            count = room(members, slave, queue[0].algorithm.number, fixed, portion)
             if slave.agent.ends_at is not None:
-                count = min(count, allocation.most_in_time(slave, queue[0], now))
+                count = min(count, most_in_time(slave, queue[0], now))
             if not count:
                 break
             if not fixed:  # a portion is not divided to be shared
-                worthwhile = min(largest, allocation.least(members, slave, queue[0].algorithm.number))
+                worthwhile = min(largest, least(members, slave, queue[0].algorithm.number))
                 count = min(count, max(share, portion, worthwhile))
-            chosen = pending.heads(queue, count, allocation.most_bytes(slave))
+            chosen = pending.heads(queue, count, most_bytes(slave))
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if pending.queues:
                 pending.next_turn(lane)
             share -= sum(map(count_of, chosen))
             if share <= 0:
                 return
-        if allocation.is_full(members, slave, fixed):
+        if is_full(members, slave, fixed):
             members.hungry.pop(slave.sid, None)
 
     def feed(self, slave: ConnectedSlave, record: records.TasksAllocated | records.AttemptsStarted, now: float) -> None:
@@ -213,7 +647,7 @@ class Dispatch(Struct, eq=False):
         state = self.state
         idle = [slave for slave in state.members.idle.values() if slave.has_room and not slave.refused]
         while idle:
-            slave, self.look_again = allocation.fullest(state.members, now)
+            slave, self.look_again = fullest(state.members, now)
             if slave is None:
                 return
             last = slave.held.spans[-1]
@@ -229,3 +663,123 @@ def _with_expected(limits: Limits, span: Span) -> Limits:
     """The limits of tasks, with how much memory they may use when memory is short, after they were killed for that."""
     expected = max((death.more_memory for death in span.deaths), default=0)
     return replace(limits, expected=expected or None)
+
+
+# Starts second attempts of stragglers, and of the tasks of agents that are away.
+#
+# Stragglers are tasks that have run for far longer than the other tasks of their algorithm. A straggler may be at a
+# machine that is slow, overloaded or stopped. If slaves are idle and nothing is pending, a second attempt costs nothing
+# that is needed elsewhere. It starts at another agent, if possible on another host. What follows when one of the
+# attempts ends is in `handback.py`.
+#
+# As for the notices about long tasks, the first task that a slave holds has been running since the slave was last heard.
+#
+# An agent that is away may never come back. When it has been away for another client timeout, all its tasks may have a
+# second attempt, whether their policy says `speculate` or not.
+
+
+USUAL = 3.0
+"""A task is a straggler when it has run this many times as long as the mean of its algorithm, and as its policy says it
+takes. The manual names this number."""
+
+KNOWN = 3
+"""How many tasks of an algorithm must have returned values before another one is a straggler. The manual names this
+number."""
+
+LEAST_LATE_S = 1.0
+"""No task is a straggler before it has run for this many seconds. The manual names this number."""
+
+
+class Stragglers(Struct, eq=False):
+    """Decides which tasks get a second attempt, and where."""
+
+    state: MasterState
+    dispatch: Dispatch
+    absences: Absences
+    deadline: float | None = None
+    """When the next task becomes a straggler, on the core's clock; None if it would get no second attempt."""
+
+    def decide(self, now: float) -> None:
+        """Start second attempts at the time `now`: of the stragglers, the longest running first, and of tasks of agents
+        that are away."""
+        self.deadline = None
+        jar, idle = self.state.jar, self.state.members.idle
+        if not idle or jar.pending.num_unaddressed or not any(slave.has_room for slave in idle.values()):
+            return
+        if jar.speculates:
+            for slave in sorted(self._with_stragglers(now), key=lambda slave: slave.last_heard):
+                span = slave.held.spans[0]
+                usual = f"others took {span.algorithm.mean_s:.3g} s on average"
+                self._repeat(slave, span, f"it has run for {now - slave.last_heard:.0f} s, and {usual}", now)
+        for agent in self.state.members.away.values():
+            self._repeat_tasks_of(agent, now)
+
+    def _repeat_tasks_of(self, agent: ConnectedAgent, now: float) -> None:
+        """Start a second attempt of the next task of each slave of an agent that is away."""
+        due = self.absences.alone_until(agent)
+        if now < due:
+            self._look_again(due)
+            return
+        for slave in agent.slaves.values():
+            span = next((span for span in slave.held.spans if self._may_repeat(span)), None)
+            if span is not None and self._repeat(slave, span, f"{agent.name}, which holds it, is away", now):
+                self._look_again(now)  # there may be more idle slaves, and more tasks
+
+    def _look_again(self, at: float) -> None:
+        self.deadline = at if self.deadline is None else min(at, self.deadline)
+
+    def _repeat(self, slave: ConnectedSlave, span: Span, why: str, now: float) -> bool:
+        """Start a second attempt of the first task of a span that a slave holds. Return whether there was a place."""
+        place = self._place(span, slave.agent, now)
+        if place is not None:
+            task = span.part(span.first, 1, span.sent + 1)
+            self.dispatch.feed(place, records.AttemptsStarted(place.sid, [task], slave.sid, why), now)
+        return place is not None
+
+    def _with_stragglers(self, now: float) -> list[ConnectedSlave]:
+        """The slaves that run stragglers. Find out, too, when the next task becomes one."""
+        found: list[ConnectedSlave] = []
+        for slave in self.state.members.slaves.values():
+            span = slave.held.spans[0] if slave.held.spans else None
+            if span is not None and span.policy.speculate and span.algorithm.succeeded >= KNOWN:
+                if slave.agent.is_away or not self._may_repeat(span):
+                    continue
+                usual_s = max(span.algorithm.mean_s or 0.0, span.policy.seconds_expected or 0.0)
+                due = slave.last_heard + max(LEAST_LATE_S, USUAL * usual_s)
+                if now >= due:
+                    found.append(slave)
+                else:
+                    self._look_again(due)
+        return found
+
+    def _may_repeat(self, span: Span) -> bool:
+        """Whether the first task of a span may have a second attempt.
+
+        While one attempt lives, the loss of the other must not use up what the task may lose.
+        """
+        return (
+            span.policy.sid is None
+            and span.state is TaskState.ALLOCATED
+            and span.first not in self.state.jar.allocated.several
+            and span.can_lose(1)
+        )
+
+    def _place(self, span: Span, besides: ConnectedAgent, now: float) -> ConnectedSlave | None:
+        """The slave that has been idle for the longest time, at another agent and, if possible, on another host."""
+        able = [
+            slave
+            for slave in self.state.members.idle.values()
+            if slave.has_room
+            and slave.agent is not besides
+            and slave.agent.has_time(span, now)
+            and span.algorithm.number not in slave.refused
+        ]
+        return min(able, key=lambda slave: slave.agent.host == besides.host, default=None)
+
+    def check(self) -> None:
+        """Assert that no agent has two attempts of a task, and that a task that may run only once has no second one."""
+        slaves = self.state.members.slaves
+        for number, live in self.state.jar.allocated.several.items():
+            agents = [slaves[sid].agent.name for sid in live]
+            assert len(agents) == len({*agents}), f"two attempts of task {number} are at one agent: {agents}"
+            assert all(span.policy.retry for span in live.values()), f"task {number} may only run once"

@@ -40,10 +40,8 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.phrases import counted
+from mwpy._values.plain import counted
 from mwpy._values.task import SlaveKind
-
-__all__ = ["EXCLUDED_S", "NEEDED", "WITNESSED", "Hosts"]
 
 NEEDED = 10
 """The score at which a host is judged: so many bad attempts in a row, or more with good ones between them. The manual

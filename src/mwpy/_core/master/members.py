@@ -13,26 +13,15 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._core.master.allocated import HeldTasks
 from mwpy._core.master.spans import Span
+from mwpy._core.master.tasks import HeldTasks
 from mwpy._values import records
 from mwpy._values.bounds import MAX_WAITING_BYTES
-from mwpy._values.causes import Cause
-from mwpy._values.environment import OWN_ADDRESS
+from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
-from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.options import OWN_ADDRESS
 from mwpy._values.task import SlaveKind, SlaveState
-
-__all__ = [
-    "TRANSITIONS",
-    "ConnectedAgent",
-    "ConnectedSlave",
-    "Members",
-    "SlaveEvent",
-    "absent",
-    "num_present",
-]
 
 
 class SlaveEvent(PlainEnum):
@@ -116,7 +105,7 @@ class ConnectedAgent(Struct, eq=False):
     reserved: bool = False
     """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
     is_away: bool = False
-    """Whether nothing is heard from it, and it may come back; see `absences.py`."""
+    """Whether nothing is heard from it, and it may come back; see `Absences`."""
     waiting_bytes: int = 0
     """The size of the payloads that it was sent and has not confirmed; always 0 on the master's own machine."""
     has_finished: bool = False

@@ -14,31 +14,29 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._core.holding import TaskIds, are_next, take_each, take_named
-from mwpy._core.master import allocation
-from mwpy._core.master.attempts import without_extra
-from mwpy._core.master.delays import Delays
-from mwpy._core.master.failed_calls import FailedCall
-from mwpy._core.master.handback import HandBack
+from mwpy._core.master import dispatch
+from mwpy._core.master.admission import SlaveKinds
+from mwpy._core.master.algorithms import FailedCall
+from mwpy._core.master.handback import HandBack, without_extra
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.losses import Delays
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span, portion_of
-from mwpy._core.master.state import MasterState
+from mwpy._core.master.state import GiveResult, HoldResults, MasterState, ReleaseResults, TakeReports
 from mwpy._core.master.totals import Totals
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.failures import headline, kind_of
-from mwpy._values.ids import Buffer
+from mwpy._values.groups import Stretch
+from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messagepack import FAILURE, Pickled
+from mwpy._values.messages import Report, size_of_report
+from mwpy._values.plain import amount
 from mwpy._values.records import Charge, TaskRange
-from mwpy._values.stretch import Stretch
-from mwpy._values.task import Origin, Result, TaskState
-
-__all__ = ["Results", "check_failures"]
+from mwpy._values.task import Origin, Result, TaskState, headline, kind_of
 
 RESULT_BYTES = 200
 """About how many bytes a result takes without its value."""
@@ -137,7 +135,7 @@ class Results(Struct, eq=False):
                 total_s = sum(each for each, ill in zip(seconds, failed[own], strict=True) if not ill)
             span.algorithm.succeed(span.count - num_failed, total_s)
         in_stretches = all_small and portion_of(spans[0])
-        self._learn(slave, seconds_of, allocation.STRETCH_OVERHEAD_S if in_stretches else allocation.OVERHEAD_S)
+        self._learn(slave, seconds_of, dispatch.STRETCH_OVERHEAD_S if in_stretches else dispatch.OVERHEAD_S)
 
     def _try_again(
         self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], values: Sequence[Any]
@@ -225,14 +223,14 @@ class Results(Struct, eq=False):
         self,
         slave: ConnectedSlave,
         seconds_of: Mapping[int, Sequence[float]],
-        overhead_s: float = allocation.OVERHEAD_S,
+        overhead_s: float = dispatch.OVERHEAD_S,
     ) -> None:
         """Learn how long the tasks of each algorithm take: from their number and the sum of their compute times."""
         overall = self.state.members.pace
         for number, (count, total_s) in seconds_of.items():
             mean = total_s / count
-            slave.pace[number] = allocation.learn(slave.pace.get(number), mean, overhead_s)
-            overall[number] = allocation.learn(overall.get(number), mean, overhead_s)
+            slave.pace[number] = dispatch.learn(slave.pace.get(number), mean, overhead_s)
+            overall[number] = dispatch.learn(overall.get(number), mean, overhead_s)
 
     def check(self) -> None:
         """Assert that the learned paces are positive, and that a slave that gave nothing back is not asked again."""
@@ -268,3 +266,200 @@ def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:
             left -= span.count
         start += count
     return starts
+
+
+# Decides about tasks whose arguments refer to the results of other tasks, and which results are kept for them.
+#
+# The algorithm says to which results it will refer before it submits a task that does so, and when it has fetched them.
+# Such a task is blocked at its submission. As soon as all values are here, it is pending. As soon as one of the other
+# tasks has ended without a value, it fails: it would never run. Then tasks that refer to its own result fail, too.
+
+
+REFERENCES_BYTES = 1 << 30
+"""When all results that are kept take more bytes, a notice says so. The manual names this number."""
+
+_REFERENCE_ADVICE = (
+    "the results that are kept for mwpy.result take more than {} of the master's memory: write large results to files "
+    "and return their names, or fetch results to which no other task will refer"
+)
+
+
+class References(Struct, eq=False):
+    """Keeps results, and ends the waiting of blocked tasks."""
+
+    state: MasterState
+    handback: HandBack
+
+    def hold(self, command: HoldResults) -> None:
+        """Keep the results of those tasks that have not ended, and answer which these are."""
+        unended = self._unended(command.numbers)
+        if unended:
+            self.state.record(records.ResultsHeld(unended))
+        self.state.actions.cancelled.append((command, [TaskId(number) for number in unended]))
+
+    def _unended(self, numbers: Sequence[int]) -> list[int]:
+        """Which of these tasks are in the jar. The newest tasks are looked at first, because they are meant mostly."""
+        jar = self.state.jar
+        known = jar.blocked.tasks, jar.delayed.tasks
+        found = dict.fromkeys(number for number in numbers if any(number in tasks for tasks in known))
+        ids = TaskIds((number, 1) for number in numbers)
+        pending = *jar.pending.queues.values(), *jar.pending.suspects.values(), *jar.pending.addressed.values()
+        queues = *pending, *(held.spans for held in jar.held.values())
+        for span in chain.from_iterable(map(reversed, queues)):
+            if len(found) == len(numbers):
+                break
+            found.update((number, None) for number, _ in ids.among(span))
+        return sorted(found)
+
+    def give(self, command: GiveResult) -> None:
+        """Keep the result of a task that has ended. The algorithm has not fetched it."""
+        self.state.record(records.ResultGiven(command.number, command.frames, command.cause, command.root))
+
+    def release(self, command: ReleaseResults) -> None:
+        """The algorithm has fetched these results."""
+        results = self.state.jar.blocked.results
+        held = [number for number in command.numbers if number in results and results[number].is_held]
+        if held:
+            self.state.record(records.ResultsReleased(held))
+
+    def decide(self) -> None:
+        """Let blocked tasks be pending that have all values, and let those fail that never will."""
+        blocked = self.state.jar.blocked
+        if blocked.bytes > REFERENCES_BYTES:
+            self.state.notice(_REFERENCE_ADVICE.format(amount(REFERENCES_BYTES)), key=_REFERENCE_ADVICE)
+        while blocked.ripe:
+            ready: list[TaskRange] = []
+            for task in sorted(blocked.ripe):
+                span = blocked.tasks[task]
+                missing = blocked.missing(span)
+                if missing is not None:
+                    number, result = missing
+                    self.handback.fail_dependent(span, number, result.cause, result.root)
+                elif self.handback.is_small_enough(span, blocked.added_bytes(span)):
+                    ready.append(span.whole)
+            if ready:
+                self._unblock(ready)
+
+    def _unblock(self, ready: Sequence[TaskRange]) -> None:
+        spans = self.state.record(records.TasksUnblocked(ready))
+        for sid in dict.fromkeys(span.policy.sid for span in spans):
+            if sid is not None and sid not in self.state.members.slaves:
+                self.handback.release_addressed(sid, "is gone or never was")
+
+
+# Keeps the states that tasks leave for their next attempts.
+#
+# A state counts only if its slave holds the task in this attempt, as with results. It replaces an earlier state of the
+# task, and is kept until the task ends. The master sends it with the arguments of the next attempt, and never reads it.
+
+
+STATES_BYTES = 1 << 30
+"""When all states together take more bytes, a notice says so. The manual names this number."""
+
+_CHECKPOINT_ADVICE = (
+    "the states that tasks left with mwpy.checkpoint take more than {} of the master's memory: leave less, or write "
+    "the states to files and leave their names"
+)
+
+
+class Checkpoints(Struct, eq=False):
+    """Keeps the newest state of each task."""
+
+    state: MasterState
+
+    def receive(self, slave: ConnectedSlave, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
+        """Keep a state, unless its task is not at this slave in this attempt, or must not be sent again."""
+        self.state.send(slave.agent, messages.CheckpointRead(slave.number))
+        span = next((span for span in slave.held.spans if message.task in span.ids), None)
+        if span is None or span.attempt != message.attempt or span.state is not TaskState.ALLOCATED:
+            return
+        task = span.part(message.task, 1, message.attempt)
+        self.state.record(records.TaskCheckpointed(slave.sid, task, frames))
+        slave.last_left = self.state.now
+        if self.state.jar.left.bytes > STATES_BYTES:
+            self.state.notice(_CHECKPOINT_ADVICE.format(amount(STATES_BYTES)), key=_CHECKPOINT_ADVICE)
+
+
+# Keeps what running tasks report, until the algorithm asks for it.
+#
+# A report counts only while its slave holds the task in this attempt: this is looked at when it arrives, and again when
+# the algorithm asks, after everything else was decided. A slave runs one task at a time, so the newest report of each
+# slave is kept. No record is made of it.
+
+
+REPORTS_BYTES = 64 << 20
+"""About how many bytes the reports take that are kept. The manual names this number."""
+
+OVERHEAD_BYTES = 500
+"""About how many bytes a report takes beside its values."""
+
+_REPORT_ADVICE = (
+    "the reports of tasks that mw.reports() has not returned take more than {}, so the oldest are dropped: call "
+    "mw.reports() more often, or let the tasks report less"
+)
+
+
+class Reports(Struct, eq=False):
+    """Keeps the newest report of each slave."""
+
+    state: MasterState
+    bytes: int = 0
+    """About how many bytes they take."""
+    _unread: dict[SlaveId, Report] = field(default_factory=dict)
+    """The reports that the algorithm did not get, the oldest first."""
+    asking: TakeReports | None = None
+    """The command of an algorithm that waits for the reports."""
+
+    def receive(self, slave: ConnectedSlave, message: messages.Reported, frames: Sequence[Buffer]) -> None:
+        """Keep a report, unless its task is not at this slave in this attempt, or is cancelled."""
+        self.state.send(slave.agent, messages.ReportRead(slave.number))
+        span = _running(slave, message.task, message.attempt)
+        if span is None:
+            return
+        if slave.sid in self._unread:
+            self._remove(slave.sid)
+        task, tag = TaskId(message.task), span.tags[message.task - span.first]
+        where = slave.sid, slave.agent.host
+        report = Report(task, tag, message.attempt, *where, message.seconds, bytes(frames[0]))
+        self._unread[slave.sid] = report
+        self.bytes += size_of_report(report) + OVERHEAD_BYTES
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Drop the oldest reports if all of them take too much, or if their tasks have ended. The newest one stays."""
+        oldest = next(iter(self._unread.values()))
+        while not (counts := self._counts(oldest)) or self.bytes > REPORTS_BYTES:
+            self._remove(oldest.sid)
+            if counts:
+                self.state.notice(_REPORT_ADVICE.format(amount(REPORTS_BYTES)), key=_REPORT_ADVICE)
+            oldest = next(iter(self._unread.values()))
+
+    def decide(self) -> None:
+        """If the algorithm waits for the reports, give out those of the tasks that still run."""
+        if self.asking is None:
+            return
+        self.state.actions.reports += filter(self._counts, self._unread.values())
+        self.state.actions.cancelled.append((self.asking, []))
+        self.asking = None
+        self._unread.clear()
+        self.bytes = 0
+
+    def _counts(self, report: Report) -> bool:
+        """Whether the task of a report is still at its slave, in the same attempt."""
+        slave = self.state.members.slaves.get(report.sid)
+        return slave is not None and _running(slave, report.task_id, report.attempt) is not None
+
+    def _remove(self, sid: SlaveId) -> None:
+        self.bytes -= size_of_report(self._unread.pop(sid)) + OVERHEAD_BYTES
+
+    def check(self) -> None:
+        """Recompute the size."""
+        size = sum(size_of_report(report) + OVERHEAD_BYTES for report in self._unread.values())
+        assert self.bytes == size <= REPORTS_BYTES, "too many reports are kept, or they were miscounted"
+
+
+def _running(slave: ConnectedSlave, task: int, attempt: int) -> Span | None:
+    """The span with a task that a slave may run in this attempt; None if it does not, or if nobody wants the result."""
+    span = next((span for span in slave.held.spans if task in span.ids), None)
+    wanted = span is not None and span.attempt == attempt and span.state is TaskState.ALLOCATED
+    return span if wanted else None

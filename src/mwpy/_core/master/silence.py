@@ -7,23 +7,30 @@ progress. A new reason does not wait for the long interval.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from math import inf
+from typing import TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from mwpy._core.master.absences import Absences
-from mwpy._core.master.admission import Admission
-from mwpy._core.master.commands import Waiting
-from mwpy._core.master.delays import Delays
-from mwpy._core.master.feeding import Feeding
-from mwpy._core.master.kinds import SlaveKinds
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master import dispatch
+from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
+from mwpy._core.master.failures import RecentFailures, Stop
+from mwpy._core.master.hosts import Hosts
+from mwpy._core.master.losses import Absences, Delays
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, absent, num_present
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import MasterState
-from mwpy._values.phrases import counted
-from mwpy._values.task import SlaveState
-
-__all__ = ["Silence", "SilenceWatch"]
+from mwpy._core.master.state import MasterState, Send, Waiting
+from mwpy._core.master.totals import Totals
+from mwpy._values import messages, records
+from mwpy._values.bounds import shortened
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import SlaveId
+from mwpy._values.messages import AlgorithmStatus, Explanation, Fate, HostStatus, Notice, Place, Status, WaitReason, Why
+from mwpy._values.plain import counted, first_of
+from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
 FIRST_S = 5.0
 """Seconds without possible progress before the first message. The manual names this number."""
@@ -253,3 +260,640 @@ class Silence(Struct, eq=False):
         if only_here:
             return "The slaves on this machine are not ready: if no message above says why, wait, or start it again"
         return f"{UNLESS_QUEUED}, start some with `python APP --mw-slave --mw-resource-file FILE`"
+
+
+# Why a task waits, or how it ended: the answer to `AskTask`.
+#
+# The reasons are those of the dispatch (`dispatch.py`, `isolation.py`), in the order in which they keep a task from a
+# slave. Agents with the same reason are counted, and the first few are named. The text for people is
+# made in `_values/messages.py`.
+
+
+AGENTS_NAMED = 5
+"""How many agents with the same reason are named."""
+
+REASONS_SHOWN = 50
+"""How many different reasons of agents an answer has. A text from a member may make each reason different."""
+
+DEATHS_SHOWN = 5
+"""How many lost attempts an answer has: the last ones."""
+
+MISSING_NAMED = 5
+"""How many of the tasks are named whose results a task needs."""
+
+TEXT_CHARACTERS = 500
+
+_SERVING = SlaveState.IDLE, SlaveState.BUSY
+
+
+class ExplanationReport(Struct, eq=False):
+    """Says why a task waits, or how it ended."""
+
+    state: MasterState
+    feeding: Feeding
+    delays: Delays
+    stop: Stop
+    failures: RecentFailures
+    work: int = 0
+    """At how many objects the last answer looked, about."""
+
+    def explanation(self, task: int, now: float) -> Explanation:
+        """Why a task waits, or how it ended, at this time."""
+        jar, self.work = self.state.jar, len(self.state.members.agents) + len(self.state.members.slaves)
+        if (blocked := jar.blocked.tasks.get(task)) is not None:
+            return self._about(blocked, Fate.BLOCKED, task, reasons=[self._missing(blocked)])
+        if (delayed := jar.delayed.tasks.get(task)) is not None:
+            if delayed.pause_s == inf:
+                return self._about(delayed, Fate.AWAITED, task)
+            pause = WaitReason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now))
+            return self._about(delayed, Fate.DELAYED, task, reasons=[pause])
+        places = [place for slave in self.state.members.slaves.values() for place in self._places(slave, task, now)]
+        if places:
+            _, span = places[0]
+            cancelling = span.state is TaskState.CANCELLING
+            fate = Fate.CANCELLING if cancelling else Fate.AT_SLAVE
+            return self._about(span, fate, task, places=[place for place, _ in places])
+        return self._pending(task, now) or self._ended(task)
+
+    def _about(
+        self,
+        span: Span,
+        fate: Fate,
+        task: int,
+        *,
+        reasons: Sequence[WaitReason] = (),
+        agents: Sequence[WaitReason] = (),
+        places: Sequence[Place] = (),
+    ) -> Explanation:
+        return Explanation(
+            task,
+            fate,
+            span.algorithm.name,
+            attempts=span.sent,
+            needed_s=span.needed_s,
+            reasons=[*reasons],
+            agents=[*agents],
+            places=[*places],
+            deaths=[shortened(str(death), TEXT_CHARACTERS) for death in span.deaths[-DEATHS_SHOWN:]],
+        )
+
+    # ---- tasks that are not at a slave -----------------------------------------------------------------------
+
+    def _missing(self, span: Span) -> WaitReason:
+        """Which tasks a blocked task waits for."""
+        missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
+        named = ", ".join(map(str, missing[:MISSING_NAMED]))
+        return WaitReason(Why.MISSING, named, len(missing))
+
+    def _general(self) -> list[WaitReason]:
+        """Why no task is sent at all."""
+        found = [WaitReason(Why.STOPPED)] if self.stop.stopped else []
+        if why_not := self.feeding.why_not:
+            found.append(WaitReason(Why.HELD_BACK, why_not))
+        if not self.state.members.agents:
+            found.append(WaitReason(Why.NO_AGENT))
+        return found
+
+    def _pending(self, task: int, now: float) -> Explanation | None:
+        """About a pending task; None if it is not pending."""
+        pending = self.state.jar.pending
+        for sid, queue in pending.addressed.items():
+            found = self._find(queue, task)
+            if found is not None:
+                span, before = found
+                reasons = [*self._general(), WaitReason(Why.ADDRESSED, sid), *_before(before)]
+                agent = self.state.members.slaves[sid].agent
+                agents = self._by_agent(span, now, [agent], only=sid)
+                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=agents)
+        for queue in pending.suspects.values():
+            found = self._find(queue, task)
+            if found is not None:
+                span, before = found
+                reasons = [*self._general(), WaitReason(Why.RUNS_ALONE), *_before(before)]
+                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now))
+        for queue in pending.queues.values():
+            found = self._find(queue, task)
+            if found is not None:
+                span, before = found
+                reasons = [*self._general(), *_before(before)]
+                if len(pending.queues) > 1:
+                    reasons.append(WaitReason(Why.TURNS, number=len(pending.queues) - 1))
+                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now))
+        return None
+
+    def _find(self, queue: deque[Span], task: int) -> tuple[Span, int] | None:
+        """The span of a task in a queue, and how many tasks are before it; None if it is not there."""
+        before = 0
+        for span in queue:
+            self.work += 1
+            if task in span.ids:
+                return span, before + task - span.first
+            before += span.count
+        return None
+
+    def _ended(self, task: int) -> Explanation:
+        """About a task that is not in the jar."""
+        jar = self.state.jar
+        unsent = *jar.pending.spans(), *jar.blocked.tasks.values()
+        submitted = jar.away + sum(span.count for span in unsent)
+        if not 0 < task <= submitted:
+            return Explanation(task, Fate.UNKNOWN, text=str(submitted))
+        if jar.reused.has(task):
+            return Explanation(task, Fate.REUSED)
+        failure = self.failures.newest.get(task)
+        if failure is None:
+            return Explanation(task, Fate.ENDED)
+        return Explanation(task, Fate.FAILED, failure.algorithm, failure.text, failure.host or "")
+
+    # ---- slaves and agents -----------------------------------------------------------------------------------
+
+    def _places(self, slave: ConnectedSlave, task: int, now: float) -> Iterable[tuple[Place, Span]]:
+        """Where a slave has a task."""
+        before = 0
+        for span in slave.held.spans:
+            self.work += 1
+            if task in span.ids:
+                agent = slave.agent
+                ahead, seconds = before + task - span.first, max(0.0, now - slave.last_heard)
+                yield Place(slave.sid, agent.name, agent.host, span.attempt, ahead, seconds), span
+            before += span.count
+
+    def _by_agent(
+        self,
+        span: Span,
+        now: float,
+        agents: Iterable[ConnectedAgent] | None = None,
+        only: SlaveId | None = None,
+    ) -> list[WaitReason]:
+        """Why agents are not sent a task. Equal reasons are one.
+
+        Args:
+            agents: these agents; None for all.
+            only: the slave to which it is addressed.
+        """
+        found: dict[tuple[Why, str], WaitReason] = {}
+        for agent in self.state.members.agents.values() if agents is None else agents:
+            own = self._of_agent(agent, span, now, only)
+            same = found.get((own.why, own.text))
+            if same is None:
+                found[own.why, own.text] = WaitReason(own.why, own.text, own.number, [agent.place], 1)
+                continue
+            number = max(same.number, own.number) if own.why is Why.NO_TIME else same.number + own.number
+            named_all = [*same.agents, agent.place][:AGENTS_NAMED]
+            found[own.why, own.text] = WaitReason(own.why, own.text, number, named_all, same.count + 1)
+        return [*islice(found.values(), REASONS_SHOWN)]
+
+    def _of_agent(self, agent: ConnectedAgent, span: Span, now: float, only: SlaveId | None) -> WaitReason:
+        excluded = self.state.members.excluded.get(agent.host)
+        if excluded is not None:
+            return WaitReason(Why.HOST_EXCLUDED, shortened(excluded, TEXT_CHARACTERS))
+        if agent.leaving:
+            return WaitReason(Why.LEAVING, shortened(agent.leaving, TEXT_CHARACTERS))
+        if agent.is_away:
+            return WaitReason(Why.AWAY)
+        serving = [slave for slave in agent.slaves.values() if slave.state in _SERVING and only in (None, slave.sid)]
+        if not serving:
+            return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
+        number = span.algorithm.number
+        able = [slave for slave in serving if number not in slave.refused]
+        if not able:
+            return WaitReason(Why.CANNOT_RUN, shortened(serving[0].refused[number], TEXT_CHARACTERS))
+        if not agent.has_time(span, now):
+            return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
+        if agent.reserved:
+            return WaitReason(Why.RESERVED)
+        if span.runs_alone and agent.num_busy:
+            return WaitReason(Why.NOT_ALONE, number=sum(slave.held.count for slave in agent.slaves.values()))
+        if only is None:
+            able = [slave for slave in able if slave.runs_unaddressed]
+            if not able:
+                return WaitReason(Why.OTHER_KIND)
+        if any(slave.state is SlaveState.IDLE for slave in able):
+            return WaitReason(Why.IDLE)
+        return WaitReason(Why.BUSY, number=sum(slave.held.count for slave in able))
+
+
+def _before(count: int) -> list[WaitReason]:
+    return [WaitReason(Why.TASKS_BEFORE, number=count)] if count else []
+
+
+# Reports tasks that run for long, because a task may hang, and mwpy has no limit for its time.
+#
+# The master does not know when a task started. It knows when its slave was last heard: when the last result arrived, or
+# when the slave was sent tasks while it had none. The task that the slave has held for the longest time has been
+# running since then. A long task may be what the user wants, so a report only names it, and the reports become rare.
+
+
+FIRST_LOOK_S = 60.0
+"""Seconds of running before a task is reported, and the shortest interval between two reports. The manual names this
+number."""
+
+USUAL = 10.0
+"""A task is reported when it runs this many times as long as the tasks of its algorithm that have ended. The manual
+names this number."""
+
+
+class LongTasks(Struct, eq=False):
+    """Says which tasks run for long. While there are such tasks, each interval is `GROWTH` times the one before."""
+
+    state: MasterState
+    deadline: float | None = None
+    """When to look next, on the core's clock; None if no task is at a slave."""
+    _interval_s: float = FIRST_LOOK_S
+
+    def decide(self, now: float) -> None:
+        """Report the tasks that run for long at the time `now`, if it is time to look."""
+        if not self.state.jar.num_allocated:
+            self.deadline, self._interval_s = None, FIRST_LOOK_S
+        elif self.deadline is None:
+            self.deadline = now + FIRST_LOOK_S
+        elif now >= self.deadline:
+            self._look(now)
+            self.deadline = now + self._interval_s
+
+    def _look(self, now: float) -> None:
+        slaves = sorted(self._slaves_with_long_tasks(now), key=lambda slave: slave.last_heard)
+        if not slaves:
+            self._interval_s = FIRST_LOOK_S
+            return
+        self._interval_s = min(self._interval_s * GROWTH, LONGEST_S)
+        named = first_of((_describe(slave, now) for slave in slaves), len(slaves))
+        self.state.notice(
+            f"running for long: {named}. If such a task hangs, cancel it with mw.cancel, or kill the "
+            f"process of its slave; the policy seconds_max limits the time of a task"
+        )
+
+    def _slaves_with_long_tasks(self, now: float) -> Iterator[ConnectedSlave]:
+        for slave in self.state.members.slaves.values():
+            if slave.held.spans:
+                usual_s = self.state.members.pace.get(slave.held.spans[0].algorithm.number, 0.0)
+                if now >= slave.last_heard + max(FIRST_LOOK_S, USUAL * usual_s):
+                    yield slave
+
+    def check(self) -> None:
+        """Assert that the interval is within its limits."""
+        assert FIRST_LOOK_S <= self._interval_s <= LONGEST_S, f"the interval is {self._interval_s} s"
+
+
+def _describe(slave: ConnectedSlave, now: float) -> str:
+    span = slave.held.spans[0]
+    seconds = now - slave.last_heard
+    return f"task {span.first} ({span.algorithm.name}) for {seconds:.0f} s on {slave.sid} at {slave.agent.host}"
+
+
+# The figures that a master publishes.
+
+
+class Counts(Struct, frozen=True):
+    """Figures for the algorithm, the resource file and inquirers."""
+
+    slaves_wanted: int
+    slaves_connected: int
+    slaves_needed: int
+    shortest_task_s: float = 0.0
+    """How many seconds each pending task needs at least; 0 if this is not known of all of them."""
+    agents: int = 0
+    """How many agents are connected."""
+    jobs: dict[str, int] = field(default_factory=dict)
+    """The jobs of a batch system that are connected, and how many slaves of each are in use."""
+    excluded: dict[str, list[str]] = field(default_factory=dict)
+    """The hosts that get no more work, and their last jobs."""
+
+
+class Counting:
+    """Counts slaves and agents, and computes how many slaves are needed."""
+
+    def __init__(self, state: MasterState, kinds: SlaveKinds, hosts: Hosts, feeding: Feeding) -> None:
+        self._state = state
+        self._kinds = kinds
+        self._hosts = hosts
+        self._feeding = feeding
+
+    def counts(self) -> Counts:
+        """Return the figures of this moment."""
+        state, kinds, hosts = self._state, self._kinds, self._hosts
+        jar, members, wanted, expected = state.jar, state.members, kinds.wanted, kinds.expected
+        if kinds.unordered_unasked:
+            soon = jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
+            wanted = wanted | {SlaveKind.UNORDERED: soon}
+        waiting = jar.pending.num_unaddressed + expected
+        useful = min(wanted[SlaveKind.UNORDERED], dispatch.useful(members, waiting, state.settings.task_group))
+        special = sum(1 for _ in kinds.vacancies())
+        spent = dispatch.spent(members, jar.pending, state.now)
+        away = sum(slave.kind_to_be is SlaveKind.UNORDERED for slave in absent(members))
+        unordered = kinds.count(SlaveKind.UNORDERED) - away - hosts.num_useless - spent
+        missing = max(0, useful - unordered) + special - members.coming()
+        return Counts(
+            slaves_wanted=sum(wanted.values()),
+            slaves_connected=num_present(members),
+            slaves_needed=0 if state.closing or self._feeding.out_of_time else max(0, missing),
+            shortest_task_s=jar.pending.shortest_s,
+            agents=len(members.agents),
+            jobs=members.jobs(),
+            excluded=hosts.named,
+        )
+
+
+# What the master does: the answer to `AskStatus`.
+#
+# The figures are derived when somebody asks, from what the parts of the core keep anyway. Only the rate needs a
+# history.
+
+
+ALGORITHMS_SHOWN = 50
+"""How many algorithms a status names. All others are counted together."""
+
+HOSTS_SHOWN = 200
+"""How many machines a status names. All others are counted together."""
+
+OTHERS = "(others)"
+
+NOTICE_CHARACTERS = 2000
+"""How long a notice in a status is at most."""
+
+RATE_S = 60.0
+"""The rate is a mean over this many seconds."""
+
+SAMPLE_S = 5.0
+"""Seconds between two samples of the number of tasks that have ended."""
+
+R = TypeVar("R", AlgorithmStatus, HostStatus)
+
+
+class Rate(Struct, eq=False):
+    """How many tasks end in a second."""
+
+    state: MasterState
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
+    """When, and how many tasks had ended then. The first one is at least `RATE_S` old, or the first of all."""
+    _due: float = -inf
+    """When to take the next sample."""
+
+    def decide(self, now: float) -> None:
+        """Take a sample if it is time."""
+        if now < self._due:
+            return
+        samples, self._due = self._samples, now + SAMPLE_S
+        samples.append((now, self.state.jar.ended))
+        while len(samples) > 1 and samples[1][0] <= now - RATE_S:
+            samples.popleft()
+
+    def at(self, now: float) -> float:
+        """The rate over the last minute, or since the start."""
+        since, ended = self._samples[0] if self._samples else (now, 0)
+        return (self.state.jar.ended - ended) / (now - since) if now > since else 0.0
+
+
+class StatusReport:
+    """Says what the master does."""
+
+    def __init__(self, state: MasterState, totals: Totals, feeding: Feeding, failures: RecentFailures) -> None:
+        self.state = state
+        self.totals = totals
+        self.feeding = feeding
+        self.failures = failures
+        self.rate = Rate(state)
+
+    def decide(self, now: float) -> None:
+        """Take a sample of the rate if it is time, and note the failures of this iteration."""
+        self.rate.decide(now)
+        self.failures.decide(now)
+
+    def status(self, counts: Counts, now: float) -> Status:
+        """What the master does at this time."""
+        settings, members, last = self.state.settings, self.state.members, self.failures.last
+        lost: Counter[str] = Counter()
+        for row in self.totals.rows.values():
+            for cause, count in row.lost.items():
+                lost[cause.value] += count
+        return Status(
+            member_id=settings.member_id,
+            generation=settings.generation,
+            uptime_s=now - settings.started_at,
+            tasks=self._tasks(),
+            rate=self.rate.at(now),
+            slaves_wanted=counts.slaves_wanted,
+            slaves_connected=counts.slaves_connected,
+            slaves_needed=counts.slaves_needed,
+            algorithms=_largest(self._algorithms(), ALGORITHMS_SHOWN, AlgorithmStatus),
+            hosts=_largest(self._hosts(members.excluded), HOSTS_SHOWN, HostStatus),
+            failures=dict(sorted(self.failures.kinds.items(), key=lambda kind: -kind[1])),
+            lost=dict(lost.most_common()),
+            last_failure="" if last is None else str(last),
+            last_failure_age_s=0.0 if last is None else now - last.at,
+            notices=[Notice(now - at, shortened(text, NOTICE_CHARACTERS)) for at, text in self.state.notices.newest],
+            waits=self.feeding.why_not,
+            reused=self.state.jar.reused.count,
+        )
+
+    @property
+    def work(self) -> int:
+        """How many objects an answer looks at, about."""
+        jar, members = self.state.jar, self.state.members
+        few = min(len(jar.blocked.tasks), len(jar.delayed.tasks))
+        algorithms = len(jar.algorithms.defined) + len(self.totals.rows)
+        return few + algorithms + len(members.slaves) + len(members.agents)
+
+    def _tasks(self) -> dict[str, int]:
+        jar = self.state.jar
+        return {
+            "pending": jar.pending.count,
+            "blocked": len(jar.blocked.tasks),
+            "delayed": len(jar.delayed.tasks),
+            "at_slaves": jar.num_allocated,
+            "succeeded": jar.ended - jar.failed - jar.cancelled,
+            "failed": jar.failed,
+            "cancelled": jar.cancelled,
+        }
+
+    def _algorithms(self) -> dict[str, AlgorithmStatus]:
+        """The tasks of each algorithm. Only the fewer ones are counted, of the blocked tasks and the delayed ones."""
+        jar = self.state.jar
+        at_slaves: Counter[int] = Counter()
+        for held in jar.held.values():
+            at_slaves.update(held.load)
+        for live in jar.allocated.several.values():
+            first, *others = live.values()
+            at_slaves[first.algorithm.number] -= len(others)
+        blocked_are_fewer = len(jar.blocked.tasks) <= len(jar.delayed.tasks)
+        fewer = _count((jar.blocked if blocked_are_fewer else jar.delayed).tasks.values())
+        found: dict[str, AlgorithmStatus] = {}
+        for number, defined in jar.algorithms.defined.items():
+            row = found.setdefault(defined.name, AlgorithmStatus())
+            pending = jar.pending.num_queued.get(number, 0) + jar.pending.num_addressed.get(number, 0)
+            row.pending += pending
+            row.at_slaves += at_slaves[number]
+            more = defined.runnable - pending - at_slaves[number] - fewer[number]
+            row.blocked += fewer[number] if blocked_are_fewer else more
+            row.delayed += more if blocked_are_fewer else fewer[number]
+        for (name, _), total in self.totals.rows.items():
+            row = found.setdefault(name, AlgorithmStatus())
+            row.finished += total.tasks
+            row.failed += total.failed
+            row.seconds += total.seconds
+        return found
+
+    def _hosts(self, excluded: Mapping[str, str]) -> dict[str, HostStatus]:
+        """The agents and slaves of each machine, and the machines that get no more work."""
+        found = {host: HostStatus(excluded=shortened(why, NOTICE_CHARACTERS)) for host, why in excluded.items()}
+        for agent in self.state.members.agents.values():
+            row = found.setdefault(agent.host, HostStatus())
+            row.agents += 1
+            row.starting += agent.coming
+            for slave in agent.slaves.values():
+                if slave.state is SlaveState.IDLE:
+                    row.idle += 1
+                elif slave.state is SlaveState.BUSY:
+                    row.busy += 1
+                elif slave.state is SlaveState.AWAY:
+                    row.away += 1
+                else:
+                    row.leaving += 1
+        for (_, host), total in self.totals.rows.items():
+            if host in found:
+                found[host].finished += total.tasks
+                found[host].failed += total.failed
+        return found
+
+
+def _count(spans: Iterable[Span]) -> Counter[int]:
+    """How many tasks of each algorithm there are."""
+    counted: Counter[int] = Counter()
+    for span in spans:
+        counted[span.algorithm.number] += span.count
+    return counted
+
+
+def _largest(rows: dict[str, R], most: int, kind: type[R]) -> dict[str, R]:
+    """The rows with the largest numbers, and one row for all others."""
+    if len(rows) <= most:
+        return rows
+    ranked = sorted(rows, key=lambda name: (-sum(_numbers(rows[name])[:4]), -sum(_numbers(rows[name])), name))
+    others = kind()
+    for name in ranked[most:]:
+        for figure, value in structs.asdict(rows[name]).items():
+            if not isinstance(value, str):
+                setattr(others, figure, getattr(others, figure) + value)
+    return {**{name: rows[name] for name in ranked[:most]}, OTHERS: others}
+
+
+def _numbers(row: AlgorithmStatus | HostStatus) -> list[float]:
+    return [value for value in structs.astuple(row) if not isinstance(value, str)]
+
+
+# Answers the questions of inquirers.
+#
+# An inquirer is a member that is no agent: it has no slaves, gets no tasks, and counts nowhere. It may ask one question
+# at a time. Questions wait in a queue. After each answer, the next one waits for a time that is proportional to the
+# work of the answer. So inquirers together get a small part of the master's time, however many there are and however
+# often they ask. A peer that asks again before it has its answer is dropped.
+
+
+INQUIRERS_MAX = 100
+"""How many inquirers are connected at a time. Each needs an open file."""
+
+ANSWERS_MAX = 100
+"""How many answers one connection gets: nobody says whether they are read. Then the inquirer connects again."""
+
+PAUSE_S = 0.01
+"""Seconds between two answers at least: 50 times what a short answer takes."""
+
+PAUSE_OF_AN_OBJECT_S = 1e-5
+"""Seconds for each object at which an answer looks, such as a slave or a span of tasks: 50 times what one look takes.
+"""
+
+Question = messages.AskStatus | messages.AskTask
+
+
+class Inquiries(Struct, eq=False):
+    """Answers inquirers, one after the other."""
+
+    state: MasterState
+    admission: Admission
+    report: StatusReport
+    explanations: ExplanationReport
+    _open: dict[bytes, Question] = field(default_factory=dict)
+    """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
+    _inquirers: dict[bytes, int] = field(default_factory=dict)
+    """The connections of all inquirers: how many questions each has asked."""
+    _next_at: float = 0.0
+    """When the next answer may be given, on the core's clock."""
+
+    def receive(self, peer: bytes, address: str, question: Question) -> None:
+        """Take a question, or refuse the inquirer.
+
+        Raises:
+            ProtocolError: its last question has no answer yet; the inquirer's fault.
+        """
+        if peer in self._open:
+            raise ProtocolError("an inquirer asked again before it had its answer")
+        why_not = self._why_not(peer, question)
+        if why_not:
+            self.forget(peer)
+            self.state.record(records.AgentRefused(address, why_not))
+            self.admission.send_away(peer, messages.Refused(why_not))
+        elif self.state.closing is not None:
+            self.forget(peer)
+            self.admission.send_away(peer, self.state.closing)
+        elif self._inquirers.get(peer) == ANSWERS_MAX:
+            self.state.actions.disconnect.append(peer)
+        else:
+            self._inquirers[peer] = self._inquirers.get(peer, 0) + 1
+            self._open[peer] = question
+
+    def knows(self, peer: bytes) -> bool:
+        """Whether a connection belongs to an inquirer."""
+        return peer in self._inquirers
+
+    def forget(self, peer: bytes) -> None:
+        """The connection of a peer is gone, or the peer is dropped."""
+        self._inquirers.pop(peer, None)
+        self._open.pop(peer, None)
+
+    def close(self, closing: messages.Shutdown) -> None:
+        """Answer all open questions with the end of the computation."""
+        for peer in list(self._open):
+            self.forget(peer)
+            self.admission.send_away(peer, closing)
+
+    def _why_not(self, peer: bytes, question: Question) -> str:
+        mine = self.state.settings
+        if question.member_id != mine.member_id:
+            return (
+                f"member id {question.member_id!r} is not this master's {mine.member_id!r}: the resource file is that "
+                f"of another computation"
+            )
+        if question.generation != mine.generation:
+            return (
+                f"the resource file is of generation {question.generation}, this master is generation "
+                f"{mine.generation}: the file is stale, take a fresh copy"
+            )
+        if len(self._inquirers) >= INQUIRERS_MAX and peer not in self._inquirers:
+            return f"{INQUIRERS_MAX} others ask this master already: end some `mwpy status --watch`, and ask again"
+        return ""
+
+    @property
+    def deadline(self) -> float | None:
+        """When to answer the next question, on the core's clock; None if there is none."""
+        return self._next_at if self._open else None
+
+    def decide(self, counts: Callable[[], Counts], now: float) -> None:
+        """Answer the oldest question, if there was time enough since the last answer."""
+        self.report.decide(now)
+        if not self._open or now < self._next_at:
+            return
+        peer = next(iter(self._open))
+        question = self._open.pop(peer)
+        answer: messages.Message
+        if isinstance(question, messages.AskStatus):
+            answer, looks = self.report.status(counts(), now), self.report.work
+        else:
+            answer, looks = self.explanations.explanation(question.task, now), self.explanations.work
+        self._next_at = now + PAUSE_S + looks * PAUSE_OF_AN_OBJECT_S
+        self.state.actions.sends.append(Send(peer, answer))
+
+    def check(self) -> None:
+        """Assert that each question has an inquirer, and that no inquirer is an agent."""
+        assert self._open.keys() <= self._inquirers.keys(), "a question is of nobody"
+        assert len(self._inquirers) <= INQUIRERS_MAX, "there are too many inquirers"
+        assert not self._inquirers.keys() & self.state.members.peers.keys(), "an inquirer is an agent"

@@ -13,24 +13,12 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._values import messagepack
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.earlier import KEY_BYTES
+from mwpy._values.groups import PackedCalls
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
-from mwpy._values.packed import PackedCalls
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskState
-
-__all__ = [
-    "LOST_AGENTS_ALLOWED",
-    "LOST_ALONE_ALLOWED",
-    "PAUSE_MAX_S",
-    "LeftState",
-    "Span",
-    "ids_in",
-    "named",
-    "portion_of",
-    "size_of",
-]
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this

@@ -7,37 +7,334 @@ the same state.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from mwpy._core.master.commands import Asking
-from mwpy._core.master.events import Send
-from mwpy._core.master.failed_calls import FailedCall
+from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
-from mwpy._core.master.members import (
-    ConnectedAgent,
-    ConnectedSlave,
-    Members,
-    SlaveEvent,
-)
-from mwpy._core.master.notices import Notices
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent
 from mwpy._core.master.spans import Span
-from mwpy._core.master.taskjar import Taskjar
+from mwpy._core.master.tasks import Taskjar
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_WAITING_BYTES
-from mwpy._values.environment import OWN_ADDRESS
 from mwpy._values.errors import InternalError
+from mwpy._values.groups import Stretch, spans_of
 from mwpy._values.ids import Buffer, SlaveId, TaskId
-from mwpy._values.log_messages import LogRow
-from mwpy._values.max_failures import MaxFailures
-from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
-from mwpy._values.reports import Report
-from mwpy._values.stretch import Stretch
-from mwpy._values.task import Result, UnrunnableTask
+from mwpy._values.messages import LogRow, Message, Report
+from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
+from mwpy._values.plain import counted
+from mwpy._values.policy import MaxFailures
+from mwpy._values.records import ResultsHandedOver
+from mwpy._values.task import Result, SlaveKind, UnrunnableTask
 
-__all__ = ["Actions", "LogGroup", "MasterSettings", "MasterState", "Stopped"]
+# The commands from the algorithm's thread to the master's core.
+
+
+class AllocateSlaves(Struct, frozen=True):
+    """Want `amount` more slaves of a kind."""
+
+    amount: int
+    kind: SlaveKind
+
+
+class DeallocateSlaves(Struct, frozen=True):
+    """Want `amount` fewer slaves of a kind."""
+
+    amount: int
+    kind: SlaveKind
+
+
+class EndSoon(Struct, frozen=True):
+    """Send no more tasks, because the batch system has said that the known end of the master is near."""
+
+
+class ExpectTasks(Struct, frozen=True):
+    """Tasks wait outside of the master, and are submitted when there are slaves for them: want slaves for them, too.
+
+    There may be several places where tasks wait.
+    """
+
+    change: int
+    """How many more of them there are than before."""
+
+
+class FreeSlave(Struct, frozen=True):
+    """Make an ordered or intermingle slave unordered."""
+
+    sid: SlaveId
+
+
+class RenewSlaves(Struct, frozen=True):
+    """Replace slaves, because modules that they have imported were edited."""
+
+    refused: int | None
+    """Only those of agents that cannot run the algorithm with this number; None for all slaves."""
+    module_path: str = ""
+    """Where new slaves find modules, as in `Renew`."""
+
+
+class Running(Enum):
+    """What happens to tasks that run when they are cancelled."""
+
+    KILL = "kill"
+    """They are killed without grace."""
+    FINISH = "finish"
+    """They may finish, and their results count. If they are lost with their slave, they are cancelled then."""
+    DISCARD = "discard"
+    """They are killed, and none of the cancelled tasks comes back to the algorithm."""
+
+
+class CancelTasks(Struct, frozen=True, eq=False):
+    """Cancel tasks. Those that have ended stay as they are."""
+
+    ranges: Sequence[tuple[int, int]]
+    """The first id and the count of each range of consecutive ids. The ranges do not overlap."""
+    running: Running
+
+    @classmethod
+    def of(cls, ids: Sequence[int], running: Running) -> CancelTasks:
+        """Cancel the tasks with these ids. Ascending ids make few ranges."""
+        firsts, counts, _ = spans_of(ids, [0] * len(ids))
+        return cls([*zip(firsts, counts, strict=True)], running)
+
+    @property
+    def last(self) -> int:
+        """The highest id."""
+        return max((first + count - 1 for first, count in self.ranges), default=0)
+
+
+class GoOn(Struct, frozen=True, eq=False):
+    """After a stop because of failures: when all tasks have ended, answer which ones did not run, and go on with the
+    tasks that are submitted after this command."""
+
+
+class HoldResults(Struct, frozen=True, eq=False):
+    """Keep the results of those of these tasks that have not ended, because other tasks will refer to them."""
+
+    numbers: Sequence[int]
+    """In ascending order."""
+
+    @property
+    def last(self) -> int:
+        """The highest id."""
+        return self.numbers[-1]
+
+
+class GiveResult(Struct, frozen=True):
+    """Keep a result that the algorithm has received and not fetched, because other tasks will refer to it."""
+
+    number: int
+    frames: Sequence[Buffer] = ()
+    """The encoded value and its large buffers; empty if the task has ended without a value."""
+    cause: str = ""
+    """Why there is no value: which task did not end well, and why."""
+    root: int = 0
+    """The id of that task."""
+
+
+class TakeReports(Struct, frozen=True, eq=False):
+    """Give out the newest reports of the tasks that run."""
+
+
+class ReleaseResults(Struct, frozen=True):
+    """The algorithm has fetched these results, so that it submits no more tasks that refer to them."""
+
+    numbers: Sequence[int]
+    last: int = 0
+    """The id of the last task that was submitted before this command: it may refer to these results."""
+
+
+class Tell(Struct, frozen=True):
+    """Show the user a message, once."""
+
+    text: str
+
+
+class ShutDown(Struct, frozen=True):
+    """End the computation."""
+
+    finished: bool
+    """Whether the computation is complete; if not, the agents' jobs stay queued."""
+    grace_s: float
+    """How long slaves may take to end by themselves."""
+    of_maps: int = 0
+    """About how many of the tasks that have not ended belong to open maps."""
+    unread_maps: int = 0
+    """How many maps nobody has asked for a value."""
+    returned: bool = True
+    """Whether the master algorithm came to its end. Then the user hears of what it has left undone."""
+
+
+Command = (
+    AllocateSlaves
+    | CancelTasks
+    | DeallocateSlaves
+    | EndSoon
+    | ExpectTasks
+    | FreeSlave
+    | GiveResult
+    | GoOn
+    | HoldResults
+    | ReleaseResults
+    | RenewSlaves
+    | ShutDown
+    | TakeReports
+    | Tell
+)
+
+
+Asking = CancelTasks | GoOn | HoldResults | TakeReports
+"""Commands that the core answers."""
+
+
+class Waiting(Enum):
+    """Whether the master algorithm waits in `mw.loop()`, and for how long."""
+
+    NOT = "not"
+    FOR_A_WHILE = "for a while"
+    FOREVER = "forever"
+
+
+# The events of the master's core, and the message that it sends.
+
+
+class Received(Struct, frozen=True):
+    """A well-formed message arrived. `peer` names its connection; no name is used twice."""
+
+    peer: bytes
+    address: str
+    message: Message
+    frames: Sequence[Buffer]
+
+
+class Garbage(Struct, frozen=True):
+    """A peer that has the keys sent something that is not a message."""
+
+    peer: bytes
+    address: str
+    reason: str
+
+
+class Vanished(Struct, frozen=True):
+    """The connection of a peer is gone."""
+
+    peer: bytes
+    silent_s: float
+    """For how long nothing was heard from it, if this is why it is gone; 0 if its process ended the connection."""
+
+
+class Returned(Struct, frozen=True):
+    """An agent goes on with its session on another connection, from this address."""
+
+    peer: bytes
+    address: str
+
+
+class Stranger(Struct, frozen=True):
+    """A process without the right keys tried to connect."""
+
+    address: str
+    reason: str
+
+
+class TurnedAway(Struct, frozen=True):
+    """A connection could not be accepted, for a reason that concerns this process."""
+
+    address: str
+    reason: str
+
+
+class Stored(Struct, frozen=True):
+    """Results that an agent has brought from a former generation are in the run database."""
+
+    record: ResultsHandedOver
+    row: int
+    """The name of their row."""
+
+
+class Confirmed(Struct, frozen=True):
+    """An agent has said that it has handled messages of the master."""
+
+    peer: bytes
+    payload_bytes: int
+    """The size of their payloads."""
+
+
+Event = Received | Garbage | Vanished | Returned | Stranger | TurnedAway | Stored | Confirmed
+
+
+class Send(Struct, frozen=True):
+    """A message to be sent to a peer, with its payload frames."""
+
+    peer: bytes
+    message: Message
+    frames: Sequence[Buffer] = ()
+    after_commit: bool = False
+    """Whether it is sent only when the records of the same actions are in the run database, if there is one."""
+
+
+# Which notices the user sees.
+#
+# Some texts come from members, and a member may send another text each time. These notices have keys: each key is shown
+# once, and a limited number of them in a minute.
+
+
+KEYS_KEPT = 1000
+"""How many keys of notices are remembered. When there are more, the oldest is forgotten, and may be said again."""
+
+NOTICES_KEPT = 20
+"""How many of the newest notices an inquirer gets."""
+
+NOTICES_A_MINUTE = 100
+"""How many notices with a key are shown in a minute."""
+
+
+class Notices(Struct, eq=False):
+    """Chooses the notices that are shown."""
+
+    newest: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
+    """The newest notices, and when they were shown, by the monotonic clock."""
+    _keys: dict[str, None] = field(default_factory=dict)
+    """The keys of the notices that were shown; the oldest is first."""
+    _shown_at: deque[float] = field(default_factory=deque)
+    """When those of the last minute were shown."""
+    _left_out: int = 0
+    """How many notices were not shown since the last one that was."""
+
+    def shown(self, text: str, now: float) -> None:
+        """A notice is shown."""
+        self.newest.append((now, text))
+
+    def chosen(self, text: str, key: str, now: float) -> list[str]:
+        """Return what is shown in place of a notice: the notice, or nothing.
+
+        Args:
+            key: notices with the same key are shown only once. It is empty for a notice that no member causes. Such a
+                notice is always shown.
+            now: the monotonic time.
+        """
+        if not key:
+            return [text]
+        if key in self._keys:
+            return []
+        while self._shown_at and self._shown_at[0] <= now - 60:
+            self._shown_at.popleft()
+        if len(self._shown_at) >= NOTICES_A_MINUTE:
+            self._left_out += 1
+            return []
+        self._shown_at.append(now)
+        self._keys[key] = None
+        if len(self._keys) > KEYS_KEPT:
+            del self._keys[next(iter(self._keys))]
+        if not self._left_out:
+            return [text]
+        missing = f"{counted(self._left_out, 'message')} more came within a minute, and were left out"
+        self._left_out = 0
+        return [missing, text]
 
 
 class MasterSettings(Struct, frozen=True):

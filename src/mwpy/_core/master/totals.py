@@ -13,10 +13,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.max_failures import KINDS_KEPT, OTHER_KINDS
-from mwpy._values.policy import TaskPolicy
-
-__all__ = ["ROWS_KEPT", "STATED_EVERY_S", "Totals"]
+from mwpy._values.policy import KINDS_KEPT, OTHER_KINDS, TaskPolicy
 
 ROWS_KEPT = 10_000
 """How many pairs of algorithm and host are counted. More of them are counted together, as `OTHERS`."""

@@ -9,17 +9,413 @@ an overseer from submitting the same jobs twice. It also holds for an overseer t
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from mwpy._core.overseer.failures import YOUNG_S
 from mwpy._core.overseer.files import FileView
-from mwpy._core.overseer.hosts import Hosts
-from mwpy._core.overseer.job_table import JobTable
-from mwpy._core.overseer.pauses import FailurePause, RefusalPause
-from mwpy._values.jobs import Job, JobState
+from mwpy._values.errors import ExitCode
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
-__all__ = ["CERTAIN_S", "ROUNDING_S", "UNCONNECTED_S", "WatchedComputation"]
+# Which ends of jobs are failures, and what exit codes mean.
+
+
+YOUNG_S = 30.0
+"""A job that ended within this many seconds failed at its start. A job that runs longer works well."""
+
+EXPLANATIONS = {
+    1: "its script failed before it called mwpy.main()",
+    ExitCode.USAGE: "a bad option, or a bad or missing resource file",
+    ExitCode.REFUSED: "the master refused it, or another program listens at the master's address",
+    ExitCode.UNREACHABLE: "no address of the master answered",
+    ExitCode.EVICTED: "it was sent away, or its time limit had passed: is the clock of its machine right?",
+    ExitCode.CANNOT_START: "its slaves die before they can take a task",
+    126: "its program cannot be executed there",
+    127: "its program does not exist there",
+    ExitCode.FAILED: "the master was lost",
+}
+
+NOT_INSTALLED = re.compile(r"No module named '?mwpy\b")
+"""What Python writes if it has no mwpy."""
+
+
+def explain(outcome: Outcome) -> str:
+    """Describe how a job ended, and what its exit code means."""
+    if NOT_INSTALLED.search(outcome.stderr):
+        remedy = "install it there, or name another Python (--command, or python=PATH in a hosts file)"
+        return f"{outcome.description} (the Python that the job uses has no mwpy: {remedy})"
+    meaning = EXPLANATIONS.get(outcome.exit_code) if outcome.exit_code is not None else None
+    return f"{outcome.description} ({meaning})" if meaning else outcome.description
+
+
+def is_failure(outcome: Outcome) -> bool:
+    """Return whether a job failed at its start. A job that was removed or shut down has not failed.
+
+    A job that left by itself after seconds has failed, too: a machine with a wrong clock would take job after job.
+    """
+    failed = outcome.end is End.KILLED or outcome.exit_code not in (None, ExitCode.OK)
+    return failed and outcome.ran_s < YOUNG_S
+
+
+def may_pass(outcome: Outcome) -> bool:
+    """Return whether the cause of a failure may pass soon.
+
+    If a task has killed the job, the master will give up this task. A machine that sent the job away may be free later.
+    """
+    return outcome.end is End.KILLED or outcome.exit_code == ExitCode.EVICTED
+
+
+# Which machines to avoid, because jobs fail there although they run well elsewhere.
+#
+# A machine is avoided only with evidence: jobs run well on another machine where none has failed since. Otherwise the
+# fault is probably in the script, and submitting elsewhere would only cause more failures.
+#
+# The machines that the master has excluded are avoided, too. The master knows a machine by the name that the machine
+# gives itself, and the batch system may use another one. So the overseer finds its name by the jobs that were there.
+# Such a job may end before the resource file names it, so the machines of the last jobs are remembered.
+
+
+HOST_FAILURES_ALLOWED = 3
+"""After this many failures in a row, a machine is avoided."""
+
+AVOIDED_S = 3600.0
+"""Seconds until an avoided machine is tried again. After a repair it is useful again."""
+
+JOBS_REMEMBERED = 1000
+"""Of how many jobs that have ended the machines are remembered."""
+
+
+class _Failures(Struct, eq=False):
+    count: int = 0
+    last_at: float = 0.0
+
+
+class Hosts(Struct, eq=False):
+    """The machines on which jobs of one computation have run. A machine whose name is not known is ``""``."""
+
+    _failures: dict[str, _Failures] = field(default_factory=dict)
+    """The failures in a row at the start of jobs, by machine."""
+    _good: dict[str, None] = field(default_factory=dict)
+    """The machines on which a job has run well."""
+    _excluded: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The hosts that the master has excluded, and the names that the batch system has for each."""
+    _machines: dict[str, str] = field(default_factory=dict)
+    """The machines of the last jobs that have ended."""
+
+    def fail(self, host: str, now: float) -> None:
+        """Count a job that failed at its start."""
+        failures = self._failures.setdefault(host, _Failures())
+        failures.count += 1
+        failures.last_at = now
+
+    def succeed(self, host: str, time: float) -> None:
+        """Count a job that was no longer young at this time."""
+        self._good[host] = None
+        if (failures := self._failures.get(host)) is not None and time > failures.last_at:
+            del self._failures[host]
+
+    def exclude(self, hosts: Iterable[str]) -> None:
+        """Record which hosts the master has excluded. Others may be used again."""
+        self._excluded = {host: self._excluded.get(host, {}) for host in hosts}
+
+    def name(self, host: str, job: Job | None, job_id: str) -> None:
+        """Record the name of an excluded host in the batch system, if the machine of a job there is known.
+
+        Args:
+            job: the job in the list of the batch system; None if it has ended.
+        """
+        if machine := self._machines.get(job_id, "") if job is None else job.host:
+            self._excluded[host][machine] = None
+
+    def leave(self, job_id: str, machine: str) -> None:
+        """Record on which machine a job has ended."""
+        if machine:
+            self._machines[job_id] = machine
+            if len(self._machines) > JOBS_REMEMBERED:
+                del self._machines[next(iter(self._machines))]
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The machines that the master has excluded, as far as their names are known."""
+        return tuple(machine for machines in self._excluded.values() for machine in machines)
+
+    def suspects(self, now: float) -> tuple[str, ...]:
+        """The machines with recent failures in a row, whether jobs run well elsewhere or not."""
+        return tuple(
+            host
+            for host, failures in self._failures.items()
+            if host and failures.count >= HOST_FAILURES_ALLOWED and now < failures.last_at + AVOIDED_S
+        )
+
+    def failing(self, now: float) -> tuple[str, ...]:
+        """The machines on which jobs fail at their start, and run well elsewhere."""
+        return self.suspects(now) if any(host not in self._failures for host in self._good) else ()
+
+    def avoided(self, now: float) -> tuple[str, ...]:
+        """The machines to which no job is submitted."""
+        return tuple(dict.fromkeys((*self.failing(now), *self.excluded)))
+
+    def forget(self) -> None:
+        """Forget all failures and successes."""
+        self._failures.clear()
+        self._good.clear()
+        self._excluded.clear()
+
+
+# The jobs of one computation: those in the list of the batch system, and those that should be there.
+#
+# Between a submission and the next list, only this table knows the submitted jobs. It also counts jobs that an attempt
+# to submit may have created although its answer was lost.
+
+
+SETTLE_S = 30.0
+"""Within this many seconds a submitted job appears in the list. The slowest batch systems answer from a cache."""
+
+REMOVE_AGAIN_S = 60.0
+"""After this many seconds, a removed job that is still in the list is removed again."""
+
+QUESTIONS_PER_JOB = 3
+"""How often the batch system is asked how a job ended."""
+
+QUESTIONS_AT_ONCE = 5
+"""If many jobs vanish at the same time, the overseer asks about this many. The first few show what happened to all."""
+
+
+class _Submission(Struct, eq=False):
+    at: float
+    entered: bool = False
+    """Whether one of its jobs was in a list, or is known to have ended. Then the others were in the queue, too."""
+
+
+class JobTable(Struct, eq=False):
+    """The jobs of one computation."""
+
+    listed: Mapping[str, Job] = field(default_factory=dict)
+    """The jobs in the last list."""
+    _expected: dict[str, _Submission] = field(default_factory=dict)
+    """Jobs that were submitted and have not been in a list yet. They may have ended."""
+    _unasked: list[str] = field(default_factory=list)
+    """Those of them that were not asked for since the last list."""
+    _uncertain: int = 0
+    """How many jobs may exist because an attempt to submit them ended without an answer."""
+    _uncertain_at: float = 0.0
+    _removed: dict[str, float] = field(default_factory=dict)
+    """Listed jobs that were removed, and when."""
+    _unexplained: dict[str, int] = field(default_factory=dict)
+    """Jobs that left the list for an unknown reason, and how often the batch system was asked for the reason."""
+
+    # ---- what happens ----------------------------------------------------------------------------------------
+
+    def take_list(self, jobs: Mapping[str, Job], now: float) -> list[Job]:
+        """Record the list of the computation's jobs. Return the jobs that are held and were not held before."""
+        before, self.listed = self.listed, jobs
+        new = [job_id for job_id in jobs if job_id not in before]
+        self._uncertain = max(0, self._uncertain - sum(job_id not in self._expected for job_id in new))
+        for job_id in new:
+            if (submission := self._expected.pop(job_id, None)) is not None:
+                submission.entered = True
+            self._unexplained.pop(job_id, None)
+        for job_id, job in before.items():
+            if job_id not in jobs and job.state is not JobState.LEAVING and job_id not in self._removed:
+                self._unexplained[job_id] = 0
+        self._removed = {
+            job_id: since
+            for job_id, since in self._removed.items()
+            if job_id in jobs and (jobs[job_id].state is JobState.LEAVING or now < since + REMOVE_AGAIN_S)
+        }
+        held = [job for job in jobs.values() if job.state is JobState.HELD]
+        return [job for job in held if (old := before.get(job.job_id)) is None or old.state is not JobState.HELD]
+
+    def add_submitted(self, job_ids: Sequence[str], now: float) -> None:
+        """Add jobs that were submitted."""
+        submission = _Submission(now)
+        self._expected.update((job_id, submission) for job_id in job_ids if job_id not in self.listed)
+
+    def add_uncertain(self, count: int, now: float) -> None:
+        """Add jobs that may have been submitted."""
+        self._uncertain, self._uncertain_at = self._uncertain + count, now
+
+    def settle(self, now: float) -> list[str]:
+        """Stop waiting for submitted jobs that never appeared in the list. Return those that never were in the queue.
+
+        The other jobs of their submissions were not there either.
+        """
+        if now >= self._uncertain_at + SETTLE_S:
+            self._uncertain = 0
+        late = {job_id: its for job_id, its in self._expected.items() if now >= its.at + SETTLE_S}
+        for job_id in late:
+            del self._expected[job_id]
+        return [job_id for job_id, submission in late.items() if not submission.entered]
+
+    def mark_removed(self, job_ids: Iterable[str], now: float) -> None:
+        """Record that these jobs are removed now."""
+        self._removed.update(dict.fromkeys(job_ids, now))
+
+    def unmark_removed(self, job_ids: Sequence[str]) -> None:
+        """Record that the removal of these jobs failed."""
+        self._removed = {job: since for job, since in self._removed.items() if job not in job_ids}
+
+    # ---- jobs that ended -------------------------------------------------------------------------------------
+
+    def questions(self) -> list[str]:
+        """Choose the ended jobs whose outcomes the overseer asks for."""
+        asked = list(self._unexplained)[:QUESTIONS_AT_ONCE]
+        self._unexplained = {job_id: self._unexplained[job_id] for job_id in asked}
+        expected = list(self._expected)
+        self._unasked = expected[QUESTIONS_AT_ONCE:]
+        return [*asked, *expected[:QUESTIONS_AT_ONCE]]
+
+    def next_question(self) -> list[str]:
+        """Choose one more submitted job that is in no list; none if the overseer has asked for all."""
+        asked, self._unasked = self._unasked[:1], self._unasked[1:]
+        return asked
+
+    def take_answer(self, job_id: str, *, ended: bool) -> bool:
+        """Record whether the outcome of a job is known. Return whether the core had asked for it."""
+        if job_id not in self._unexplained and job_id not in self._expected:
+            return False
+        if ended:
+            if (submission := self._expected.pop(job_id, None)) is not None:
+                submission.entered = True
+            self._unexplained.pop(job_id, None)
+        elif job_id in self._unexplained:
+            self._unexplained[job_id] += 1
+            if self._unexplained[job_id] >= QUESTIONS_PER_JOB:
+                del self._unexplained[job_id]
+        return True
+
+    def stop_asking(self) -> None:
+        """Stop asking how jobs ended."""
+        self._unexplained.clear()
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether the overseer still asks for the outcome of some job."""
+        return bool(self._unexplained)
+
+    # ---- counting --------------------------------------------------------------------------------------------
+
+    def is_removed(self, job_id: str) -> bool:
+        """Whether a job was removed and is still in the list."""
+        return job_id in self._removed
+
+    def live(self, *states: JobState) -> list[Job]:
+        """The listed jobs in one of these states, without removed jobs."""
+        return [job for job in self.listed.values() if job.state in states and job.job_id not in self._removed]
+
+    @property
+    def unlisted(self) -> int:
+        """How many jobs were submitted, or may have been, and are in no list yet."""
+        return len(self._expected) + self._uncertain
+
+    @property
+    def occupied(self) -> int:
+        """How many places in the queue the jobs take. A removed job counts until the list shows that it leaves."""
+        return sum(job.state is not JobState.LEAVING for job in self.listed.values()) + self.unlisted
+
+    @property
+    def freeing(self) -> int:
+        """How many of these places will soon be free, because their jobs were removed."""
+        return sum(self.listed[job_id].state is not JobState.LEAVING for job_id in self._removed)
+
+    def check(self) -> None:
+        """Compare the stored facts about jobs with the list.
+
+        Raises:
+            AssertionError: they contradict each other.
+        """
+        assert not [job_id for job_id in self._expected if job_id in self.listed], "a listed job is still expected"
+        assert all(job_id in self.listed for job_id in self._removed), "a removed job is kept after it left the list"
+        assert not [job_id for job_id in self._unexplained if job_id in self.listed], "a listed job counts as ended"
+        assert self._uncertain >= 0, "the number of uncertain jobs is negative"
+
+
+# Pauses in the submissions for one computation: after jobs that fail at their start, and after refusals.
+
+
+FAILURES_ALLOWED = 3
+"""After this many failures in a row, submissions pause."""
+
+FIRST_PAUSE_S = 60.0
+"""Seconds until one job is tried. Each pause is twice the one before."""
+
+LONGEST_PAUSE_S = 1800.0
+
+FIRST_RETRY_S = 10.0
+"""Seconds until a batch system that refused a submission is tried again. Each pause is twice the one before."""
+
+LONGEST_RETRY_S = 600.0
+
+
+class FailurePause(Struct, eq=False):
+    """Pauses submissions when jobs fail at their start several times in a row, then allows one job at a time."""
+
+    failures: int = 0
+    """How many jobs in a row have failed at their start."""
+    _until: float | None = None
+    """When one job may be tried; None while there is no pause."""
+    _failed_at: float = -math.inf
+    _pause_s: float = FIRST_PAUSE_S
+    tried_elsewhere_at: float | None = None
+    """When the last job was tried, if it avoids the machines where jobs failed; otherwise None."""
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether at most one job at a time is tried."""
+        return self._until is not None
+
+    def fail(self, now: float, *, may_pass: bool = False) -> float | None:
+        """Count a failure.
+
+        Args:
+            now: the time.
+            may_pass: the cause of the failure may pass soon. Such a failure makes the pauses no longer.
+
+        Returns:
+            The length in seconds of the pause that begins now; None if no pause begins.
+        """
+        self.failures += 1
+        self._failed_at = now
+        if self.failures < FAILURES_ALLOWED or (self._until is not None and now < self._until):
+            return None
+        pause_s = FIRST_PAUSE_S if may_pass else self._pause_s
+        self._pause_s = self._pause_s if may_pass else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._until = now + pause_s
+        return pause_s
+
+    def succeed(self, time: float) -> bool:
+        """Count a job that is no longer young at this time. Return whether this ended a pause."""
+        return time > self._failed_at and self.end()
+
+    def end(self) -> bool:
+        """Forget all failures. Return whether there was a pause."""
+        paused = self._until is not None
+        self.failures, self._until, self._pause_s, self.tried_elsewhere_at = 0, None, FIRST_PAUSE_S, None
+        return paused
+
+    def limit(self, wanted: int, unproven: int, now: float) -> int:
+        """How many of the wanted jobs may be submitted. `unproven` other jobs may still fail at their start."""
+        if self._until is None:
+            return wanted
+        return min(wanted, 1) if now >= self._until and not unproven else 0
+
+
+class RefusalPause(Struct, eq=False):
+    """Pauses submissions when the batch system refuses them. Each refusal in a row makes the pause longer."""
+
+    until: float = 0.0
+    _pause_s: float = 0.0
+
+    def refuse(self, now: float) -> None:
+        """Count a refusal."""
+        self._pause_s = min(max(2 * self._pause_s, FIRST_RETRY_S), LONGEST_RETRY_S)
+        self.until = now + self._pause_s
+
+    def accept(self) -> None:
+        """Count a submission that the batch system accepted."""
+        self._pause_s = 0.0
+
 
 CERTAIN_S = 3.0
 """A job counts as idle after the file has shown it as idle for this many seconds. If the job had got work, its master

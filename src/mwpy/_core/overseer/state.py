@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from msgspec import Struct, field
 
-from mwpy._core.overseer.computation import WatchedComputation
-from mwpy._core.overseer.events import OverseerActions
-
-__all__ = ["OverseerSettings", "OverseerState"]
+from mwpy._core.overseer.computation import UNCONNECTED_S, WatchedComputation
+from mwpy._core.overseer.files import OverseerActions
+from mwpy._values.plain import counted, first_of
 
 
 class OverseerSettings(Struct, frozen=True):
@@ -39,3 +40,122 @@ class OverseerState(Struct, eq=False):
         """The computations whose files are current, the most important ones first."""
         found = [each for each in self.computations.values() if each.file.is_current(now)]
         return sorted(found, key=lambda each: -each.priority)
+
+
+# Decides what to report as wrong, and when to repeat it.
+
+
+SAY_AGAIN_S = 300.0
+"""Seconds until a complaint is repeated. Each interval is twice the one before."""
+
+EXPLAIN_AFTER_S = 30.0
+"""Seconds until the reason why jobs wait is reported. Most jobs start sooner if their machine is free."""
+
+
+class About(Enum):
+    """What a complaint is about."""
+
+    FILE = "file"
+    STALENESS = "staleness"
+    BATCH = "batch system"
+    SUBMISSION = "submission"
+    REMOVAL = "removal"
+    LIMIT = "limit"
+    TIME = "time"
+    UNCONNECTED = "unconnected"
+    WAITING = "waiting"
+    HOSTS = "machines"
+    EXCLUDED = "excluded machines"
+
+
+class _Complaint(Struct):
+    say_at: float
+    interval_s: float = SAY_AGAIN_S
+
+
+class Complaints(Struct, eq=False):
+    """Reports each fault at growing intervals, and reports once when it has ended."""
+
+    _state: OverseerState
+    _open: dict[tuple[str, About], _Complaint] = field(default_factory=dict)
+    """The open complaints, by mark and subject. The mark is empty if no computation is concerned."""
+
+    def complain(
+        self, computation: WatchedComputation | None, about: About, text: str, now: float, after_s: float = 0.0
+    ) -> None:
+        """Complain about something that is wrong now. The first report comes when it has lasted for `after_s`."""
+        key = (computation.mark if computation else "", about)
+        complaint = self._open.setdefault(key, _Complaint(now + after_s))
+        if now >= complaint.say_at:
+            self._state.say(computation, text)
+            complaint.say_at = now + complaint.interval_s
+            complaint.interval_s *= 2
+
+    def resolve(self, computation: WatchedComputation | None, about: About, text: str = "") -> None:
+        """Record that something is right. If a complaint about it was reported, report this text."""
+        if self._open.pop((computation.mark if computation else "", about), None) is not None and text:
+            self._state.say(computation, text)
+
+    def report_staleness(self, computation: WatchedComputation, now: float) -> None:
+        """Complain about a master that no longer writes its resource file."""
+        file = computation.file
+        if file.need is None or file.finished or not file.is_stale(now):
+            self.resolve(computation, About.STALENESS, "continues, because the master writes its resource file again")
+            return
+        text = (
+            f"pauses: the resource file is {file.need.age_s:.0f} s old, though its master writes it every "
+            f"{file.need.interval_s:.0f} s. Is the master dead? Start it again, or remove the jobs with --remove"
+        )
+        self.complain(computation, About.STALENESS, text, now)
+
+    def report_limit(self, computation: WatchedComputation, short: int, now: float) -> None:
+        """Complain that the limit prevents this number of useful jobs."""
+        if short <= 0:
+            self.resolve(computation, About.LIMIT)
+            return
+        why = f"--max allows only {self._state.settings.max_jobs}"
+        if self._state.free_places is not None:
+            why = f"all hosts are full, or {why}"
+        text = f"{counted(short, 'more job')} would be useful, but {why}"
+        self.complain(computation, About.LIMIT, text, now)
+
+    def report_hosts(self, computation: WatchedComputation, now: float) -> None:
+        """Complain about machines on which jobs or tasks fail although they run well elsewhere."""
+        if failing := computation.hosts.failing(now):
+            text = (
+                f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted to "
+                f"{'it' if len(failing) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
+            )
+            self.complain(computation, About.HOSTS, text, now)
+        else:
+            self.resolve(computation, About.HOSTS)
+        if excluded := computation.hosts.excluded:
+            text = (
+                f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
+                f"and no job is submitted to {'it' if len(excluded) == 1 else 'them'}. The master's messages say more"
+            )
+            self.complain(computation, About.EXCLUDED, text, now)
+        else:
+            self.resolve(computation, About.EXCLUDED)
+
+    def report_delays(self, computation: WatchedComputation, now: float) -> None:
+        """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
+        unconnected = computation.unconnected()
+        if unconnected:
+            count = len(unconnected)
+            one = count == 1
+            text = (
+                f"{counted(count, 'job')} ran for {UNCONNECTED_S:.0f} s and {'is' if one else 'are'} not "
+                f"connected, so others replace {'it' if one else 'them'}. Can the jobs reach the master, and does "
+                f"their script leave MWPY_JOB unchanged? {first_of((job.job_id for job in unconnected), count)}"
+            )
+            self.complain(computation, About.UNCONNECTED, text, now)
+        else:
+            self.resolve(computation, About.UNCONNECTED)
+        noted = [job for job in computation.waiting() if job.note]
+        if noted:
+            verb = "waits" if len(noted) == 1 else "wait"
+            text = f"{counted(len(noted), 'job')} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
+            self.complain(computation, About.WAITING, text, now, after_s=EXPLAIN_AFTER_S)
+        else:
+            self.resolve(computation, About.WAITING)

@@ -4,18 +4,20 @@ Both are structural. Code counts by its normalised source and by everything of t
 by value. The bytes of a pickle never count, because they depend on hash seeds, on the order of insertion and on which
 objects are shared.
 
-- `structure.py` walks over values, `plain.py` and `kinds.py` know special ones.
-- `normal.py` and `sources.py` know source, `names.py` what names code uses, `homes.py` where modules come from.
-- `code.py` gathers what a function reaches, `graph.py` makes a digest of it, `changes.py` says what changed.
-- `calls.py` has the digests of arguments.
+- `structure.py` walks over values, and knows those that need a rule of their own.
+- `sources.py` knows the source of code, and makes it normal.
+- `code.py` gathers what a function reaches, makes digests of it and of the arguments of calls, and says what changed.
 """
 
-from mwpy._values.sameness.calls import (
+from mwpy._values.sameness.code import (
+    Code,
+    NotComparable,
     call_digest,
+    captured_changes,
+    changes,
+    code_of,
     value_digest,
 )
-from mwpy._values.sameness.changes import captured_changes, changes
-from mwpy._values.sameness.code import Code, NotComparable, code_of
 
 __all__ = [
     "Code",

@@ -21,7 +21,7 @@ except ImportError:
 def work(n: int) -> tuple[int, list[int], str, bool]:
     """Use everything that was packed. Return the folder of the environment, too, and whether this slave is a fork."""
     ordered = sortedcontainers.SortedList([units.metres(n), area.square(n), area.side()])
-    return n, list(ordered), sys.prefix, "mwpy._roles.template" in sys.modules
+    return n, list(ordered), sys.prefix, "mwpy._roles.slave_processes" in sys.modules
 
 
 @mwpy.master_algorithm

@@ -1,0 +1,459 @@
+"""Slaves that outlive their master: they finish its tasks, and then serve its next generation.
+
+An agent that wants to go on with its session learns from the next generation of the master itself that it has begun
+(`Refused.generation`). So the agent needs no resource file if the master always has the same address. And a file that
+is out of date never leads it back to a former generation.
+
+Then the agent takes back the tasks that its slaves have not started, and says so to the new master (`NotStarted`). The
+others go on, however long they take. Their results go to the new master as those of the former generation (`Handover`).
+Until then the agent says that they still run (`StillRunning`). When no more tasks are being taken back, it says that it
+has said everything: then the new master does not wait for it any longer.
+
+Tasks that were not started are named once, to the generation that follows. A later one cannot know whether that one has
+sent them to another slave.
+
+Both generations number tasks, algorithms and results that stay here in the same way, so nothing of them may be mixed.
+Such a slave belongs to the former generation (`Child.former`): the new master does not know it, and it gets nothing of
+the new one. When it has no task left, the agent sends it `NextGeneration`. It forgets what the former master has
+defined, and answers. All its messages before the answer belong to the former generation, for example results that the
+agent had already read in its journal. After the answer it is like a slave that has just become ready.
+
+The agent asks only when the new master has accepted it: from then on, the master tells it about edited files (`Renew`).
+The slave also says whether files were edited that it had loaded. Then it is replaced. The template is always replaced
+then, because nothing of it runs that could find this out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import accumulate
+from math import inf
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mwpy._core.agent.child import (
+    FAREWELL_S,
+    UNBOUNDED,
+    AddressesFound,
+    AgentState,
+    AttemptFailed,
+    Child,
+    ChildEvent,
+    ChildState,
+    ComputationOver,
+    Disconnected,
+    Former,
+    Outgoing,
+)
+from mwpy._core.agent.starts import Departure, Starts
+from mwpy._core.agent.traffic import Shares, Traffic
+from mwpy._values import messages, records
+from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.causes import Cause, PlainEnum
+from mwpy._values.errors import ExitCode
+from mwpy._values.ids import Buffer
+
+
+class FormerTasks(Struct, eq=False):
+    """Leads slaves from one generation of the master to the next."""
+
+    _state: AgentState
+    _starts: Starts
+    _traffic: Traffic
+    _shares: Shares
+    is_joining: bool = False
+    """Whether the next generation has not accepted this agent yet."""
+    _generation: str = ""
+    """The generation that has accepted this agent last."""
+    _left: dict[str, None] = field(default_factory=dict)
+    """The generations that had accepted it before."""
+    _sessions: int = 0
+    """How many sessions were named since the first one."""
+    _settings: tuple[int, int] = (0, 0)
+    """The settings of the master with which slaves were started."""
+    _recalling: dict[int, None] = field(default_factory=dict)
+    """The slaves from which tasks of the generation that ended last are being taken back."""
+    _taken_back: list[messages.Revoked] = field(default_factory=list)
+    """What was taken back, until it is said to the next generation."""
+    _to_say_all: str = ""
+    """The generation that ended last, until everything about it is said; then empty."""
+    _reported: dict[int, None] = field(default_factory=dict)
+    """The slaves with running tasks of a former generation that the master knows."""
+
+    def has_left(self, generation: str) -> bool:
+        """Whether this generation of the master has accepted the agent, and a later one has begun since then."""
+        return generation in self._left
+
+    def begin(self, refused: messages.Refused) -> None:
+        """The next generation of the master has begun: prepare to join it."""
+        state, hello = self._state, self._state.settings.hello
+        state.actions.succeeds, self.is_joining = self._generation, True
+        self._left[self._generation] = None
+        self._to_say_all = self._generation
+        self._taken_back.clear()
+        self._recalling.clear()
+        for child in state.children.values():
+            if child.state is not ChildState.WAITING and child.former is None:
+                self._make_former(child, Former(self._generation, child.name))
+        state.settings = replace(state.settings, hello=replace(hello, generation=refused.generation, resumed=""))
+        self._reported.clear()
+        self._starts.begin_again()
+        self._shares.begin_again()
+        state.record(records.Notice(f"{refused.reason}: this agent joins its next generation"))
+
+    def name_session(self) -> None:
+        """Name another session, before another attempt to join: a master may know the last one, although its answer did
+        not arrive. Nobody can guess the name, because nobody can guess its beginning."""
+        state, hello = self._state, self._state.settings.hello
+        self._sessions += 1
+        name = f"{hello.session.partition('.')[0]}.{self._sessions}"
+        state.settings = replace(state.settings, hello=replace(hello, session=name))
+
+    def _make_former(self, child: Child, former: Former) -> None:
+        child.former = former
+        child.unsent = child.report = None
+        child.unread = child.report_unread = False
+        if child.is_ready and child.held:
+            self._state.actions.recall.append((child.number, UNBOUNDED))
+            self._recalling[child.number] = None
+        self.settle(child)
+
+    def joined(self, welcome: messages.Welcome) -> None:
+        """A master has accepted this agent: report the slaves that were started before."""
+        state, settings = self._state, (welcome.result_group, welcome.max_result_bytes)
+        was_joining, is_other = self.is_joining, self.is_joining and self._settings != settings
+        former, self._settings = self._generation, settings
+        self.is_joining, self._generation = False, welcome.generation
+        state.settings = replace(state.settings, hello=replace(state.settings.hello, generation=welcome.generation))
+        if was_joining:
+            self._starts.renew()
+        for child in state.living():
+            if is_other:
+                self._replace(child)
+            elif was_joining and child.former is None:  # it was started meanwhile, and files may have been edited since
+                child.former = Former(former, child.name)
+            self.settle(child)
+            if child.former is not None and child.held:
+                state.to_master(_still_running(child, child.former))
+                self._reported[child.number] = None
+        self._say_all()
+
+    def took_back(self, child: Child, revoked: messages.Revoked | None) -> None:
+        """Tasks that a slave has not started were taken back."""
+        if child.number in self._recalling:
+            if revoked is not None and revoked.tasks:
+                self._taken_back.append(revoked)
+            if child.number not in dict(self._state.actions.recall):
+                del self._recalling[child.number]
+            self._say_all()
+        self.settle(child)
+
+    def _say_all(self) -> None:
+        """Say which tasks were not started when this is known of all slaves, and that this is all."""
+        if self.is_joining or self._recalling or not self._to_say_all:
+            return
+        for revoked in self._taken_back:
+            spans = sorted(zip(revoked.tasks, revoked.counts, strict=True))
+            firsts, counts = [first for first, _ in spans], [count for _, count in spans]
+            self._state.to_master(messages.NotStarted(self._to_say_all, firsts, counts))
+        self._state.to_master(messages.NotStarted(self._to_say_all, [], []))
+        self._taken_back.clear()
+        self._to_say_all = ""
+
+    def _replace(self, child: Child) -> None:
+        """Let a slave end after its task. The master never hears of it."""
+        child.is_replaced = True
+        if child in self._state.living():
+            self._state.stop(child, finished=False)
+
+    def not_wanted(self, number: int) -> None:
+        """Nobody wants the results of the tasks that a slave of the former generation runs: end it."""
+        if number in self._reported:
+            child = self._state.children[number]
+            if child in self._state.living():
+                child.kill("because the next generation of the master does not want its task", Cause.CANCELLED)
+                self._state.actions.kill.append(number)
+
+    def hear(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
+        """Handle a message of a slave of the former generation. Return False if it is not expected.
+
+        States, reports, peaks and records of `logging` are dropped: the new master cannot know their tasks.
+        """
+        match message:
+            case messages.Results(child.number):
+                self._traffic.results(child, message, received)
+            case messages.AlgorithmFailed(child.number):
+                child.end(message)
+                self._replace(child)
+            case messages.Checkpoint(child.number) | messages.Reported(child.number) | messages.Logged(child.number):
+                pass
+            case messages.PeakMemory(child.number):
+                pass
+            case messages.SlaveGrown(child.number):
+                self._replace(child)
+            case messages.NextGeneration(child.number, edited) if child.is_asked:
+                self._has_forgotten(child, edited)
+            case _:
+                return False
+        self.settle(child)
+        return True
+
+    def ready(self, child: Child, message: messages.SlaveReady, received: Sequence[Buffer]) -> None:
+        """A slave is ready for tasks."""
+        child.change(ChildEvent.GET_READY)
+        child.ready_by = None
+        if child.is_ready:
+            self._starts.succeeded(child)
+            if child.former is None:
+                self._state.actions.to_master.append(Outgoing(message, (), received))
+            self.settle(child)
+
+    def settle(self, child: Child) -> None:
+        """A slave of the former generation may have no task left."""
+        former = child.former
+        if former is None or child.held:
+            return
+        if child.number in self._reported:
+            del self._reported[child.number]
+            self._state.to_master(messages.StillRunning(child.number, former.generation, [], []))
+        if child.retiring:
+            self._replace(child)
+        if child.is_ready and not (child.is_asked or self.is_joining):
+            child.is_asked = True
+            self._state.to_slave(child, messages.NextGeneration(child.number))
+
+    def _has_forgotten(self, child: Child, edited: str) -> None:
+        """A slave has forgotten the former generation: it serves the new one, unless it has old code."""
+        child.is_asked = False
+        if self.is_joining:  # the master was started again since then, so the slave is asked again
+            return
+        child.former = None
+        if edited:
+            text = f"{child.name} is replaced, because {edited} was edited since it was loaded"
+            self._state.record(records.Notice(text))
+            self._replace(child)
+        elif child.is_ready:
+            self._starts.give_definitions(child)
+            self._state.to_master(messages.SlaveReady(child.number))
+
+    def ended(self, child: Child) -> None:
+        """The process of a slave has ended."""
+        child.held.clear()
+        if self._recalling.pop(child.number, 0) is None:
+            self._say_all()
+        self.settle(child)
+
+    def check(self) -> None:
+        """Assert that the master knows of slaves only that still run former tasks."""
+        for number in self._reported:
+            child = self._state.children[number]
+            assert child.former is not None and child.held, f"slave {number} runs no task of a former generation"
+
+
+def _still_running(child: Child, former: Former) -> messages.StillRunning:
+    """Name the tasks that a slave has not finished, in ascending order, at most `MAX_TASKS`."""
+    spans = sorted((span.first, span.count) for span in child.held)
+    before = accumulate((count for _, count in spans), initial=0)
+    named = [(first, min(count, MAX_TASKS - past)) for (first, count), past in zip(spans, before, strict=False)]
+    firsts, counts = [first for first, count in named if count > 0], [count for _, count in named if count > 0]
+    return messages.StillRunning(child.number, former.generation, firsts, counts)
+
+
+# The agent has no connection: it looks for its master, and its slaves go on.
+#
+# The agent reads the resource file again, because the master may have another address now. Then it tries the addresses,
+# one after the other. Between two rounds it pauses, longer each time. The pauses differ from agent to agent, because a
+# thousand agents may lose their connections at the same moment.
+#
+# When the agent is back, both sides send again what the other one has not handled (`_core/session.py`). If it finds the
+# next generation of its master, it joins this one with its slaves (`_core/agent/contact.py`). If it does not find its
+# master in time, it leaves as it would have done at once without a session.
+
+
+FIRST_PAUSE_S = 1.0
+"""The longest pause before the first round, in seconds."""
+
+GROWTH = 1.6
+"""Each pause is at most this many times as long as the one before."""
+
+LONGEST_PAUSE_S = 20.0
+"""The longest of all pauses, in seconds. A thousand agents then need about 100 connections in a second."""
+
+ATTEMPT_S = 5.0
+"""Seconds in which one address must answer."""
+
+SHORT_S = 5.0
+"""A connection that ends within this many seconds is short."""
+
+SHORT_MAX = 5
+"""After so many short connections in a row the agent leaves: something on them ends each of them."""
+
+
+OutageEvent = Disconnected | AddressesFound | AttemptFailed | ComputationOver
+
+
+class Phase(PlainEnum):
+    """What the agent does about its connection."""
+
+    CONNECTED = "connected"
+    PAUSING = "pausing"
+    ASKING = "asking for addresses"
+    TRYING = "trying an address"
+
+
+_CONNECTED = Phase.CONNECTED
+
+
+class Outage(Struct, eq=False):
+    """Looks for the master."""
+
+    _state: AgentState
+    _departure: Departure
+    _former: FormerTasks
+    phase: Phase = Phase.CONNECTED
+    has_session: bool = False
+    """Whether the master has accepted the agent, and the agent may come back."""
+    _reason: str = ""
+    """Why the connection ended."""
+    _since: float = 0.0
+    _due_at: float = 0.0
+    """When the present phase ends."""
+    _rounds: int = 0
+    """How many rounds through all addresses have begun."""
+    _back_at: float = -inf
+    """When the agent was last back."""
+    _short: int = 0
+    """How many connections in a row were short."""
+    _addresses: list[str] = field(default_factory=list)
+    """The addresses that are left to try in this round."""
+    _address: str = ""
+    """The address that was tried last."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a connection."""
+        return self.phase is _CONNECTED
+
+    def handle(self, event: OutageEvent, now: float) -> None:
+        """The connection has ended, or the search has a result. An answer that comes too late changes nothing."""
+        match event:
+            case Disconnected(reason, returns):
+                self.has_session = self.has_session and returns
+                self._begin(reason, now)
+            case AddressesFound(addresses) if self.phase is Phase.ASKING:
+                self._addresses = [*addresses]
+                self._try_next(now)
+            case AttemptFailed() if self.phase is Phase.TRYING:
+                self._try_next(now)
+            case ComputationOver(reason, True) if self.phase is Phase.ASKING:
+                self.stop()
+                self._departure.leave(ExitCode.OK, reason, Cause.CANCELLED, FAREWELL_S, now)
+            case ComputationOver(reason) if self.phase is Phase.ASKING:
+                self.give_up(reason, now)
+            case _:
+                pass
+
+    def _begin(self, reason: str, now: float) -> None:
+        """Look for the master, unless the agent has no session or leaves anyway."""
+        self._short = self._short + 1 if now < self._back_at + SHORT_S else 0
+        if not self.has_session or self._departure.code is not None or self._short >= SHORT_MAX:
+            self._departure.disconnected(reason, now, now)
+            return
+        self._reason, self._since, self._rounds = reason, now, 0
+        returns_s = self._state.settings.hello.returns_s
+        text = f"the connection to the master has ended ({reason}); looking for it for up to {returns_s:.0f} s"
+        self._state.record(records.Notice(text))
+        self._pause(now)
+
+    def end(self, now: float) -> None:
+        """The agent is back."""
+        self.phase, self._back_at = Phase.CONNECTED, now
+        self._state.record(records.Notice(f"back at the master after {now - self._since:.0f} s"))
+
+    def refused(self, message: messages.Refused, now: float) -> None:
+        """The master has refused this agent, or wants it to leave."""
+        if message.generation and self.phase is Phase.TRYING:
+            self._other_generation(message, now)
+            return
+        if message.again and self._former.is_joining:
+            self._pause(now)
+            return
+        if message.again:
+            self.give_up(message.reason, now, again=True)
+            return
+        self.stop()
+        self._state.record(records.Notice(f"the master refused this agent: {message.reason}"))
+        cause, grace_s = Cause.CANCELLED, FAREWELL_S
+        if message.finish:
+            cause, grace_s = Cause.SCALED_DOWN, self._state.settings.grace_s
+        self._departure.leave(ExitCode.REFUSED, message.reason, cause, grace_s, now)
+
+    def _other_generation(self, message: messages.Refused, now: float) -> None:
+        """The master at this address is of another generation: join it at once, if it is no former one."""
+        if self._former.has_left(message.generation):
+            self._try_next(now)
+        elif self._departure.code is not None:
+            self.give_up(message.reason, now)
+        elif self._former.is_joining:  # it has died before it accepted this agent
+            self._former.begin(message)
+            self._pause(now)
+        else:
+            self._former.begin(message)
+            self._addresses.insert(0, self._address)
+            self._try_next(now)
+
+    def stop(self) -> None:
+        """Look for the master no longer, now or later."""
+        self.phase, self.has_session = Phase.CONNECTED, False
+
+    def give_up(self, reason: str, now: float, *, again: bool = False) -> None:
+        """The agent cannot come back, for this reason: it leaves.
+
+        Args:
+            again: whether it joins again as a new agent.
+        """
+        ended_at = now if self.is_over else self._since
+        self.stop()
+        self._departure.disconnected(reason, ended_at, now, again=again)
+
+    def decide(self, now: float) -> None:
+        """End a phase that is due."""
+        if self.phase is _CONNECTED or now < min(self._due_at, self._ends_at):
+            return
+        if now >= self._ends_at:
+            self.give_up(f"{self._reason}, and it was not found within {now - self._since:.0f} s", now)
+        elif self.phase is Phase.PAUSING:
+            self.phase, self._due_at = Phase.ASKING, self._ends_at
+            self._state.actions.ask_addresses = True
+        else:
+            self._try_next(now)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `decide` is due; None if there is a connection."""
+        return None if self.phase is _CONNECTED else min(self._due_at, self._ends_at)
+
+    @property
+    def _ends_at(self) -> float:
+        return self._since + self._state.settings.hello.returns_s
+
+    def _pause(self, now: float) -> None:
+        longest_s = min(FIRST_PAUSE_S * GROWTH**self._rounds, LONGEST_PAUSE_S)
+        self._rounds += 1
+        drawn = zlib.crc32(f"{self._state.settings.hello.session} {self._rounds}".encode()) / (1 << 32)
+        self.phase, self._due_at = Phase.PAUSING, now + longest_s * (0.2 + 0.8 * drawn)
+
+    def _try_next(self, now: float) -> None:
+        if not self._addresses:
+            self._pause(now)
+            return
+        if self._former.is_joining:
+            self._former.name_session()
+        self.phase, self._due_at = Phase.TRYING, now + ATTEMPT_S
+        self._state.actions.connect_to = self._address = self._addresses.pop(0)
+
+    def check(self) -> None:
+        """Assert that only an agent with a session looks for its master."""
+        assert self.is_over or self.has_session, "it looks for its master without a session"

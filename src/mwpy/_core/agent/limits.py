@@ -1,0 +1,461 @@
+"""The limits of tasks: when the agent looks at a slave, and when it kills the slave.
+
+*Time.* Before a slave starts a task with a limit of time, it writes the time into the memory that it shares with its
+agent. The agent does not follow each start. No task that it passes on now can be over its limit before the shortest
+limit has passed. Then the agent looks once, and knows from the start of the running task when to look again.
+
+*Memory.* While a slave holds a task with a limit of memory, its agent measures the memory of the slave and its
+descendants every `MEASURE_S`. Where the agent may make a control group, the kernel enforces the limit, too. Then it
+kills one process, and this may be a process of the task instead of the slave. If no other task has run since the
+measurement before, this task is over its limit.
+
+*Shortage.* A batch system kills a job that uses more memory than it has, with all its tasks. So before this happens,
+the agent kills one slave: the one that is furthest beyond what its task may use then. Numbers that are
+rough or old may be too large, so all slaves with limits are measured again, exactly, before one is killed. If the task
+would have had enough memory without the others, it is not charged.
+
+A slave whose task is over a limit is killed as for a cancelled task: after a recall, and only if it still runs this
+task. So no other task is killed or charged. If the task has just finished, its result counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from msgspec import Struct, field
+
+from mwpy._core.agent.child import UNBOUNDED, AgentState, Child, ChildState, Doom, Outgoing
+from mwpy._core.holding import known
+from mwpy._values import groups, messages, records
+from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.causes import Cause
+from mwpy._values.errors import REPLACED, describe_exit
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import split_list
+from mwpy._values.plain import amount, counted
+from mwpy._values.policy import Limits
+
+# Whether the agent trusts what it reads from a slave.
+#
+# A slave runs the user's code, which may write into any memory and any file descriptor of its process. So the agent
+# does not rely on the numbers in the memory that both share, or on the messages of the slave. A slave that shows
+# nonsense is killed and replaced, and its end has the reason. From then on, nothing of it counts.
+
+
+OVERWROTE = "it overwrote the memory that it shares with its agent"
+UNREADABLE = "what it sent cannot be read"
+
+
+class Trust(Struct, eq=False):
+    """Decides which slaves are not trusted any more."""
+
+    _state: AgentState
+
+    def broken_stream(self, child: Child, reason: str) -> None:
+        """A slave sent bytes that are not a message, or a message that it must not send."""
+        self._condemn(child, f"{UNREADABLE}: {reason}")
+
+    def broken_memory(self, child: Child, reason: str) -> None:
+        """The memory that a slave shares with the agent contains nonsense."""
+        self._condemn(child, f"{OVERWROTE}: {reason}")
+
+    def believes(self, child: Child, started: int) -> bool:
+        """Whether a slave may have started the task at this position last. If not, the slave is killed."""
+        if child.believes(started):
+            return True
+        self.broken_memory(child, f"it says that it runs task {started} of {child.passed_on}")
+        return False
+
+    def last_started(self, child: Child, started: int) -> int:
+        """Position of the task that an ended slave started last. If it says nonsense, each task may have run."""
+        if child.killed_at is not None:
+            return child.killed_at
+        return started if self.believes(child, started) else child.passed_on + 1
+
+    def _condemn(self, child: Child, reason: str) -> None:
+        if child.condemned or child.killed_because:
+            return
+        child.condemned = reason
+        end = "has ended" if child.ended else "is killed"
+        self._state.record(records.Notice(f"slave {child.number} {end}: {reason}"))
+        if not child.ended:
+            child.kill(f"because {reason}", Cause.CRASH)
+            self._state.actions.kill.append(child.number)
+
+
+LOOK_S = 0.05
+"""The agent looks at a slave at most this often, in seconds. So a task may run for this time beyond its limit."""
+
+MEASURE_S = 0.5
+"""Seconds between two measurements of the memory of a slave."""
+
+NEARLY = 0.9
+"""The part of its job's memory that the slaves may use. The job has other processes, and may grow between two
+measurements."""
+
+STOPS_KEPT = 100
+"""How many stops of this agent are remembered."""
+
+
+class Enforcement(Struct, eq=False):
+    """Kills slaves whose tasks are over their limits."""
+
+    _state: AgentState
+    _trust: Trust
+    _stops: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=STOPS_KEPT))
+    """When this agent resumed after a stop, and for how many seconds it was stopped. Its slaves are stopped with it."""
+    _is_short: bool = False
+    """Whether the job seems to be short of memory, so that all slaves are measured exactly."""
+
+    def resumed(self, stopped_s: float, now: float) -> None:
+        """This agent was stopped: the time of a stop is not counted."""
+        self._stops.append((now, stopped_s))
+
+    def passed_on(self, child: Child, limits: Iterable[Limits | None], now: float) -> None:
+        """Tasks with some limits were passed on to a slave."""
+        times = _times(limits)
+        if times:
+            self._look_at(child, now + min(times), now)
+        self._limit_memory(child, now)
+
+    def looked(self, child: Child, began: float, now: float) -> None:
+        """The agent has looked at a slave, which started its last task at the time `began`, or runs none (0)."""
+        times = _times(span.limits for span in child.held)
+        if not times or child.ended:
+            return
+        due = now + min(times)
+        span = child.span_at(child.started) if began else None
+        for most in _times([span.limits] if span is not None else []):
+            if not child.started_at <= began <= now:
+                self._trust.broken_memory(child, "it says that its task began at an impossible time")
+                return
+            over_at = began + most + self._stopped_since(began)
+            if now >= over_at:
+                why = f"because it ran {{}} for more than {most:g} s, its seconds_max"
+                self._doom(child, f"{why}: raise this limit, or give such tasks less to do", Cause.TIME_LIMIT)
+            else:
+                due = min(due, over_at)
+        self._look_at(child, due, now)
+
+    def _stopped_since(self, began: float) -> float:
+        """For how many seconds this agent was stopped since a task began. It may have begun during a stop, if only the
+        agent was stopped."""
+        return sum(min(stopped_s, resumed_at - began) for resumed_at, stopped_s in self._stops if resumed_at > began)
+
+    def measured(self, child: Child, used: int, kills: int, now: float) -> None:
+        """The memory was measured that a slave and its descendants use, and the `kills` of the kernel were counted."""
+        if child.ended:
+            return
+        killed = kills > child.kills and child.measured == child.started
+        span = child.span_at(child.started)
+        child.measured = child.started if span is not None else child.started + 1
+        child.kills, child.peak_bytes = kills, max(child.peak_bytes, used)
+        child.used, child.exactly = used, False
+        self._limit_memory(child, now + MEASURE_S)
+        most = None if span is None or span.limits is None else span.limits.memory
+        if most is None:
+            return
+        if not (killed or used > most):
+            self._relieve(now)
+            return
+        what = "its processes needed" if killed and used <= most else f"its processes used {amount(used)} of memory,"
+        why = f"because {{}} and {what} more than {amount(most)}, its memory_max"
+        self._doom(child, f"{why}: {_REMEDY}", Cause.OUT_OF_MEMORY)
+
+    def named(self, child: Child, started: int) -> str:
+        """The limit of memory of the task at a position, as the end of a sentence; empty if it has none."""
+        span = child.span_at(started)
+        most = None if span is None or span.limits is None else span.limits.memory
+        return "" if most is None else f"; its memory_max is {amount(most)}: {_REMEDY}"
+
+    def _relieve(self, now: float) -> None:
+        """If the slaves use nearly all memory of their job, kill the one that is furthest beyond what it may use."""
+        has = self._state.settings.memory_bytes
+        if has is not None:
+            has = max(1, has - self._state.template_bytes)
+        children = self._state.children.values()
+        users = [child for child in children if any(child.memory_limits)]
+        used = sum(child.used for child in users)
+        if has is None or used <= NEARLY * has:
+            self._is_short = False
+        elif not self._is_short:
+            self._is_short = True
+            for child in users:
+                child.exactly, child.measure_at = True, now
+        elif not any(child.exactly for child in users):
+            self._is_short = False
+            if not any(child.doomed or child.killed_because for child in users):
+                self._sacrifice(users, used, has)
+
+    def _sacrifice(self, users: Sequence[Child], used: int, has: int) -> None:
+        """Kill the slave that is furthest beyond what it may use."""
+        share = max(1, has // self._state.settings.hello.slaves)
+        beyond = [(child.used - allowed, child, allowed) for child in users if (allowed := _allowed(child, share))]
+        _, child, allowed = max(beyond, key=lambda entry: entry[0])
+        why = (
+            f"because its job was short of memory: the slaves used {amount(used)} of {amount(has)}. {{}} used "
+            f"{amount(child.used)}, and may use {amount(allowed)} in such a case: give the job more memory or fewer "
+            f"slaves, or let such tasks need less"
+        )
+        is_alone = child.used > NEARLY * has
+        self._doom(child, why, Cause.OUT_OF_MEMORY, 0 if is_alone else allowed)
+
+    def _limit_memory(self, child: Child, measure_at: float) -> None:
+        """Measure a slave while it holds a task with a limit. The kernel enforces the largest limit of its tasks."""
+        limits = child.memory_limits
+        bounds = [limit for limit in limits if limit is not None]
+        if bounds and child.measure_at is None:
+            child.measure_at = measure_at
+        largest = max(bounds) if bounds and len(bounds) == len(limits) else None
+        if largest != child.memory_limit:
+            child.memory_limit = largest
+            self._state.actions.limit_memory.append((child.number, largest))
+
+    def _look_at(self, child: Child, due: float, now: float) -> None:
+        due = max(due, now + LOOK_S)
+        child.look_at = due if child.look_at is None else min(child.look_at, due)
+
+    def _doom(self, child: Child, because: str, cause: Cause, allowed: int = 0) -> None:
+        task, attempt = child.running(child.started)
+        child.doomed = Doom(task, attempt, child.started, because.format(f"task {task}"), cause, allowed)
+        self._state.actions.recall.append((child.number, None))
+
+
+_REMEDY = "raise this limit, or let such tasks need less"
+
+
+def _allowed(child: Child, share: int) -> int:
+    """How many bytes the running task of a slave may use when its job is short of memory; 0 if it has no limit."""
+    span = child.span_at(child.started)
+    if child.ended or span is None or span.limits is None or span.limits.memory is None:
+        return 0
+    return min(span.limits.expected or share, span.limits.memory)
+
+
+def _times(limits: Iterable[Limits | None]) -> list[float]:
+    """The limits of time among some limits."""
+    return [each.seconds for each in limits if each is not None and each.seconds is not None]
+
+
+# When a slave needs the agent's attention: it is silent, its stream ended, or its process ended.
+#
+# *Silence.* A slave sends results in groups. Its journal holds the results that it has not sent. A long task must not
+# delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
+# nothing for `SILENT_S`, or `LATE_S` (see `LateResults`). If the master fixes the size of groups, only the slave sends
+# results.
+#
+# *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
+# Then it is killed with a reason. Otherwise, SIGKILL would seem to come from the kernel.
+#
+# *Limits.* The agent looks when a task of the slave may be over its limit of time, and measures the memory of a slave
+# whose tasks have such a limit (see `Enforcement`).
+#
+# *Cancelled task.* A slave that runs a cancelled task gets some time to finish it (see `traffic`). Then the agent looks
+# which task the slave runs.
+#
+# *End of the process.* Batch systems end a job by killing its processes in any order. The agent waits `KILLED_TOO_S`
+# before it reports a slave that SIGKILL has ended. If the agent is killed before that, the task of this slave is not
+# charged with a death. The agent does not wait after it has killed the slave itself.
+
+
+SILENT_S = 0.03
+"""The journal of a busy slave is read after this many seconds of silence. A result waits for at most this time and the
+time for which a slave gathers results."""
+
+LATE_S = 0.04
+"""The same while it runs tasks of portions. It sends their results itself before that, unless a task takes long."""
+
+AGAIN_S = 0.01
+"""Seconds from this look to the next one, which shows whether it is still at the same task. By then, a result has
+waited for as long as it may."""
+
+EXIT_S = 5.0
+"""Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
+
+STILL_THERE = (
+    f"because it was still there {EXIT_S:g} s after its connection to the agent had ended: its tear-down takes long, "
+    f"or a task closed the connection"
+)
+"""Why a slave is killed that does not end."""
+
+KILLED_TOO_S = 0.25
+"""Seconds between a slave's end by SIGKILL and its report: the agent itself may be killed next."""
+
+
+class Watch(Struct, eq=False):
+    """Handles slaves that are silent, closed their stream, or ended."""
+
+    _state: AgentState
+    reads_journals: bool = True
+    """Whether journals are read; False if the master fixes the size of groups of results."""
+
+    def active(self, child: Child, now: float) -> None:
+        """A slave sent something, or got tasks while it had none: its silence begins now."""
+        child.read_journal_at = now + _patience_s(child) if self.reads_journals and child.held else None
+
+    def heard(self, child: Child, message: messages.Message, now: float) -> None:
+        """A slave sent a message. Before a state, it sends the results in its journal, but those of a stretch wait."""
+        if not (type(message) is messages.Checkpoint and child.held and child.held[0].is_portion):
+            self.active(child, now)
+
+    def journal_emptied(self, child: Child, now: float) -> None:
+        """The slave emptied its journal while the agent read it: read it again."""
+        child.read_journal_at = now if child.held else None
+
+    def look_again(self, child: Child, now: float) -> None:
+        """Results wait in the slave, outside of its journal: look once more where it is."""
+        child.read_journal_at = now + AGAIN_S if self.reads_journals else None
+
+    def stream_ended(self, child: Child, now: float) -> None:
+        """The slave closed its stream. If it is to be killed anyway, that is not put off."""
+        child.kill_at = min(known((child.kill_at, now + EXIT_S)))
+
+    def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
+        """The process of a slave ended."""
+        child.ended = True
+        child.look_at = child.measure_at = None
+        unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
+        child.collect_at = now + KILLED_TOO_S if unexpected else now
+
+    def decide(self, child: Child, now: float) -> None:
+        """Do what is due for a slave."""
+        actions = self._state.actions
+        if child.read_journal_at is not None and now >= child.read_journal_at:
+            child.read_journal_at = None
+            if child.held:
+                actions.read_journal.append(child.number)
+        if child.look_at is not None and now >= child.look_at:
+            child.look_at = None
+            actions.check_memory.append(child.number)
+        if child.measure_at is not None and now >= child.measure_at:
+            child.measure_at = None
+            limits = [limit for limit in child.memory_limits if limit is not None]
+            if limits:
+                actions.measure.append((child.number, 0 if child.exactly else min(limits)))
+        if child.kill_at is not None and now >= child.kill_at:
+            child.kill_at = None
+            if not child.killed_because:
+                child.overdue = child.state is ChildState.STARTING
+                child.kill(STILL_THERE, child.loss)
+            actions.kill.append(child.number)
+        if child.spared_until is not None and now >= child.spared_until:
+            child.spared_until = None
+            actions.recall.append((child.number, None))
+        if child.collect_at is not None and now >= child.collect_at:
+            child.collect_at = child.kill_at = None
+            actions.collect.append(child.number)
+
+
+def _patience_s(child: Child) -> float:
+    """The silence after which the agent looks for the results of a slave that holds tasks, in seconds."""
+    return LATE_S if child.held[0].is_portion else SILENT_S
+
+
+# Slaves that are replaced between tasks, although nothing is wrong with them.
+#
+# A slave may run a limited number of tasks (`slave_max_tasks`). The agent counts the tasks that it passes on to the
+# slave. It cuts the group that exceeds the limit, so the slave never has more tasks than it may run. The others go back
+# to the master. When the slave has no task left, it ends.
+#
+# A slave may have a limited amount of memory between two tasks. It measures its own memory, and reports once that it
+# has grown too large. It then finishes the task that it runs by now, and ends. The agent takes the others back.
+#
+# The agent tells the master at once that such a slave retires, so that the master sends it no more tasks. Tasks that
+# are already on their way go back as soon as they arrive.
+
+
+class Wear(Struct, eq=False):
+    """Decides when a slave retires."""
+
+    _state: AgentState
+
+    @property
+    def _max_tasks(self) -> int | None:
+        """How many tasks a slave may run; None if there is no limit."""
+        return self._state.settings.slave_max_tasks
+
+    def admit(
+        self, child: Child, group: messages.Tasks, received: Sequence[Buffer]
+    ) -> tuple[messages.Tasks, Outgoing] | None:
+        """Give those tasks of a group back to the master that a slave must not run.
+
+        Returns:
+            The other tasks, and the message for the slave; None if there are no other tasks.
+        """
+        if self._max_tasks is None and child.is_ready:
+            return group, Outgoing(group, (), received)
+        room, count = self._room(child), sum(group.counts)
+        if room <= count and child.is_ready:
+            self._retire(child)
+        if room >= count:
+            return group, Outgoing(group, (), received)
+        if not room:
+            self._give_back(child, group)
+            return None
+        kept, payload, rest = divide(group, received[1:], room)
+        self._give_back(child, rest)
+        return kept, Outgoing(kept, payload)
+
+    def _room(self, child: Child) -> int:
+        """How many more tasks a slave may get."""
+        if child.retiring or not child.is_ready:
+            return 0
+        most = self._max_tasks
+        return UNBOUNDED if most is None else most - child.passed_on + child.unrun
+
+    def grown(self, child: Child, resident_bytes: int) -> None:
+        """A slave has more memory than it may have between two tasks."""
+        if child.is_ready:
+            child.grown_bytes = resident_bytes
+            self._retire(child)
+            self._state.stop(child, finished=False)
+
+    def settle(self, child: Child) -> None:
+        """A slave that retires has fewer tasks: end it if it has none left."""
+        if child.is_ready and not child.held:
+            self._state.stop(child, finished=False)
+
+    def _retire(self, child: Child) -> None:
+        if not child.retiring:
+            child.retiring = True
+            self._state.to_master(messages.SlaveRetiring(child.number))
+
+    def _give_back(self, child: Child, group: messages.Tasks | messages.Revoked) -> None:
+        """Return tasks to the master that were not passed on. One message names at most `MAX_TASKS` spans."""
+        for start in range(0, len(group.tasks), MAX_TASKS):
+            some = slice(start, start + MAX_TASKS)
+            columns = group.tasks[some], group.counts[some], group.attempts[some]
+            self._state.to_master(messages.Revoked(child.number, *columns))
+
+
+def reason_of(child: Child, reason: str) -> str:
+    """Why a slave that retired ended, if its process ended for this reason."""
+    ran = child.passed_on - child.unrun - child.num_held
+    grown = f", because it had grown to {amount(child.grown_bytes)}" if child.grown_bytes else ""
+    replaced = f"{REPLACED} {counted(ran, 'task')}{grown}"
+    return replaced if reason == describe_exit(0) else f"{replaced} ({reason})"
+
+
+def divide(
+    group: messages.Tasks, frames: Sequence[Buffer], count: int
+) -> tuple[messages.Tasks, list[Buffer], messages.Revoked]:
+    """Divide a group of tasks behind its first `count` tasks, of which there are at least one and not all.
+
+    Returns:
+        The first tasks as a group, the payload frames of this group, and the spans of the other tasks.
+    """
+    whole = bisect_right([*accumulate(group.counts)], count)
+    more = count - sum(group.counts[:whole])
+    end, buffers = whole + bool(more), group.buffers[:count]
+    counts = [*group.counts[:whole], more][:end]
+    columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
+    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end])
+    payload_kept = groups.payload(count, split_list(frames[0])[:count])
+    firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
+    rest = messages.Revoked(
+        group.slave, firsts, [group.counts[whole] - more, *group.counts[whole + 1 :]], group.attempts[whole:]
+    )
+    return kept, [payload_kept, *frames[1 : 1 + sum(buffers)]], rest

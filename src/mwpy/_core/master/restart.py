@@ -1,0 +1,1199 @@
+"""Answers tasks from what former generations have stored.
+
+`apply` takes the entries of the run database, in their order. After that, `without_answered` divides new tasks into
+those that were answered before and the others. An answered task ends at once: its record says where its result is, and
+its result has the slave, the host and the compute time of its attempt. The value stays in the file until it is needed.
+
+A task is the same as one of a former generation if its algorithm has the same name and code, its key is the same, and
+it has the same position among the equal calls of its generation (see `Occurrences`). `KnownCodes` decides when
+other code counts, too. A task that must not run twice ends as unrunnable if a former generation sent it to a slave, and
+the file has no answer of it. So does a task whose attempts are used up. Nothing is remembered about tasks that are new.
+Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes 20 bytes.
+
+An agent can bring results of a former generation while this one runs (see `Succession`). So the last generations are
+kept, with 4 bytes for each task, and each task of this generation that waits for its answer takes 12 bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from math import inf
+from operator import attrgetter
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mwpy._core import holding
+from mwpy._core.holding import TaskIds
+from mwpy._core.master import tasks
+from mwpy._core.master.admission import SlaveKinds
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.handback import HandBack, without_extra
+from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.results import check_failures
+from mwpy._core.master.spans import Span, named
+from mwpy._core.master.state import MasterState
+from mwpy._values import groups, messages, records
+from mwpy._values.earlier import (
+    KEY_BYTES,
+    Earlier,
+    EarlierAlgorithm,
+    EarlierAnswers,
+    EarlierSent,
+    EarlierTasks,
+    EarlierUsedUp,
+    FormerAgent,
+)
+from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.messages import Results
+from mwpy._values.plain import counted, first_of
+from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks, TaskRange
+from mwpy._values.shares import NO_KEY
+from mwpy._values.stored import StoredAt
+from mwpy._values.task import Origin, TaskState, stored_result
+
+# The agents of the last generations, as the run database knows them.
+#
+# An agent that outlives its master is the same process in the next generation. So only a process that was an agent of a
+# former generation can have tasks of that generation, or their results. A member could lie about its process, but
+# members are trusted: their results are unpickled in the master. This protects from mistakes.
+
+
+class FormerAgents:
+    """Knows who may bring results of former generations.
+
+    Args:
+        agents: all agents of the last generations.
+    """
+
+    def __init__(self, agents: Sequence[FormerAgent] = ()) -> None:
+        self.agents = agents
+        self._processes = {(each.generation, each.host, each.pid): None for each in agents}
+        """The generation, the machine and the process of each."""
+        self._came: dict[tuple[str, int], None] = {}
+        """The machine and the process of those that are back, and have said everything about their tasks."""
+        self.returns_s = self._longest_s()
+        """For how long one that is not back looks for its master at most, in seconds; 0 if there are none."""
+
+    def had(self, generation: int, agent: ConnectedAgent) -> bool:
+        """Whether an agent was one of this generation, too."""
+        return (generation, agent.host, agent.pid) in self._processes
+
+    def came(self, agent: ConnectedAgent) -> None:
+        """An agent is back, and has said everything about its tasks of former generations."""
+        self._came[agent.host, agent.pid] = None
+        self.returns_s = self._longest_s()
+
+    @property
+    def outliving(self) -> list[FormerAgent]:
+        """Those that look for their master, as far as the file knows, and are not back."""
+        living = [each for each in self.agents if each.returns_s and not each.has_ended]
+        return [each for each in living if (each.host, each.pid) not in self._came]
+
+    def _longest_s(self) -> float:
+        return max((each.returns_s for each in self.outliving), default=0.0)
+
+    def names(self) -> str:
+        """The processes that may return."""
+        processes = [*dict.fromkeys(f"process {each.pid} on {each.host}" for each in self.outliving)]
+        return f"{counted(len(processes), 'agent')} ({first_of(processes, len(processes))})"
+
+
+# Tasks that wait for agents which have outlived the former master.
+#
+# Such an agent says which tasks its slaves still run (`StillRunning`), and later brings their results. An equal task of
+# this generation then waits, and is not sent to another slave, until its result is in the file. It is pending again
+# when the agent is lost, or when its slave has ended without a result.
+#
+# A task that must not run twice also waits if a former generation sent it to a slave, as long as an agent may return
+# that ran it: until all agents of the last generations are back and have said what they have, or for the longest time
+# that the missing ones look for their master. Without a result it then is unrunnable. If an agent says that its slave
+# has not started the task, it is pending.
+#
+# Tasks that wait are DELAYED, without an end of their pause. The user may not expect that, so the master says soon
+# which tasks wait, how long, for which agents, and how they run at once.
+
+
+LOST = (
+    "a slave ran it when the master was started again, and has ended without a result, and its policy says retry=False"
+)
+
+SAY_S = 1.0
+"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too."""
+
+GROWTH = 4.0
+"""How much longer this takes for each later message about further tasks."""
+
+
+class Awaited:
+    """Knows which occurrences of tasks agents may answer.
+
+    Args:
+        state: what all parts share.
+        forbidden: why a task is unrunnable for which no agent came.
+        rerun_failed: as in `Reuse`.
+    """
+
+    def __init__(self, state: MasterState, forbidden: str, rerun_failed: bool) -> None:
+        self.state = state
+        self.forbidden = forbidden
+        self.rerun_failed = rerun_failed
+        self.former = FormerAgents()
+        """The agents of the last generations."""
+        self.new: dict[int, int] = {}
+        """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
+        self._handback = HandBack(state)
+        self._since: float | None = None
+        """When the master began to wait for them, on the core's clock; None before the first iteration."""
+        self._running: dict[int, tuple[str, int]] = {}
+        """The occurrences that still run: the name of the agent, and the number of the slave."""
+        self._storing: dict[int, None] = {}
+        """The occurrences whose results were brought and are not in the file yet."""
+        self._held: dict[int, int] = {}
+        """The task of each occurrence that waits. Some of them have ended."""
+        self._say_at: float | None = None
+        """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
+        self._say_s = SAY_S
+        """How long after a task that waits this is."""
+
+    @property
+    def may_return(self) -> bool:
+        """Whether agents of former generations may come that have not come yet."""
+        return self.former.returns_s > 0 and (self._since is None or self.state.now < self._until)
+
+    @property
+    def _until(self) -> float:
+        """When the last of those that are missing has given up, on the core's clock."""
+        return (self.state.now if self._since is None else self._since) + self.former.returns_s
+
+    def comes(self, number: int) -> bool:
+        """Whether an agent runs an occurrence, or has brought its result."""
+        return number in self._running or number in self._storing
+
+    # ---- what agents say ---------------------------------------------------------------------------------------
+
+    def runs(self, agent: str, slave: int, numbers: Sequence[int], waiting: Mapping[int, int]) -> None:
+        """A slave of an agent runs these occurrences, and no others.
+
+        Args:
+            waiting: the occurrences for which tasks of this generation wait, by task.
+        """
+        before = [number for number, place in self._running.items() if place == (agent, slave)]
+        now = dict.fromkeys(numbers, (agent, slave))
+        self._running.update(now)
+        self._has_ended(number for number in before if number not in now)
+        if waiting:
+            self.hold([*self.state.jar.pending.spans()], waiting)
+
+    def brought(self, numbers: Iterable[int], counting: Iterable[int], waiting: Mapping[int, int]) -> None:
+        """An agent has brought results of these occurrences.
+
+        Args:
+            counting: those whose results count, and are stored now.
+            waiting: the occurrences of these for which tasks of this generation wait, by task.
+        """
+        self._storing.update(dict.fromkeys(counting))
+        self._has_ended([number for number in numbers if number in self._running])
+        if waiting:
+            self.hold([*self.state.jar.pending.spans()], waiting)
+
+    def not_started(self, numbers: Iterable[int]) -> None:
+        """No slave has started these occurrences: their tasks may run."""
+        for number in numbers:
+            self._running.pop(number, None)
+            self._release(number, None)
+
+    def stored(self, numbers: Iterable[int]) -> None:
+        """Results of these occurrences are in the file, and have ended tasks."""
+        for number in numbers:
+            self._storing.pop(number, None)
+            self._release(number, LOST)
+
+    # ---- tasks ---------------------------------------------------------------------------------------------
+
+    def hold_new(self, spans: Iterable[Span]) -> None:
+        """New tasks are in the jar: let those wait for which agents may come."""
+        if self.new:
+            self.hold(spans, self.new)
+            self.new = {}
+
+    def hold(self, spans: Iterable[Span], numbers: Mapping[int, int]) -> None:
+        """Let those of the tasks wait that are pending.
+
+        Args:
+            numbers: their occurrences, by task.
+        """
+        able = [span for span in spans if span.state is TaskState.PENDING and is_holdable(span)]
+        ids = TaskIds((task, 1) for task in numbers)
+        if numbers and (tasks := named(able, ids)):
+            self.state.record(records.TasksAwaited(tasks))
+            for each in tasks:
+                self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
+            if self._say_at is None and not all(map(self.comes, self._held)):
+                self._say_at = self.state.now + self._say_s
+
+    def decide(self, now: float) -> None:
+        """Release the tasks for which nobody will come any more."""
+        if self._since is None:
+            self._since = now
+        if self._running:
+            agents = self.state.members.agents
+            self._has_ended([number for number, (agent, _) in self._running.items() if agent not in agents])
+        if self._held and now >= self._until:
+            for number in [*self._held]:
+                if not self.comes(number):
+                    self._release(number, self.forbidden)
+        if self._say_at is not None and now >= self._say_at:
+            self._say_at, self._say_s = None, self._say_s * GROWTH
+            self._say(now)
+
+    def _say(self, now: float) -> None:
+        """Say which tasks may have run, and what the user can do."""
+        tasks = self._doubtful()
+        if not tasks:
+            return
+        spans = (self.state.jar.delayed.tasks[task] for task in tasks)
+        names = first_of((f"task {span.first} ({span.algorithm.name})" for span in spans), len(tasks))
+        self.state.notice(
+            f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
+            f"run database has no results of them: {names}. They wait up to {self._left_s(now):.0f} s for "
+            f"{self.former.names()} of the former master, which may bring results. After that, those without a result "
+            f"are unrunnable. If they may run again, stop this master, and start it with --mw-rerun failed: then they "
+            f"run at once"
+        )
+
+    def _doubtful(self) -> list[int]:
+        """The tasks that wait, and of which no agent has said that it has them."""
+        delayed = self.state.jar.delayed.tasks
+        return [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
+
+    def _left_s(self, now: float) -> float:
+        """How long the master waits for agents that have not come, in seconds."""
+        return max(0.0, self._until - now)
+
+    @property
+    def deadline(self) -> float | None:
+        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
+        waits = any(not self.comes(number) for number in self._held)
+        return min(holding.known((self._until if waits else None, self._say_at)), default=None)
+
+    def _has_ended(self, numbers: Iterable[int]) -> None:
+        """These occurrences do not run any more."""
+        for number in [*numbers]:
+            self._running.pop(number, None)
+            if number not in self._storing:
+                self._release(number, LOST)
+
+    def _release(self, number: int, reason: str | None) -> None:
+        """Nobody will bring a result of an occurrence: its task is pending again, or unrunnable.
+
+        Args:
+            reason: why a task is unrunnable that must not run twice; None if it has not run.
+        """
+        task = self._held.pop(number, None)
+        span = None if task is None else self.state.jar.delayed.tasks.get(task)
+        if span is None or span.pause_s < inf:
+            return
+        if reason is None or span.policy.retry or self.rerun_failed:
+            self.state.record(records.TasksDue([span.whole], not_started=reason is None))
+        else:
+            self._handback.give_up_unsent(span, reason)
+
+    def text(self, now: float) -> str:
+        """What is waited for; empty if nothing is."""
+        others = len(self._doubtful())
+        parts: list[str] = []
+        if running := len(self._running):
+            run = "still runs" if running == 1 else "still run"
+            parts.append(f"{counted(running, 'task')} {run} at slaves that have outlived the former master")
+        if others:
+            parts.append(
+                f"{counted(others, 'task')} with retry=False wait {self._left_s(now):.0f} s longer for agents that may "
+                f"have run them before the master was started again; with --mw-rerun failed they run at once"
+            )
+        return ", and ".join(parts)
+
+    def check(self) -> None:
+        """Assert that each task that waits without an end is waited for."""
+        waiting = [task for task, span in self.state.jar.delayed.tasks.items() if span.pause_s == inf]
+        assert all(task in self._held.values() for task in waiting), "a task waits for nobody"
+
+
+def is_holdable(span: Span) -> bool:
+    """Whether the tasks of a span may wait for an agent."""
+    return span.policy.sid is None and not span.refers
+
+
+# What is known of the tasks of one former generation, by their ids there.
+
+
+class FormerGeneration(Struct, eq=False):
+    """The algorithms and tasks of a generation. Each task takes 4 bytes."""
+
+    _algorithms: dict[int, EarlierAlgorithm] = field(default_factory=dict)
+    """By number."""
+    _numbers: array[int] = field(default_factory=lambda: array("i"))
+    """The number of the occurrence of each task, by task id; -1 if there is none."""
+    _firsts: array[int] = field(default_factory=lambda: array("q"))
+    """The first tasks of the entries of this generation."""
+    _algorithm_of: array[int] = field(default_factory=lambda: array("q"))
+    """The algorithm of each entry."""
+
+    def define(self, algorithm: EarlierAlgorithm) -> None:
+        """An algorithm got its number."""
+        self._algorithms[algorithm.number] = algorithm
+
+    def algorithm(self, number: int) -> EarlierAlgorithm:
+        """The algorithm with this number."""
+        return self._algorithms[number]
+
+    def add(self, entry: EarlierTasks, numbers: Iterable[int]) -> None:
+        """Add tasks, in the order of their ids.
+
+        Args:
+            numbers: the occurrence of each task; -1 for a task without one.
+        """
+        self._numbers.extend([-1] * (entry.first - len(self._numbers)))
+        self._firsts.append(entry.first)
+        self._algorithm_of.append(entry.algorithm)
+        self._numbers.extend(numbers)
+
+    def numbers(self, first: int, count: int) -> Sequence[int]:
+        """The occurrences of consecutive tasks; -1 for each task without one, or that is not known."""
+        known = self._numbers[first : first + count] if first > 0 else array("i")
+        return known if len(known) == count else [*known, *[-1] * (count - len(known))]
+
+    def all_numbers(self) -> Sequence[int]:
+        """The occurrences of all tasks; -1 for each task without one."""
+        return self._numbers
+
+    def by_algorithm(self, first: int, count: int) -> Iterator[tuple[EarlierAlgorithm, int]]:
+        """Yield the algorithms of consecutive tasks, and how many of these tasks each has."""
+        start, end = first, min(first + count, len(self._numbers))
+        while start < end:
+            place = bisect_right(self._firsts, start)
+            until = min(end, self._firsts[place]) if place < len(self._firsts) else end
+            yield self._algorithms[self._algorithm_of[place - 1]], until - start
+            start = until
+
+
+# The calls of one task algorithm that former generations made, by their keys.
+#
+# Equal calls have the same key. The first of them in one generation is the same task as the first of them in another
+# generation, and so on. So each key has occurrences, in the order of submission. A generation takes them one after the
+# other. It adds an occurrence when it makes an equal call more often than every generation before.
+#
+# A finished task must take little memory, because a run database can have ten million of them. So a key is not an
+# object here: it is part of a bucket, which is one `bytearray` that `find` searches. An entry has 22 bytes, and with a
+# million keys an occurrence takes about 40 bytes. If a key has several occurrences, it takes about 250 bytes more, and
+# each occurrence 4 bytes.
+
+
+NUMBER_BYTES = 4
+MARK_BYTES = 2
+ENTRY_BYTES = KEY_BYTES + NUMBER_BYTES + MARK_BYTES
+"""An entry of a bucket: the key, the number of its occurrence, and the mark of the generation that took it last."""
+
+MARKS = 1 << 8 * MARK_BYTES
+
+BUCKETS = 65_521
+"""With ten million keys, a bucket has 3 KB, which are searched in a fraction of a microsecond. It is a prime number,
+because keys of plain arguments are not hashed: many of them differ in few bytes."""
+
+
+class _Repeated(Struct, eq=False):
+    """The occurrences of a key that has several."""
+
+    numbers: array[int] = field(default_factory=lambda: array("I"))
+    generation: int = 0
+    """The generation that took one last."""
+    taken: int = 0
+    """How many this generation has taken."""
+
+    def take(self, generation: int) -> int | None:
+        """Return the next occurrence; None if there is none."""
+        if self.generation != generation:
+            self.generation, self.taken = generation, 0
+        if self.taken == len(self.numbers):
+            return None
+        self.taken += 1
+        return self.numbers[self.taken - 1]
+
+
+class Occurrences(Struct, eq=False):
+    """All occurrences of all keys."""
+
+    count: int = 0
+    """How many occurrences there are."""
+    _generation: int = 0
+    _mark: bytes = bytes(MARK_BYTES)
+    _buckets: dict[int, bytearray] = field(default_factory=dict)
+    _repeated: dict[bytes, _Repeated] = field(default_factory=dict)
+
+    def begin(self, generation: int) -> None:
+        """Another generation begins with the first occurrence of each key.
+
+        Args:
+            generation: its number, which is larger than those before.
+        """
+        self._generation = generation
+        self._mark = (generation % MARKS).to_bytes(MARK_BYTES, "big")
+
+    def take(self, key: bytes) -> int | None:
+        """Return the number of the next occurrence of a key; None if this generation has taken all."""
+        if self._repeated and (repeated := self._repeated.get(key)) is not None:
+            return repeated.take(self._generation)
+        bucket = self._buckets.get(int.from_bytes(key, "big") % BUCKETS)
+        at = -1 if bucket is None else _find(bucket, key)
+        if bucket is None or at < 0 or bucket[at + ENTRY_BYTES - MARK_BYTES : at + ENTRY_BYTES] == self._mark:
+            return None
+        bucket[at + ENTRY_BYTES - MARK_BYTES : at + ENTRY_BYTES] = self._mark
+        return int.from_bytes(bucket[at + KEY_BYTES : at + KEY_BYTES + NUMBER_BYTES], "big")
+
+    def take_or_add(self, keys: bytes, new: int) -> list[int]:
+        """Take the next occurrence of each key. If there is none, add one, which this generation takes.
+
+        Args:
+            keys: one after the other.
+            new: the number of the first occurrence that is added; the others follow.
+
+        Returns:
+            The number of the occurrence of each key.
+        """
+        found: list[int] = []
+        for at in range(0, len(keys), KEY_BYTES):
+            key = keys[at : at + KEY_BYTES]
+            number = self.take(key)
+            if number is None:
+                number, new = new, new + 1
+                self._add(key, number)
+            found.append(number)
+        return found
+
+    def _add(self, key: bytes, number: int) -> None:
+        self.count += 1
+        repeated = self._repeated.get(key)
+        if repeated is None:
+            bucket = self._buckets.setdefault(int.from_bytes(key, "big") % BUCKETS, bytearray())
+            at = _find(bucket, key)
+            if at < 0:
+                bucket += key + number.to_bytes(NUMBER_BYTES, "big") + self._mark
+                return
+            first = int.from_bytes(bucket[at + KEY_BYTES : at + KEY_BYTES + NUMBER_BYTES], "big")
+            repeated = self._repeated[key] = _Repeated(array("I", [first]))
+        repeated.numbers.append(number)
+        repeated.generation, repeated.taken = self._generation, len(repeated.numbers)
+
+
+def _find(bucket: bytearray, key: bytes) -> int:
+    """Where the entry of a key begins; -1 if there is none. The bytes of a key can also be at the border of entries."""
+    at = bucket.find(key)
+    while at % ENTRY_BYTES and at >= 0:
+        at = bucket.find(key, at + 1)
+    return at
+
+
+# The codes of task algorithms that former generations had, and the choice of one whose answers count now.
+#
+# The answers of an algorithm are those of its own code. If the user wants those of other code, too, they count only if
+# the own code has none, and if it is clear which other code the algorithm had before: exactly one other code of the
+# same name has answers. A code that has captured other values does not count. Otherwise the functions that one line of
+# a loop makes, such as `lambda x: k * x`, would get each other's results.
+#
+# A generation that uses answers of other code also computes what they lack, so its own code has answers in the next
+# generation. This one finds in the file that tasks were answered although their code had no answers. Then the other
+# code still counts for what the own code lacks.
+
+
+CHANGES_SHOWN = 5
+"""A notice says at most this many changes of the code."""
+
+CODE_CHANGED = (
+    "{name} has answers in the run database from other code: {changes}. They are not used, so its tasks run again. "
+    "--mw-reuse-changed-code uses them"
+)
+
+NOT_USED = (
+    "{name} has answers in the run database only from other code, and --mw-reuse-changed-code does not use them: "
+    "{reason}. So its tasks run"
+)
+
+SEVERAL_CODES = "they are from several versions of the code, or from several functions of this name"
+
+OTHER_VALUES = "it has captured other values ({changes})"
+
+Compare = Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]]
+"""Says in what the parts of two codes differ, in sentences."""
+
+
+class KnownCode(Struct, eq=False):
+    """What is known of one task algorithm with one code."""
+
+    code: str
+    occurrences: Occurrences = field(default_factory=Occurrences)
+    answered: int = 0
+    """How many answers it has."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """The parts of the code, if it has answers."""
+    since: int = 0
+    """The generation that got the first of them."""
+    other: KnownCode | None = None
+    """Other code, whose answers count for tasks that have none here."""
+    misses: int = 0
+    """How many of the first tasks were not known. After one that was known, no more are counted."""
+
+    @property
+    def answering(self) -> KnownCode:
+        """The code whose answers count: this one if it has any."""
+        return self if self.answered or self.other is None else self.other
+
+
+class KnownCodes(Struct, eq=False):
+    """All codes.
+
+    Args:
+        state: what all parts share.
+        changes: compares two codes.
+        captured: compares the values that two codes have captured.
+        any_code: whether answers count that other code of the algorithm has computed.
+    """
+
+    state: MasterState
+    changes: Compare
+    captured: Compare
+    any_code: bool
+    _generation: int = 0
+    """The generation that is read, or this one."""
+    _codes: dict[tuple[str, str], KnownCode] = field(default_factory=dict)
+    """By the name and the code of the algorithm."""
+    _answered: dict[str, dict[str, KnownCode]] = field(default_factory=dict)
+    """For each name: its codes with answers. The one that was answered last is the last one."""
+
+    @property
+    def answered(self) -> int:
+        """How many answers there are."""
+        return sum(known.answered for known in self._codes.values())
+
+    def begin(self, generation: int) -> None:
+        """Another generation begins."""
+        self._generation = generation
+        for known in self._codes.values():
+            known.occurrences.begin(generation)
+
+    def of(self, name: str, code: str) -> KnownCode:
+        """Return what is known of an algorithm, to which more can be added."""
+        known = self._codes.get((name, code))
+        if known is None:
+            known = self._codes[name, code] = KnownCode(code)
+            known.occurrences.begin(self._generation)
+        return known
+
+    def answer(self, algorithm: EarlierAlgorithm, count: int) -> None:
+        """An algorithm has got answers."""
+        known = self.of(algorithm.name, algorithm.code)
+        if not known.answered:
+            known.since = self._generation
+        known.answered, known.parts = known.answered + count, algorithm.parts
+        codes = self._answered.setdefault(algorithm.name, {})
+        codes.pop(known.code, None)
+        codes[known.code] = known
+
+    def adopt(self, algorithm: EarlierAlgorithm) -> None:
+        """A generation has ended tasks of an algorithm with answers that its own code did not have."""
+        known = self.of(algorithm.name, algorithm.code)
+        if known.other is None:
+            known.other = self._only(self._others(algorithm.name, algorithm.code), algorithm.parts)
+
+    def choose(self, record: AlgorithmDefined) -> KnownCode | None:
+        """Return the code whose answers count for an algorithm of this generation; None if there is none. If only other
+        code has answers, and they do not count, say so."""
+        name, code = record.definition.name, record.code
+        exact, others = self._codes.get((name, code)), self._others(name, code)
+        if not others or (self.any_code and code and exact is not None and (exact.answered or exact.other)):
+            return exact
+        if not self.any_code:
+            if exact is None:
+                changes = _shown(self.changes(others[-1].parts, record.parts)) or "it is unknown what changed"
+                self.state.notice(CODE_CHANGED.format(name=name, changes=changes), key=f"code {name} {code}")
+            return exact
+        other = self._only(others, record.parts)
+        if other is None:
+            self._refuse(name, [self.captured(known.parts, record.parts) for known in others])
+            return exact
+        if not code:
+            return other
+        exact = self.of(name, code)
+        exact.other = other
+        return exact
+
+    def _others(self, name: str, code: str) -> list[KnownCode]:
+        """The other codes that had answers when this generation began. A code that is unknown can be any other."""
+        answered = self._answered.get(name, {}).values()
+        return [known for known in answered if known.since < self._generation and (known.code != code or not code)]
+
+    def _only(self, others: Sequence[KnownCode], parts: Mapping[str, str]) -> KnownCode | None:
+        """The code that has captured the same values, if there is exactly one."""
+        same = [known for known in others if not self.captured(known.parts, parts)]
+        return same[0] if len(same) == 1 else None
+
+    def _refuse(self, name: str, captured: Sequence[Sequence[str]]) -> None:
+        """Say why answers of other code do not count."""
+        reason = OTHER_VALUES.format(changes=_shown(captured[-1])) if all(captured) else SEVERAL_CODES
+        self.state.notice(NOT_USED.format(name=name, reason=reason), key=f"code {name}")
+
+
+def _shown(found: Sequence[str]) -> str:
+    """Return the first changes in one text; empty if there are none."""
+    more = [f"and {len(found) - CHANGES_SHOWN} more"] if len(found) > CHANGES_SHOWN else []
+    return "; ".join([*found[:CHANGES_SHOWN], *more])
+
+
+MOST_ATTEMPTS = 0x3FFF
+"""More attempts of a task count as this many."""
+
+MISSES = 20
+"""If no former generation submitted the first tasks of an algorithm, this many, although the file has answers of it, a
+notice says so: an argument is different at each start. Later tasks may be new for good reasons. The manual names this
+number."""
+
+GENERATIONS_KEPT = 3
+"""The results of this number of former generations can be brought by agents. Agents miss a generation only if it ended
+within seconds."""
+
+MISSED = (
+    "none of the first {misses} tasks of {name} has an answer in the run database, although it has answers of {count} "
+    "tasks of {name} with the same code: their arguments are different. If they contain what changes at each "
+    "start, such as a time, a temporary path or a random number, give the tasks a key (key=)"
+)
+
+
+FORBIDDEN = (
+    "it was sent to a slave before the master was started again, the run database has no result of it, and its policy "
+    "says retry=False. Find out what it has done. --mw-rerun failed runs it again"
+)
+
+USED_UP = "before the master was started again, {reason}. --mw-rerun failed runs it again"
+
+
+class Answers(Struct, eq=False):
+    """The answers of occurrences, by number."""
+
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    """The names of the rows of the file that have answers."""
+    walls: array[float] = field(default_factory=lambda: array("d"))
+    """For each row: when its results arrived."""
+    origins: array[int] = field(default_factory=lambda: array("I"))
+    """For each row: the place of its slave in `slaves`."""
+    slaves: dict[tuple[SlaveId, str], int] = field(default_factory=dict)
+    """The slaves, each with its host, and their numbers."""
+    _row_of: array[int] = field(default_factory=lambda: array("I"))
+    """For each occurrence: 1 more than the place of its row in `rows`; 0 if it has no answer."""
+    _places: array[int] = field(default_factory=lambda: array("I"))
+    _seconds: array[float] = field(default_factory=lambda: array("d"))
+    _ends: array[int] = field(default_factory=lambda: array("H"))
+    """For each occurrence: its attempts times 2, and 1 more if it failed. Without an answer: 1 if it may not run again.
+    """
+    used_up: dict[int, str] = field(default_factory=dict)
+    """The occurrences without an answer whose attempts are used up, and why they became unrunnable."""
+
+    def extend(self, count: int) -> None:
+        """There are occurrences up to this number, the last ones without an answer."""
+        more = count - len(self._row_of)
+        for column in (self._row_of, self._places, self._seconds, self._ends):
+            column.frombytes(bytes(more * column.itemsize))
+
+    def answer(self, earlier: EarlierAnswers, numbers: Sequence[int]) -> None:
+        """Results are in a row. A later answer of an occurrence replaces an earlier one.
+
+        Args:
+            numbers: the occurrence of each result; -1 for a task that is not known.
+        """
+        results, count = earlier.results, len(numbers)
+        self.rows.append(earlier.row)
+        self.walls.append(earlier.wall)
+        self.origins.append(self.slaves.setdefault((earlier.sid, earlier.host), len(self.slaves)))
+        seconds = results.seconds if len(results.seconds) == count else [results.seconds[0] / count] * count
+        ends: list[int] = []
+        for attempt, own in zip(results.attempts, results.counts, strict=True):
+            ends += [min(attempt, MOST_ATTEMPTS) * 2] * own
+        for place in results.failed:
+            ends[place] += 1
+        row, first = len(self.rows), numbers[0]
+        if first >= 0 and numbers == [*range(first, first + count)]:  # the usual case, in a tenth of the time
+            self._row_of[first : first + count] = array("I", [row]) * count
+            self._places[first : first + count] = array("I", range(count))
+            self._seconds[first : first + count] = array("d", seconds)
+            self._ends[first : first + count] = array("H", ends)
+            return
+        for place, number in enumerate(numbers):
+            if number >= 0:
+                self._row_of[number], self._places[number] = row, place
+                self._seconds[number], self._ends[number] = seconds[place], ends[place]
+
+    def of(self, number: int) -> tuple[int, int, bool] | None:
+        """The place of the row of an answer in `rows`, its place in the row, and whether it is a failure; None if there
+        is no answer."""
+        row = self._row_of[number]
+        return (row - 1, self._places[number], bool(self._ends[number] & 1)) if row else None
+
+    def set_sent(self, number: int, *, may_have_run: bool) -> None:
+        """A task that must not run twice was sent to a slave, or came back before it started."""
+        if not self._row_of[number]:
+            self._ends[number] = may_have_run
+            self.used_up.pop(number, None)
+
+    def may_have_run(self, number: int) -> bool:
+        """Whether an occurrence without an answer was sent to a slave although it must not run twice."""
+        return not self._row_of[number] and bool(self._ends[number])
+
+    def times(self, number: int) -> tuple[float, int]:
+        """The compute time of an answer, in seconds, and the number of its attempts."""
+        return self._seconds[number], self._ends[number] >> 1
+
+
+class Reuse:
+    """Ends tasks with stored answers.
+
+    Args:
+        state: what all parts share.
+        read: reads a stored result, in any thread: by the name of its row and its place there.
+        rerun_failed: whether tasks run again that failed in former generations.
+        any_code: whether answers count that other code of the algorithm has computed.
+        changes: says in what the parts of two codes differ, in sentences.
+        captured: says, in the same way, in what the values differ that two codes have captured.
+    """
+
+    def __init__(
+        self,
+        state: MasterState,
+        read: Callable[[int, int], tuple[Any, Sequence[Any]]],
+        changes: Compare,
+        captured: Compare,
+        rerun_failed: bool = False,
+        any_code: bool = False,
+    ) -> None:
+        self.state = state
+        self.read = read
+        self.rerun_failed = rerun_failed
+        self.answers = Answers()
+        self.names: Mapping[str, int] = {}
+        """The numbers of the former generations, by their names."""
+        self._hand_back = HandBack(state)
+        self.awaited = Awaited(state, FORBIDDEN, rerun_failed)
+        self._generation = 0
+        """The generation that is read, or this one."""
+        self._codes = KnownCodes(state, changes, captured, any_code)
+        self._former: dict[int, FormerGeneration] = {}
+        """The generation that is read, and the last ones before it, by number."""
+        self._chosen: dict[int, KnownCode | None] = {}
+        """For each algorithm of this generation: the code whose answers count."""
+        self._waiting: list[EarlierTasks] = []
+        """Tasks of the generation that is read, since its last answer."""
+        self._task_of: array[int] = array("q")
+        """For each occurrence: the task of this generation that has taken it, if it had no answer then; else 0. It is
+        empty if there is no such task."""
+        self._count = 0
+        """How many occurrences there are."""
+
+    # ---- reading what former generations left --------------------------------------------------------------
+
+    def apply(self, entry: Earlier) -> None:
+        """Take the next entry of the run database."""
+        if entry.generation > self._generation:
+            self._begin(entry.generation)
+        match entry:
+            case EarlierAlgorithm():
+                self._former[entry.generation].define(entry)
+            case EarlierTasks():
+                self._waiting.append(entry)
+            case EarlierSent():
+                self._add_waiting()
+                self._send(entry)
+            case EarlierUsedUp():
+                self._add_waiting()
+                reason = entry.reason or "it lost all attempts that its policy allows by its own fault"
+                numbers = self._former[entry.generation].numbers(entry.first, entry.count)
+                self.answers.used_up.update((number, reason) for number in numbers if number >= 0)
+            case _:
+                self._add_waiting()
+                self.answer(entry)
+
+    @property
+    def answered(self) -> int:
+        """How many answers were read; a task that was answered in several generations counts several times."""
+        return self._codes.answered
+
+    def begin(self) -> None:
+        """All entries were read. This generation begins."""
+        self._begin(self._generation + 1)
+
+    def _begin(self, generation: int) -> None:
+        self._add_waiting()
+        self._generation = generation
+        self._former[generation] = FormerGeneration()
+        for old in [*self._former][: -GENERATIONS_KEPT - 1]:
+            del self._former[old]
+        self._codes.begin(generation)
+
+    def _add_waiting(self) -> None:
+        """Add tasks in the order of their submission. Those that were answered at once were recorded before the others
+        that were submitted with them."""
+        for entry in sorted(self._waiting, key=attrgetter("first")):
+            self._add(entry)
+        self._waiting.clear()
+
+    def _add(self, entry: EarlierTasks) -> None:
+        former = self._former[entry.generation]
+        algorithm = former.algorithm(entry.algorithm)
+        if not (algorithm.code or self._codes.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
+            former.add(entry, repeat(-1, entry.count))
+            return
+        occurrences = self._codes.of(algorithm.name, algorithm.code).occurrences
+        numbers = occurrences.take_or_add(entry.keys, self._count)
+        former.add(entry, numbers)
+        self._count = max(self._count, max(numbers) + 1)
+        self.answers.extend(self._count)
+        if entry.reused and self._codes.any_code and any(self.answers.of(number) is None for number in numbers):
+            self._codes.adopt(algorithm)
+
+    def _send(self, entry: EarlierSent) -> None:
+        for number in self._former[entry.generation].numbers(entry.first, entry.count):
+            if number >= 0:
+                self.answers.set_sent(number, may_have_run=entry.may_have_run)
+
+    def answer(self, entry: EarlierAnswers) -> list[int]:
+        """Results of a former generation are in the file. Return the occurrence of each; -1 for a task that is not
+        known.
+
+        Results that were brought to a later generation answer only what had no answer: if that generation had computed
+        the task itself, its algorithm has got this result.
+        """
+        former, results, numbers = self._former.get(entry.generation), entry.results, list[int]()
+        if former is None:  # too many generations have been since then
+            return numbers
+        for first, count in zip(results.tasks, results.counts, strict=True):
+            numbers += former.numbers(first, count)
+            for algorithm, own in former.by_algorithm(first, count):
+                self._codes.answer(algorithm, own)
+        if entry.generation < self._generation:
+            numbers = [-1 if number < 0 or self.answers.of(number) else number for number in numbers]
+        self.answers.answer(entry, numbers)
+        return numbers
+
+    # ---- results that agents bring from former generations -----------------------------------------------------
+
+    @property
+    def last_generation(self) -> int:
+        """The number of the generation before this one."""
+        return self._generation - 1
+
+    def former(self, name: str) -> tuple[int, FormerGeneration] | None:
+        """The former generation with this name, and its number; None if it is not known, or was too long ago."""
+        number = self.names.get(name)
+        found = None if number is None else self._former.get(number)
+        return None if number is None or found is None else (number, found)
+
+    def waiting(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Which tasks of this generation have taken these occurrences without an answer: the occurrence of each task.
+        Some of them may have ended."""
+        return {task: number for number in numbers if self._task_of and (task := self._task_of[number])}
+
+    def counts(self, number: int) -> bool:
+        """Whether an occurrence has an answer that ends a task."""
+        answer = self.answers.of(number)
+        return answer is not None and not (answer[2] and self.rerun_failed)
+
+    # ---- answering new tasks -------------------------------------------------------------------------------
+
+    def without_answered(self, spans: Sequence[Span]) -> list[Span]:
+        """End those tasks that have stored answers. Return the others."""
+        others: list[Span] = []
+        reused: list[ReusedTasks] = []
+        for span in spans:
+            if span.algorithm.number not in self._chosen:
+                self._chosen[span.algorithm.number] = self._codes.choose(span.algorithm.record)
+            known = self._chosen[span.algorithm.number]
+            if known is None or not span.keys:
+                others.append(span)
+            else:
+                self._divide(span, known, others, reused)
+        if reused:
+            self.state.record(records.ResultsReused(reused))
+        return others
+
+    def _divide(self, span: Span, known: KnownCode, others: list[Span], reused: list[ReusedTasks]) -> None:
+        """Divide a span into tasks that are answered, that must not run again, and others."""
+        numbers = self._numbers(span, known)
+        kinds = [True if isinstance(number, int) else number for number in numbers]
+        start = 0
+        for end in range(1, span.count + 1):
+            if end == span.count or kinds[end] != kinds[start]:
+                part = span if end - start == span.count else span.between(start, end)
+                kind = kinds[start]
+                if kind is None:
+                    others.append(part)
+                elif isinstance(kind, str):
+                    self._hand_back.forbid(part, kind)
+                else:
+                    answered = [number for number in numbers[start:end] if isinstance(number, int)]
+                    reused.append(self.give_out(part, answered))
+                start = end
+
+    def _numbers(self, span: Span, known: KnownCode) -> list[int | str | None]:
+        """For each task of a span: the number of its occurrence if that has an answer which counts, or why it must not
+        run again."""
+        keys, take, of = span.keys, known.occurrences.take, self.answers.of
+        once, awaited = not span.policy.retry, self.awaited
+        take_other = known.other.occurrences.take if known.other is not None else None
+        can_wait, used_up = is_holdable(span), self.answers.used_up
+        numbers: list[int | str | None] = []
+        for at in range(0, len(keys), KEY_BYTES):
+            key = keys[at : at + KEY_BYTES]
+            number = None if key == NO_KEY else take(key)
+            if take_other is not None and key != NO_KEY and (number is None or of(number) is None):
+                other = take_other(key)
+                number = other if other is not None and of(other) is not None else number
+            if number is None:
+                self._miss(span.algorithm, known, key)
+                numbers.append(None)
+                continue
+            known.misses = MISSES
+            answer = of(number)
+            if answer is None and number in used_up and not self.rerun_failed:
+                numbers.append(USED_UP.format(reason=used_up[number]))
+                continue
+            if answer is None:
+                if not self._task_of:
+                    self._task_of.frombytes(bytes(self._count * self._task_of.itemsize))
+                self._task_of[number] = span.first + at // KEY_BYTES
+            if answer is None or (answer[2] and self.rerun_failed):
+                forbidden = once and not self.rerun_failed and self.answers.may_have_run(number)
+                if can_wait and answer is None and (awaited.comes(number) or (forbidden and awaited.may_return)):
+                    awaited.new[span.first + at // KEY_BYTES] = number
+                    forbidden = False
+                numbers.append(FORBIDDEN if forbidden else None)
+            else:
+                numbers.append(number)
+        return numbers
+
+    def _miss(self, defined: Defined, known: KnownCode, key: bytes) -> None:
+        """No former generation submitted a task. Tasks that cannot be compared say nothing about the arguments."""
+        known.misses += key != NO_KEY
+        if known.misses == MISSES and key != NO_KEY and known.answering.answered:
+            text = MISSED.format(misses=MISSES, name=defined.name, count=f"{known.answering.answered:,}")
+            self.state.notice(text, key=f"misses {defined.name}")
+
+    def give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
+        """Make the results of tasks that all have answers. Return what the record says of them."""
+        answers, actions, name = self.answers, self.state.actions, span.algorithm.name
+        slaves = list(answers.slaves)
+        rows: list[int] = []
+        places: list[int] = []
+        failed: list[int] = []
+        origins: dict[tuple[int, int], Origin] = {}
+        for task, tag, number in zip(span.ids, span.tags, numbers, strict=True):
+            found = answers.of(number)
+            assert found is not None
+            row, place, has_failed = found
+            seconds, attempts = answers.times(number)
+            origin = origins.get((row, attempts))
+            if origin is None:
+                sid, host = slaves[answers.origins[row]]
+                origin = origins[row, attempts] = Origin(name, sid, host or None, attempts, answers.walls[row])
+            if has_failed:
+                failed.append(len(rows))
+            rows.append(answers.rows[row])
+            places.append(place)
+            at = StoredAt(answers.rows[row], place, self.read)
+            actions.results.append(stored_result(TaskId(task), origin, tag, seconds, has_failed, at))
+        return ReusedTasks(span.first, span.count, span.algorithm.number, name, span.keys, rows, places, failed)
+
+
+# Takes over results of former generations, which agents bring.
+#
+# An agent can outlive its master, and so can the tasks that its slaves run. It brings their results to the next
+# generation (`Handover`). These results are stored as those of their own generation, as if its master had lived on.
+# When they are in the file (the event `Stored`), they are answers like all others there: tasks that are submitted later
+# end at once, and tasks that were submitted before end now, wherever they are. An attempt that runs elsewhere is
+# killed, as if another attempt had answered.
+#
+# Results that do not count are left out: of tasks that the file does not know or that have an answer, and failures
+# after which the task was to be tried again. Nothing counts if the process of the agent was no agent of that
+# generation.
+
+
+_UNUSABLE = (
+    "{agent} has brought {results} of tasks that an earlier life of the master had sent to it, and they are not used, "
+    "because {why}"
+)
+
+
+class Succession(Struct, eq=False):
+    """Receives results of former generations."""
+
+    state: MasterState
+    kinds: SlaveKinds
+
+    def receive(
+        self, agent: ConnectedAgent, message: messages.Handover, frames: Sequence[Buffer], reuse: Reuse | None
+    ) -> None:
+        """Take over the results that count, so that they are stored.
+
+        Raises:
+            ProtocolError: the frames are not what the message says; the agent's fault.
+        """
+        group = message.results
+        values, _ = groups.entries(group, frames)
+        check_failures(group, values)
+        found = None if reuse is None else reuse.former(message.generation)
+        if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
+            why = "there is no run database"
+            if reuse is not None:
+                why = f"the run database does not know {'that life any more' if found is None else 'this agent there'}"
+            results = counted(sum(group.counts), "result")
+            self.state.notice(_UNUSABLE.format(agent=agent.name, results=results, why=why), key=why)
+            return
+        generation, former = found
+        numbers = [
+            number
+            for first, count in zip(group.tasks, group.counts, strict=True)
+            for number in former.numbers(first, count)
+        ]
+        places = _counting(group, numbers, reuse)
+        counting = [numbers[place] for place in places]
+        reuse.awaited.brought([number for number in numbers if number >= 0], counting, reuse.waiting(counting))
+        if places:
+            group, frames = groups.select(group, frames, places)
+            slave = SlaveId(message.sid)
+            self.state.record(ResultsHandedOver(agent.name, agent.host, generation, slave, group, frames))
+
+    def still_running(self, agent: ConnectedAgent, message: messages.StillRunning, reuse: Reuse | None) -> None:
+        """A slave runs tasks of a former generation: equal tasks wait for it. If nobody wants them, it ends."""
+        found = None if reuse is None else reuse.former(message.generation)
+        wanted: list[int] = []
+        if reuse is not None and found is not None and reuse.awaited.former.had(found[0], agent):
+            for first, count in zip(message.tasks, message.counts, strict=True):
+                wanted += [number for number in found[1].numbers(first, count) if number >= 0]
+            wanted = [number for number in wanted if reuse.answers.of(number) is None]
+            reuse.awaited.runs(agent.name, message.slave, wanted, reuse.waiting(wanted))
+        if message.tasks and not wanted:
+            self.state.send(agent, messages.NotWanted(message.slave))
+
+    def not_started(self, agent: ConnectedAgent, message: messages.NotStarted, reuse: Reuse | None) -> None:
+        """Slaves have not started tasks of the generation before this one: they may run. Or the agent has no more to
+        say."""
+        found = None if reuse is None else reuse.former(message.generation)
+        if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
+            return
+        if not message.tasks:
+            reuse.awaited.former.came(agent)
+        elif found[0] == reuse.last_generation:  # a generation in between may have sent them to other slaves
+            for first, count in zip(message.tasks, message.counts, strict=True):
+                numbers = [number for number in found[1].all_numbers()[first : first + count] if number >= 0]
+                for number in numbers:
+                    reuse.answers.set_sent(number, may_have_run=False)
+                reuse.awaited.not_started(numbers)
+
+    def stored(self, record: ResultsHandedOver, row: int, reuse: Reuse, now: float) -> None:
+        """Results are in the file: end the tasks that have waited for them."""
+        sid, host, wall = record.sid, record.host, self.state.wall
+        entry = EarlierAnswers(record.generation, row, sid, host, wall, record.results)
+        known = {number: place for place, number in enumerate(reuse.answer(entry)) if number >= 0}
+        if self.state.closing is None:
+            self._end_waiting(record, {number: at for number, at in known.items() if reuse.counts(number)}, reuse, now)
+            reuse.awaited.stored(known)
+
+    def _end_waiting(self, record: ResultsHandedOver, places: Mapping[int, int], reuse: Reuse, now: float) -> None:
+        """End the tasks that have waited for results.
+
+        Args:
+            places: the place of each occurrence with a result that counts.
+        """
+        numbers = reuse.waiting(places)
+        if not numbers:
+            return
+        answers = _Answers(self.state, record, reuse, numbers, places)
+        jar = self.state.jar
+        for waiting in (jar.pending.spans(), jar.delayed.tasks.values(), jar.blocked.tasks.values()):
+            answers.end(None, answers.among(waiting))
+        for agent in self.state.members.agents.values():
+            killed: list[int] = []
+            for slave in agent.slaves.values():
+                tasks = answers.among(slave.held.spans)
+                if tasks:
+                    reason = "an earlier life of the master has answered"
+                    answers.end(slave.sid, without_extra(self.state, slave.sid, tasks, reason))
+                    slave.last_heard = now
+                    self.kinds.unload(slave)
+                    killed += answers.ids_of(tasks)
+            if killed:
+                self.state.send(agent, messages.Cancel(sorted(killed), [1] * len(killed), kill=True))
+
+
+class _Answers:
+    """The answers of a row, and the tasks that wait for them.
+
+    Args:
+        state: what all parts share.
+        record: the row.
+        reuse: knows the answers.
+        numbers: for each of these tasks: its occurrence. Some of them have ended.
+        places: for each occurrence: the place of its answer in the row.
+    """
+
+    def __init__(
+        self,
+        state: MasterState,
+        record: ResultsHandedOver,
+        reuse: Reuse,
+        numbers: Mapping[int, int],
+        places: Mapping[int, int],
+    ) -> None:
+        self.state = state
+        self.record = record
+        self.reuse = reuse
+        self.numbers = numbers
+        self.places = places
+        self._ids = self._of_numbers()
+
+    def _of_numbers(self) -> TaskIds:
+        firsts, counts, _ = groups.spans_of(sorted(self.numbers), [0] * len(self.numbers))
+        return TaskIds(zip(firsts, counts, strict=True))
+
+    def among(self, spans: Iterable[Span]) -> list[TaskRange]:
+        """Those of the tasks that a record can end."""
+        return named((span for span in spans if _can_end(span)), self._ids)
+
+    def ids_of(self, tasks: Sequence[TaskRange]) -> list[int]:
+        """The ids of tasks."""
+        return [number for each in tasks for number in range(each.first, each.first + each.count)]
+
+    def end(self, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> None:
+        """End tasks that are at one slave, or that are in the same state."""
+        if not tasks:
+            return
+        ids = self.ids_of(tasks)
+        own, frames = groups.select(
+            self.record.results, self.record.frames, [self.places[self.numbers[task]] for task in ids]
+        )
+        attempts = [each.attempt for each in tasks for _ in range(each.count)]
+        own = replace(own, tasks=ids, counts=[1] * len(ids), attempts=attempts)
+        for span in self.state.record(records.TasksAnswered(sid, tasks, own, frames)):
+            self.reuse.give_out(span, [self.numbers[task] for task in span.ids])
+
+
+def _counting(group: Results, numbers: Sequence[int], reuse: Reuse) -> list[int]:
+    """The places of those results that count."""
+    return [
+        place
+        for place, number in enumerate(numbers)
+        if number >= 0 and place not in group.again and reuse.answers.of(number) is None
+    ]
+
+
+def _can_end(span: Span) -> bool:
+    return span.state in tasks.TRANSITIONS[tasks.TaskEvent.TAKE_OVER]

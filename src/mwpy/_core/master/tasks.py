@@ -1,0 +1,1265 @@
+"""The jar of all tasks that the master has, and the one place where a task changes its state.
+
+Records move spans of tasks along their lifecycle (`TRANSITIONS`, `Taskjar.changes`). Finished, unrunnable and
+cancelled tasks leave the jar at once, so all others are in it.
+
+Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, all
+others in `Taskjar.held` by their slave.
+
+An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
+another slave, with its own number of the attempt (see `AllocatedTasks`). All its attempts except the last one end with
+`AttemptsEnded`, also when the task has an answer. So all other records move tasks with one live attempt.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from math import inf
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mwpy._core.holding import TaskIds, count_of, divided, take_each, take_out
+from mwpy._core.master.algorithms import Algorithms
+from mwpy._core.master.spans import LeftState, Span, ids_in, portion_of, size_of
+from mwpy._values import groups, messages, records
+from mwpy._values.causes import Cause, PlainEnum
+from mwpy._values.errors import InternalError
+from mwpy._values.groups import PackedCalls
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.last_words import NO_WORDS, Death
+from mwpy._values.messagepack import decode, encode, split_list
+from mwpy._values.records import (
+    Charge,
+    LossesExplained,
+    ResultGiven,
+    ResultsHeld,
+    ResultsReleased,
+    SlaveConnected,
+    SlaveEnded,
+    TaskCheckpointed,
+    TaskRange,
+    TasksUnaddressed,
+)
+from mwpy._values.task import TaskState, extended, headline
+
+# Allocated tasks, which slaves hold. A task may have several live attempts, each at another slave.
+
+
+_start = attrgetter("start")
+
+_AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING)
+
+
+class HeldTasks(Struct, eq=False):
+    """The tasks that one slave holds."""
+
+    spans: deque[Span] = field(default_factory=deque)
+    """The tasks, in the order in which they were sent."""
+    load: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """How many of them belong to each algorithm, by its number. No count is zero."""
+    ended: bool = False
+    """Whether the slave is gone. Then other records of the same iteration move these tasks."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks it holds."""
+        return sum(self.load.values())
+
+
+class AllocatedTasks(Struct, eq=False):
+    """All tasks that slaves hold. Only the taskjar adds and removes them."""
+
+    held: dict[SlaveId, HeldTasks]
+    """The tasks of each slave."""
+    several: dict[int, dict[SlaveId, Span]] = field(default_factory=dict)
+    """The live attempts of each task that has several, by its id: the spans in `held`, by slave, the oldest first."""
+
+    def slave_ended(self, record: SlaveEnded) -> None:
+        """A slave is gone. Other records of the same iteration move its tasks."""
+        held = self.held.get(record.sid)
+        if held is not None:  # else it ended before it was ready for tasks
+            held.ended = True
+            if not held.spans:
+                del self.held[record.sid]
+
+    def slave_connected(self, record: SlaveConnected) -> None:
+        """A slave holds nothing yet."""
+        self.held[record.sid] = HeldTasks()
+
+    def set_apart(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Give tasks among those that a slave holds spans of their own, and return these."""
+        held = self.held[sid].spans
+        parts = [*divided(held, ids_in(tasks))]
+        held.clear()
+        held.extend(part for part, _ in parts)
+        spans = [part for part, named in parts if named]
+        check_found(spans, tasks)
+        return spans
+
+    def take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
+        """Remove tasks from a slave that holds them."""
+        held = self.held[sid]
+        spans: list[Span] = []
+        every = take_each(held.spans, firsts, counts, attempts)
+        for taken, first, count, attempt in zip(every, firsts, counts, attempts, strict=True):
+            if sum(map(count_of, taken)) != count:
+                raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
+            for span in taken:
+                number = span.algorithm.number
+                left = held.load[number] - span.count
+                if left:
+                    held.load[number] = left
+                else:
+                    del held.load[number]
+            spans += taken
+        if held.ended and not held.spans:
+            del self.held[sid]
+        return spans
+
+    def start_another(self, span: Span, sid: SlaveId, task: TaskRange) -> Span:
+        """Add another attempt of a task, which a slave gets. `span` is a live attempt of this task alone."""
+        assert span.sid is not None, f"{span} is at no slave"
+        [another] = span.singles()
+        another.attempt, another.sid = task.attempt, sid
+        live = self.several.setdefault(another.first, {span.sid: span})
+        live[sid] = another
+        for each in live.values():
+            each.sent = task.attempt
+        held = self.held[sid]
+        held.load[task.algorithm] += 1
+        held.spans.append(another)
+        return another
+
+    def end_some(self, sid: SlaveId, spans: Iterable[Span]) -> None:
+        """Some attempts that a slave held have ended. The other attempts of the same tasks share their history."""
+        for span in spans:
+            live = self.several.get(span.first, {})
+            if live.pop(sid, None) is not span:
+                raise InternalError(f"{span}: no other attempt of it lives")
+            for other in live.values():
+                other.deaths, other.left = span.deaths, span.left
+            if len(live) == 1:
+                del self.several[span.first]
+
+    def check(self) -> Counter[int]:
+        """Compare the live attempts of each task. Return how many there are beside the first ones, by algorithm."""
+        for sid, own in self.held.items():
+            _check_held(sid, own)
+        beside: Counter[int] = Counter()
+        for number, live in self.several.items():
+            first, *others = live.values()
+            assert others, f"task {number} has one live attempt, and not several"
+            assert len({span.attempt for span in live.values()}) == len(live), f"{first}: an attempt lives twice"
+            for sid, span in live.items():
+                assert any(span is each for each in self.held[sid].spans), f"{span}: {sid} does not hold it"
+                assert (span.first, span.count) == (number, 1), f"{span}: it is an attempt of task {number}"
+                same = (span.state, span.sent, span.left) == (first.state, first.sent, first.left)
+                assert same and span.deaths == first.deaths, f"{span}: its attempts differ in more than their numbers"
+            beside[first.algorithm.number] += len(others)
+        ids = [span.ids for held in self.held.values() for span in held.spans if span.first not in self.several]
+        ids.sort(key=_start)
+        twice = [after for before, after in pairwise(ids) if after.start < before.stop]
+        assert not twice, f"several slaves hold the tasks {twice}"
+        return beside
+
+
+def _check_held(sid: SlaveId, held: HeldTasks) -> None:
+    counted: Counter[int] = Counter()
+    for span in held.spans:
+        assert span.sid == sid, f"{span}: held by {sid} but allocated to {span.sid}"
+        assert span.state in _AT_SLAVES, f"{span}: held by {sid} but {span.state.name}"
+        assert span.attempt <= span.sent, f"{span}: attempt {span.attempt} of {span.sent} lives"
+        counted[span.algorithm.number] += span.count
+    assert counted == held.load, f"the load of {sid} was miscounted"
+
+
+def check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:
+    """Check that all tasks of a record were found.
+
+    Raises:
+        InternalError: some were not; the fault of mwpy itself.
+    """
+    if sum(map(count_of, spans)) != sum(map(count_of, tasks)):
+        raise InternalError(f"{', '.join(map(str, tasks))}: some of them are not where the record says")
+
+
+# Blocked tasks, which wait for the results of other tasks, and the results to which tasks refer.
+#
+# `mwpy.result(task_id)` in the arguments of a task stands for the result of another task. The task is blocked until
+# this task has ended. Then the encoded value travels with its arguments, behind their large buffers. So everything that
+# handles arguments handles these values, too: sizes, later attempts, and calls that failed.
+#
+# A result is kept while a blocked task refers to it, and while the algorithm may submit other tasks that do: until it
+# has fetched the result. `references.py` decides about blocked tasks.
+
+
+class Referred(Struct, eq=False):
+    """The result of a task to which other tasks refer or may refer."""
+
+    is_held: bool = False
+    """Whether the algorithm may submit more tasks that refer to it."""
+    waiting: dict[int, None] = field(default_factory=dict)
+    """The ids of the blocked tasks that refer to it."""
+    frames: Sequence[Buffer] = ()
+    """The encoded value and its large buffers; empty if there is no value, or not yet."""
+    cause: str = ""
+    """Why there is no value: which task did not end well, and why. Empty if there is one, or perhaps will be."""
+    root: int = 0
+    """The id of the task that did not end well: this task, or one to which it refers."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether there is a value."""
+        return bool(self.frames)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody needs it."""
+        return not (self.is_held or self.waiting)
+
+    @property
+    def size(self) -> int:
+        """How many bytes its value takes in the master."""
+        return sum(map(len, self.frames))
+
+
+class BlockedTasks(Struct, eq=False):
+    """All blocked tasks. Only the taskjar adds and removes them."""
+
+    tasks: dict[int, Span] = field(default_factory=dict)
+    """The tasks, by id. Each has a span of its own."""
+    results: dict[int, Referred] = field(default_factory=dict)
+    """The results that are kept, by the id of their task."""
+    num_missing: dict[int, int] = field(default_factory=dict)
+    """For each blocked task: how many of the results to which it refers have no value yet."""
+    ripe: dict[int, None] = field(default_factory=dict)
+    """The ids of the blocked tasks that need not wait any longer."""
+    bytes: int = 0
+    """How many bytes all values take in the master."""
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Block tasks. The span of each has only this task."""
+        for span in spans:
+            self.tasks[span.first] = span
+            results = [self.results.setdefault(number, Referred()) for number in span.refers]
+            for result in results:
+                result.waiting[span.first] = None
+            self.num_missing[span.first] = sum(not result.is_here for result in results)
+            if not self.num_missing[span.first] or any(result.cause for result in results):
+                self.ripe[span.first] = None
+
+    def remove(self, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks."""
+        return [self._remove(number) for each in tasks for number in range(each.first, each.first + each.count)]
+
+    def _get(self, task: int) -> Span:
+        span = self.tasks.get(task)
+        if span is None:
+            raise InternalError(f"task {task} is not blocked")
+        return span
+
+    def _remove(self, task: int) -> Span:
+        span = self._get(task)
+        del self.tasks[task]
+        del self.num_missing[task]
+        self.ripe.pop(task, None)
+        for number in span.refers:
+            del self.results[number].waiting[task]
+            self._drop(number)
+        return span
+
+    def unblock(self, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks, and add the values to which they refer to their buffers."""
+        for each in tasks:
+            span = self._get(each.first)
+            values = [(number, self.results[number].frames) for number in span.refers]
+            index = encode([(number, len(frames)) for number, frames in values])
+            own = span.buffers[0] if span.buffers else ()
+            span.buffers = (extended(own, [index, *(frame for _, frames in values for frame in frames)]),)
+        spans = self.remove(tasks)
+        for span in spans:
+            span.refers = ()
+        return spans
+
+    def missing(self, span: Span) -> tuple[int, Referred] | None:
+        """The first of the results to which a task refers that has no value and never will."""
+        found = ((number, self.results[number]) for number in span.refers)
+        return next((each for each in found if each[1].cause), None)
+
+    def added_bytes(self, span: Span) -> int:
+        """How many bytes the values take to which a task refers."""
+        return sum(self.results[number].size for number in span.refers)
+
+    # ---- results -------------------------------------------------------------------------------------------
+
+    def hold(self, record: ResultsHeld) -> None:
+        """Keep the results of tasks that have not ended."""
+        for number in record.numbers:
+            self.results.setdefault(number, Referred()).is_held = True
+
+    def give(self, record: ResultGiven) -> None:
+        """Keep the result of a task that has ended."""
+        self.results.setdefault(record.number, Referred()).is_held = True
+        self._end(record.number, record.frames, record.cause, record.root)
+
+    def release(self, record: ResultsReleased) -> None:
+        """The algorithm submits no more tasks that refer to these results."""
+        for number in record.numbers:
+            self.results[number].is_held = False
+            self._drop(number)
+
+    def received(self, spans: Sequence[Span], group: messages.Results, frames: Sequence[Buffer]) -> None:
+        """Results of tasks have arrived."""
+        numbers = [number for number, _ in groups.each_task(group)]
+        places = [place for place, number in enumerate(numbers) if number in self.results]
+        if not places:
+            return
+        encoded, failed = split_list(frames[0]), frozenset(group.failed)
+        ends = [*accumulate(group.buffers or [0] * len(numbers), initial=1)]
+        for place in places:
+            number, entry = numbers[place], bytes(encoded[place])  # a copy, because the others need not be kept
+            if place in failed:
+                name = next(span.algorithm.name for span in spans if number in span.ids)
+                what = headline(decode(entry).pickle)  # type: ignore[attr-defined]  # checked when it arrived
+                self._end(number, (), f"task {number} ({name}) failed: {what}", number)
+            else:
+                self._end(number, [entry, *frames[ends[place] : ends[place + 1]]], "", 0)
+
+    def ended(self, spans: Iterable[Span], how: str) -> None:
+        """Tasks have ended without values."""
+        for span in spans:
+            for number in span.ids:
+                self.fail(number, f"task {number} ({span.algorithm.name}) {how}", number)
+
+    def fail(self, number: int, cause: str, root: int) -> None:
+        """A task has ended without a value."""
+        if number in self.results:
+            self._end(number, (), cause, root)
+
+    def _end(self, number: int, frames: Sequence[Buffer], cause: str, root: int) -> None:
+        result = self.results[number]
+        if result.is_here or result.cause:
+            return  # it is here twice
+        result.frames, result.cause, result.root = frames, cause, root
+        self.bytes += result.size
+        for task in result.waiting:
+            self.num_missing[task] -= bool(frames)
+            if cause or not self.num_missing[task]:
+                self.ripe[task] = None
+        self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        """Forget a result if nobody needs it."""
+        result = self.results[number]
+        if result.is_free:
+            self.bytes -= result.size
+            del self.results[number]
+
+    def check(self) -> None:
+        """Recompute the derived values, and compare the tasks with their states."""
+        waiting: dict[int, set[int]] = {}
+        for task, span in self.tasks.items():
+            assert (span.first, span.count) == (task, 1), f"{span}: it is blocked as task {task}"
+            assert span.state is TaskState.BLOCKED, f"{span}: it is blocked, but {span.state.name}"
+            for number in span.refers:
+                waiting.setdefault(number, set()).add(task)
+            missing = sum(not self.results[number].is_here for number in span.refers)
+            assert self.num_missing[task] == missing, f"{span}: the results that it needs were miscounted"
+            ripe = not missing or self.missing(span) is not None
+            assert ripe == (task in self.ripe), f"{span}: it waits without need, or has no values"
+        assert self.ripe.keys() <= self.tasks.keys(), "a task is ripe, but not blocked"
+        assert self.num_missing.keys() == self.tasks.keys(), "a task is counted, but not blocked"
+        assert waiting == {n: {*each.waiting} for n, each in self.results.items() if each.waiting}, "a task was lost"
+        assert self.bytes == sum(each.size for each in self.results.values()), "the values were miscounted"
+        kept_for_nobody = [n for n, each in self.results.items() if each.is_free]
+        assert not kept_for_nobody, f"the results of {kept_for_nobody} are kept for nobody"
+
+
+# The deaths of slaves that tasks are charged with, and a limit on the memory of their last words.
+#
+# Last words can be long, and many tasks can wait with a history of deaths. When all last words together exceed
+# `WORDS_KEPT`, those of the oldest deaths are truncated. This also shortens the last words of unrunnable tasks that the
+# algorithm already has. Records keep the complete last words.
+
+
+WORDS_KEPT = 64 << 20
+"""Characters of last words that the histories of all tasks keep; in memory, up to four times as many bytes."""
+
+DEATH_OVERHEAD = 1000
+"""Characters that are added for each death, so that the number of deaths that are not truncated is limited, too."""
+
+OLD_WORDS_CHARACTERS = 300
+"""Characters of each stream that a truncated death keeps."""
+
+
+_NO_END = SlaveEnded(SlaveId(""), Cause.CRASH, "", "", NO_WORDS)
+
+
+class KeptDeaths(Struct, eq=False):
+    """The deaths that tasks are charged with."""
+
+    _whole: deque[Death] = field(default_factory=deque)
+    """The latest deaths; their last words are not truncated."""
+    _size: int = 0
+    """The size of these deaths, in characters."""
+    _last_end: SlaveEnded = _NO_END
+    """The most recent end of a slave. A charge immediately follows the end of its slave, so one is enough."""
+
+    def note_end(self, record: SlaveEnded) -> None:
+        """Record the end of a slave: the next charges may name it."""
+        self._last_end = record
+
+    def charge(self, spans: Sequence[Span], charges: Sequence[Charge]) -> None:
+        """Add deaths to the history of tasks."""
+        for charge in charges:
+            words = self._last_end.words if charge.sid == self._last_end.sid else NO_WORDS
+            by_attempt: dict[int, Death] = {}
+            for span in spans:
+                death = by_attempt.get(span.attempt)
+                if death is None:
+                    death = Death(charge.sid, span.attempt, charge.cause, charge.reason, words, charge.more_memory)
+                    by_attempt[span.attempt] = death
+                    self._keep(death)
+                span.deaths = _history(span, death)
+
+    def explain(self, record: LossesExplained) -> None:
+        """Correct the cause of losses. Nothing was heard from their agent, and the network was blamed for this."""
+        for death in self._whole:
+            if death.cause is Cause.NETWORK and death.sid in record.sids:
+                death.cause, death.reason = record.cause, record.reason
+
+    def _keep(self, death: Death) -> None:
+        """Add a death. When all deaths together exceed the limit, truncate the oldest."""
+        self._whole.append(death)
+        self._size += DEATH_OVERHEAD + death.words.size
+        while self._size > WORDS_KEPT:
+            oldest = self._whole.popleft()
+            self._size -= DEATH_OVERHEAD + oldest.words.size
+            oldest.words = oldest.words.cut(OLD_WORDS_CHARACTERS)
+
+    def check(self) -> None:
+        """Recompute the size."""
+        size = sum(DEATH_OVERHEAD + death.words.size for death in self._whole)
+        assert size == self._size <= WORDS_KEPT, "the last words that are kept were miscounted"
+
+
+def _history(span: Span, death: Death) -> tuple[Death, ...]:
+    """The history of a task with one more death.
+
+    If the task left a state in this attempt and is not to blame, it has come further than before. Then the earlier
+    losses without its fault do not count any more. So a long task may be lost in any number of short slots.
+    """
+    left = span.left_now
+    if left is None or not death.is_blameless:
+        return (*span.deaths, death)
+    span.left = replace(left, num_lost=left.num_lost + 1)
+    return (*[each for each in span.deaths if not each.is_blameless], death)
+
+
+# Delayed tasks, which pause before their next attempt. `Delays` decides when their pauses are over.
+
+
+class DelayedTasks(Struct, eq=False):
+    """All delayed tasks. Only the taskjar adds and removes them."""
+
+    tasks: dict[int, Span] = field(default_factory=dict)
+    """The tasks, by id. Each has a span of its own, because its pause may end at any time."""
+    addressed: dict[SlaveId, dict[int, None]] = field(default_factory=dict)
+    """The ids of those that are addressed to a slave. No entry is empty."""
+
+    def add(self, spans: Iterable[Span], pause_s: float) -> list[Span]:
+        """Add tasks with the same pause, in seconds. Return a span for each task."""
+        singles = [single for span in spans for single in span.singles()]
+        for single in singles:
+            single.pause_s = pause_s
+            self.tasks[single.first] = single
+            if single.policy.sid is not None:
+                self.addressed.setdefault(single.policy.sid, {})[single.first] = None
+        return singles
+
+    def remove(self, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks."""
+        spans: list[Span] = []
+        for number in (each.first + place for each in tasks for place in range(each.count)):
+            span = self.tasks.pop(number, None)
+            if span is None:
+                raise InternalError(f"task {number} is not delayed")
+            span.pause_s = 0.0
+            if (sid := span.policy.sid) is not None:
+                del self.addressed[sid][number]
+                if not self.addressed[sid]:
+                    del self.addressed[sid]
+            spans.append(span)
+        return spans
+
+    def check(self) -> None:
+        """Compare the tasks with their states and addresses."""
+        addressed: dict[SlaveId, set[int]] = {}
+        for number, span in self.tasks.items():
+            assert (span.first, span.count) == (number, 1), f"{span}: it is delayed as task {number}"
+            assert span.state is TaskState.DELAYED, f"{span}: it is delayed, but {span.state.name}"
+            assert span.sid is None, f"{span}: it is delayed, but allocated to {span.sid}"
+            assert span.pause_s > 0, f"{span}: it is delayed without a pause"
+            if span.policy.sid is not None:
+                addressed.setdefault(span.policy.sid, set()).add(number)
+        assert addressed == {sid: {*numbers} for sid, numbers in self.addressed.items()}, "an address was lost"
+
+
+# The states that tasks left for their next attempts. `Checkpoints` decides which of them count.
+
+
+class LeftStates(Struct, eq=False):
+    """Keeps the newest state of each task, in the span of the task. Only the taskjar adds and removes states."""
+
+    allocated: AllocatedTasks
+    bytes: int = 0
+    """How many bytes all states take."""
+
+    def add(self, record: TaskCheckpointed, _: object) -> list[Span]:
+        """A task left a state. It replaces an earlier one."""
+        spans = self.allocated.set_apart(record.sid, [record.task])
+        (span,) = spans
+        before = span.left
+        left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
+        for each in self.allocated.several.get(span.first, {record.sid: span}).values():
+            each.left = left
+        span.algorithm.leaves_state = True
+        self.bytes += left.size - (before.size if before else 0)
+        return spans
+
+    def check(self, spans: Iterable[Span]) -> None:
+        """Recompute the sizes.
+
+        Args:
+            spans: all spans.
+        """
+        left = {span.first: (span.count, span.left) for span in spans if span.left is not None}
+        assert self.bytes == sum(state.size for _, state in left.values()), "the states were miscounted"
+        assert all(count == 1 for count, _ in left.values()), "several tasks have the same state"
+
+
+# The lifecycle of a task.
+#
+# The table `TRANSITIONS` says what each event does to a task in each state. A transition that the table does not have
+# is an internal error. Only the taskjar and its parts move tasks.
+
+
+class TaskEvent(PlainEnum):
+    """What can happen to a task."""
+
+    SUBMIT = "submit"
+    BLOCK = "submit with references"
+    UNBLOCK = "get all values"
+    FAIL = "fail before it is pending"
+    ALLOCATE = "allocate"
+    FINISH = "finish"
+    RETURN = "return"
+    DELAY = "return for later"
+    AWAIT = "wait for an agent of a former generation"
+    BE_DUE = "be due"
+    REPEAT = "start another attempt"
+    END_ONE = "end one of several attempts"
+    GIVE_UP = "give up"
+    LET_FINISH = "let finish"
+    CANCEL = "cancel"
+    REUSE = "be answered from the run database"
+    FORBID = "be refused a second execution"
+    TAKE_OVER = "be answered by a former generation"
+
+
+_NEW, _BLOCKED, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.BLOCKED, TaskState.PENDING, TaskState.ALLOCATED
+_FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
+_DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
+
+TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
+    TaskEvent.SUBMIT: {_NEW: _PENDING},
+    TaskEvent.BLOCK: {_NEW: _BLOCKED},
+    TaskEvent.UNBLOCK: {_BLOCKED: _PENDING},
+    TaskEvent.FAIL: {_NEW: _FINISHED, _BLOCKED: _FINISHED},
+    TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
+    TaskEvent.FINISH: {_ALLOCATED: _FINISHED, _CANCELLING: _FINISHED},
+    TaskEvent.RETURN: {_ALLOCATED: _PENDING},
+    TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
+    TaskEvent.AWAIT: {_PENDING: _DELAYED},
+    TaskEvent.BE_DUE: {_DELAYED: _PENDING},
+    TaskEvent.REPEAT: {_ALLOCATED: _ALLOCATED},
+    TaskEvent.END_ONE: {_ALLOCATED: _ALLOCATED, _CANCELLING: _CANCELLING},
+    TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
+    TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
+    TaskEvent.CANCEL: {
+        _BLOCKED: _CANCELLED,
+        _PENDING: _CANCELLED,
+        _ALLOCATED: _CANCELLED,
+        _CANCELLING: _CANCELLED,
+        _DELAYED: _CANCELLED,
+    },
+    TaskEvent.REUSE: {_NEW: _FINISHED},
+    TaskEvent.FORBID: {_NEW: _UNRUNNABLE},
+    TaskEvent.TAKE_OVER: {
+        _BLOCKED: _FINISHED,
+        _PENDING: _FINISHED,
+        _ALLOCATED: _FINISHED,
+        _DELAYED: _FINISHED,
+    },
+}
+
+
+def move(spans: Sequence[Span], event: TaskEvent) -> None:
+    """Move the tasks of spans along their lifecycle.
+
+    Raises:
+        InternalError: the table has no such transition; the fault of mwpy itself.
+    """
+    transitions = TRANSITIONS[event]
+    for span in spans:
+        state = transitions.get(span.state)
+        if state is None:
+            raise InternalError(
+                f"{span}: {span.state.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
+            )
+        span.state = state
+
+
+# Pending tasks, which wait until they are sent to a slave.
+#
+# Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
+# All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
+# by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
+# Suspects, which must run alone on an agent, have queues of their own (see `isolation.py`).
+#
+# Tasks whose policy says how long they take wait in queues of their own, one for each such time: an agent with little
+# time left skips the queues of long tasks. Policies round these times, so there are few of them.
+#
+# A task that comes back goes to the head of its queue, because it is the oldest; of several, the oldest is the first. A
+# task that ran when its slave died goes to the tail instead. If the task killed the slave, the other tasks run before
+# it kills the next slave. If another fault killed the slave, that fault may have ended before the task runs again.
+
+
+K = TypeVar("K")
+
+Lane = int | tuple[int, float]
+"""Names a queue: the number of an algorithm. For tasks with `seconds_expected` also this time."""
+
+_first = attrgetter("first")
+
+MAX_SPAN = 1000
+"""The largest number of tasks in a span that is new or may still be extended: to extend or cut a span copies it."""
+
+
+class PendingTasks(Struct, eq=False):
+    """All pending tasks. Only the taskjar adds and removes them."""
+
+    queues: OrderedDict[Lane, deque[Span]] = field(default_factory=OrderedDict)
+    """Pending tasks that any slave may run. No queue is empty. The first queue has the next turn."""
+    suspects: dict[Lane, deque[Span]] = field(default_factory=dict)
+    """Pending tasks that any slave may run if nothing else runs on its agent. No queue is empty."""
+    addressed: dict[SlaveId, deque[Span]] = field(default_factory=dict)
+    """Pending tasks that are addressed to a slave. No queue is empty."""
+    num_queued: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """How many tasks of each algorithm are in `queues` and `suspects`. No number is zero."""
+    num_addressed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """How many tasks of each algorithm are in `addressed`. No number is zero."""
+    count: int = 0
+    """How many tasks are pending."""
+    num_unaddressed: int = 0
+    """How many pending tasks any slave may run."""
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """How many tasks of each algorithm are pending, by its number. No count is zero."""
+        if not self.num_addressed:
+            return dict(self.num_queued)
+        return Counter(self.num_queued) + Counter(self.num_addressed)
+
+    @property
+    def shortest_s(self) -> float:
+        """How many seconds each task that any slave may run needs at least; 0 if this is not known of all of them."""
+        queues = *self.queues.values(), *self.suspects.values()
+        return min((queue[0].needed_s or 0.0 for queue in queues), default=0.0)
+
+    def heads(self, queue: Iterable[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
+        """Choose tasks at the head of a queue, to be sent in one message; at least one task.
+
+        Args:
+            queue: not empty.
+            count: the largest number of tasks.
+            max_bytes: the largest sum of their arguments' sizes.
+            refused: numbers of algorithms; the choice ends before the first task of one of them.
+
+        Returns:
+            The tasks, with the number of their next attempt. They stay in the queue until a record moves them.
+        """
+        chosen: list[TaskRange] = []
+        for span in queue:
+            if count <= 0 or (chosen and span.algorithm.number in refused):
+                break
+            size = size_of(span, count) + (0 if span.left is None else span.left.size)
+            fits = span.count
+            if size > max_bytes:
+                fits = 0 if span.left is not None else bisect_right(list(accumulate(span.sizes())), max_bytes)
+            if chosen and (not fits or (portion_of(span) and fits > count)):  # a portion is divided only if it must be
+                break
+            fits = min(max(1, fits), count)
+            chosen.append(span.part(span.first, fits, span.attempt + 1))
+            if fits < span.count:
+                break
+            count -= fits
+            max_bytes -= size
+        return chosen
+
+    def spans(self) -> Iterator[Span]:
+        """All spans, queue by queue."""
+        for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
+            yield from queue
+
+    def unaddressed(self, algorithm: int) -> list[Span]:
+        """All tasks of an algorithm that any slave may run, queue by queue."""
+        queues = (*self.queues.items(), *self.suspects.items()) if algorithm in self.num_queued else ()
+        return [span for lane, queue in queues if _number(lane) == algorithm for span in queue]
+
+    def first_turn(self, refused: Collection[int], ends_in_s: float = inf) -> Lane | None:
+        """The queue that has the next turn; None if there is none.
+
+        This takes no longer when more algorithms have pending tasks.
+
+        Args:
+            refused: numbers of algorithms, whose queues are left out.
+            ends_in_s: the queues of tasks that take longer are left out.
+        """
+        if not refused and ends_in_s == inf:
+            return next(iter(self.queues), None)
+        for lane, queue in self.queues.items():
+            if _number(lane) not in refused and (ends_in_s == inf or (queue[0].needed_s or 0.0) <= ends_in_s):
+                return lane
+        return None
+
+    def next_turn(self, lane: Lane) -> None:
+        """Move a queue behind all other queues."""
+        if lane in self.queues:
+            self.queues.move_to_end(lane)
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add spans at the tails of their queues."""
+        for span in spans:
+            queue = self._count_in(span)
+            if queue and queue[-1].count < MAX_SPAN and queue[-1].joins(span):
+                queue[-1] = queue[-1].join(span)
+            else:
+                queue.append(span)
+
+    def put_back(self, spans: Sequence[Span]) -> None:
+        """Add spans at the heads of their queues, among others that came back, in the order of their ids.
+
+        Tasks come back from several slaves, one slave after the other. An ordered map waits for the oldest task.
+        """
+        returned: dict[tuple[SlaveId | None, Lane, bool], tuple[deque[Span], list[Span]]] = {}
+        for span in spans:
+            queue = self._count_in(span)
+            key = span.policy.sid, _lane(span.algorithm.number, span.policy.seconds_expected), span.runs_alone
+            returned.setdefault(key, (queue, []))[1].append(span)
+        for queue, before in returned.values():
+            last = max(span.first for span in before)
+            while queue and queue[0].first < last and not queue[0].charged:
+                before.append(queue.popleft())
+            queue.extendleft(sorted(before, key=_first, reverse=True))
+
+    def _count_in(self, span: Span) -> deque[Span]:
+        """Count a span that becomes pending, and return its queue."""
+        number, count, sid = span.algorithm.number, span.count, span.policy.sid
+        self.count += count
+        if sid is not None:
+            self.num_addressed[number] += count
+            return self.addressed.setdefault(sid, deque())
+        self.num_unaddressed += count
+        self.num_queued[number] += count
+        queues = self.suspects if span.deaths and span.runs_alone else self.queues
+        lane = _lane(number, span.policy.seconds_expected)
+        queue = queues.get(lane)
+        if queue is None:
+            queue = queues[lane] = deque()
+        return queue
+
+    def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks from the head of their queue, which belongs to a slave or to their algorithm."""
+        queue: deque[Span] | None = self.addressed.get(sid)
+        queues: dict[Lane, deque[Span]] = self.queues
+        counted = self.num_addressed
+        lane = _lane(tasks[0].algorithm, tasks[0].expected_s)
+        if not queue or queue[0].first != tasks[0].first:
+            queue, counted = queues.get(lane), self.num_queued
+            if not queue or queue[0].first != tasks[0].first:
+                queues = self.suspects
+                queue = queues.get(lane)
+        spans: list[Span] = []
+        for each in tasks:
+            if not queue or queue[0].first != each.first or queue[0].count < each.count:
+                raise InternalError(f"{each}: not at the head of the queue")
+            span = queue.popleft()
+            if span.count > each.count:
+                span, rest = span.cut(each.count)
+                queue.appendleft(rest)
+            self._discount(counted, each.algorithm, each.count)
+            spans.append(span)
+        if not queue:
+            if counted is self.num_addressed:
+                del self.addressed[sid]
+            else:
+                del queues[lane]
+        return spans
+
+    def unaddress(self, record: TasksUnaddressed, _: object) -> list[Span]:
+        """Any slave may run tasks that were addressed to one."""
+        spans = self.remove(record.sid, record.tasks)
+        for span in spans:
+            span.policy = replace(span.policy, sid=None)
+        self.add(spans)
+        return spans
+
+    def withdraw(self, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks, wherever they are in their queues."""
+        ids = ids_in(tasks)
+        spans: list[Span] = []
+        for lane in dict.fromkeys(_lane(each.algorithm, each.expected_s) for each in tasks):
+            spans += self._take_out(self.queues, lane, ids, self.num_queued)
+            spans += self._take_out(self.suspects, lane, ids, self.num_queued)
+        for sid in list(self.addressed):
+            spans += self._take_out(self.addressed, sid, ids, self.num_addressed)
+        return spans
+
+    def _take_out(self, queues: dict[K, deque[Span]], key: K, ids: TaskIds, counted: dict[int, int]) -> list[Span]:
+        """Remove tasks from one of the queues, and the queue if no other task is in it."""
+        if key not in queues:
+            return []
+        taken = take_out(queues[key], ids)
+        for span in taken:
+            self._discount(counted, span.algorithm.number, span.count)
+        if not queues[key]:
+            del queues[key]
+        return taken
+
+    def _discount(self, counted: dict[int, int], algorithm: int, count: int) -> None:
+        """Count tasks that were removed from a queue."""
+        self.count -= count
+        if counted is self.num_queued:
+            self.num_unaddressed -= count
+        counted[algorithm] -= count
+        if not counted[algorithm]:
+            del counted[algorithm]
+
+    def check(self) -> None:
+        """Recompute the counts, and compare the queues with the tasks' states."""
+        queued: Counter[int] = Counter()
+        for queues in (self.queues, self.suspects):
+            for lane, queue in queues.items():
+                queued[_number(lane)] += sum(map(count_of, queue))
+                right = (lane, queues is self.suspects)
+                lanes = [_lane(span.algorithm.number, span.policy.seconds_expected) for span in queue]
+                alone = [span.runs_alone for span in queue]
+                assert all(each == right for each in zip(lanes, alone, strict=True)), "a task waits in a wrong queue"
+        assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
+        addressed: Counter[int] = Counter()
+        for span in (span for queue in self.addressed.values() for span in queue):
+            addressed[span.algorithm.number] += span.count
+        assert addressed == self.num_addressed, "the addressed tasks were miscounted"
+        assert self.num_unaddressed == queued.total(), "the tasks that are addressed to no slave were miscounted"
+        assert self.count == queued.total() + addressed.total(), "the pending tasks were miscounted"
+        for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
+            assert queue, "an empty queue was kept"
+            for span in queue:
+                assert span.count, "a span without tasks was kept"
+                assert span.state is TaskState.PENDING, f"{span}: in a queue, but {span.state.name}"
+                assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
+                assert span.attempt == span.sent, f"{span}: its next attempt is not {span.sent + 1}"
+
+
+def _lane(number: int, expected_s: float | None) -> Lane:
+    """The queue of tasks of an algorithm that take this time by their policy."""
+    return number if expected_s is None else (number, expected_s)
+
+
+def _number(lane: Lane) -> int:
+    """The algorithm of a queue."""
+    return lane[0] if isinstance(lane, tuple) else lane
+
+
+# The tasks that were answered from the run database: how many, and their ids for `mwpy explain`.
+#
+# Such a task is never in the taskjar. Its id is kept as a part of a range, because most of these tasks follow each
+# other. Tasks that were in the taskjar when an agent brought their results are only counted.
+
+
+RANGES_MAX = 100_000
+"""How many ranges are kept at most. Each takes 16 bytes. The ids of later tasks are not known."""
+
+
+class ReusedIds(Struct, eq=False):
+    """The counts, and ranges of ids in ascending order."""
+
+    count: int = 0
+    failed: int = 0
+    """How many of the tasks failed."""
+    _firsts: array[int] = field(default_factory=lambda: array("q"))
+    _ends: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, first: int, count: int, failed: int) -> None:
+        """Add ids that are higher than all others, and how many of these tasks failed."""
+        self.count += count
+        self.failed += failed
+        if self._ends and self._ends[-1] == first:
+            self._ends[-1] += count
+        elif len(self._ends) < RANGES_MAX:
+            self._firsts.append(first)
+            self._ends.append(first + count)
+
+    def has(self, number: int) -> bool:
+        """Whether an id is among them."""
+        place = bisect_right(self._firsts, number) - 1
+        return place >= 0 and number < self._ends[place]
+
+
+_SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
+_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
+_NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRUNNABLE
+"""Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
+
+Tags = Sequence[tuple[Any, ...]]
+"""The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
+
+
+class Taskjar:
+    """All tasks that have not ended."""
+
+    def __init__(self) -> None:
+        self.algorithms = Algorithms()
+        """The task algorithms."""
+        self.runnable = 0
+        """How many tasks have not ended."""
+        self.away = 0
+        """How many tasks were submitted and are not pending or blocked any more."""
+        self.ended = 0
+        """How many of these have ended."""
+        self.failed = 0
+        """How many of those that have ended failed or are unrunnable."""
+        self.cancelled = 0
+        """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
+        self.reused = ReusedIds()
+        """Those that have ended and were answered from the run database."""
+        self.pending = PendingTasks()
+        """The tasks that wait to be sent."""
+        self.blocked = BlockedTasks()
+        """The tasks that wait for the results of others."""
+        self.delayed = DelayedTasks()
+        """The tasks that pause before their next attempt."""
+        self.held: dict[SlaveId, HeldTasks] = {}
+        """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
+        self.allocated = AllocatedTasks(self.held)
+        """The same tasks, and which of them have several live attempts."""
+        self.left = LeftStates(self.allocated)
+        """The states that tasks left for their next attempts."""
+        self.speculates = False
+        """Whether a task was ever submitted of which a second attempt may be started."""
+        self.deaths = KeptDeaths()
+        """The deaths that tasks are charged with."""
+        self.changes = self._list_changes()
+        """What each kind of record does to the tasks; all other kinds do nothing. A task's state changes in no other
+        way. `MasterState.record` calls these methods. A lookup is faster than a `match`."""
+
+    def _list_changes(self) -> dict[type, Callable[[Any, Tags], list[Span]]]:
+        return {
+            records.TasksAllocated: self._allocated,
+            records.ResultsReceived: self._received,
+            records.AttemptsStarted: self._attempts_started,
+            records.AttemptsEnded: self._attempts_ended,
+            records.TasksSubmitted: self._submitted,
+            records.ResultsReused: _only(partial(_reuse, self)),
+            records.TasksForbidden: _only(partial(_forbid, self)),
+            records.TasksAwaited: partial(_awaited, self),
+            records.TasksReturned: self._returned,
+            records.TasksDue: self._due,
+            records.TasksGivenUp: self._given_up,
+            records.TasksCancelled: partial(_cancelled, self),
+            records.TasksAnswered: partial(_answered, self),
+            records.TasksCancelling: self._cancelling,
+            records.TasksUnaddressed: self.pending.unaddress,
+            records.TaskCheckpointed: self.left.add,
+            records.SlaveConnected: _only(self.allocated.slave_connected),
+            records.SlaveEnded: _only(self.deaths.note_end, self.allocated.slave_ended),
+            records.LossesExplained: _only(self.deaths.explain),
+            records.TasksFailed: self._failed,
+            records.TasksUnblocked: self._unblocked,
+            records.ResultsHeld: _only(self.blocked.hold),
+            records.ResultGiven: _only(self.blocked.give),
+            records.ResultsReleased: _only(self.blocked.release),
+            records.AlgorithmDefined: _only(self.algorithms.add),
+            records.AlgorithmsForgotten: _only(self.algorithms.forget),
+        }
+
+    @property
+    def num_allocated(self) -> int:
+        """How many tasks are at slaves."""
+        return self.runnable - self.pending.count - len(self.blocked.tasks) - len(self.delayed.tasks)
+
+    def spans(self) -> Iterator[Span]:
+        """All spans: pending, blocked and delayed ones, and those that slaves hold."""
+        yield from self.pending.spans()
+        yield from self.blocked.tasks.values()
+        yield from self.delayed.tasks.values()
+        yield from chain.from_iterable(held.spans for held in self.held.values())
+
+    # ---- what records do -----------------------------------------------------------------------------------
+
+    def _allocated(self, record: records.TasksAllocated, _: Tags) -> list[Span]:
+        sid = record.sid
+        spans = self.pending.remove(sid, record.tasks)
+        move(spans, _ALLOCATE)
+        held = self.held[sid]
+        for span in spans:
+            span.attempt = span.sent = span.attempt + 1
+            span.sid = sid
+            held.load[span.algorithm.number] += span.count
+            self._count_away(span, span.count)
+        held.spans.extend(spans)
+        return spans
+
+    def _received(self, record: records.ResultsReceived, _: Tags) -> list[Span]:
+        results = record.results
+        spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
+        move(spans, _FINISH)
+        self.failed += len(results.failed)
+        self._count_ended(spans)
+        if self.blocked.results:
+            self.blocked.received(spans, results, record.frames)
+        return spans
+
+    def _submitted(self, record: records.TasksSubmitted, tags: Tags) -> list[Span]:
+        spans: list[Span] = []
+        for position, each in enumerate(record.tasks):
+            algorithm = self.algorithms.defined[each.algorithm]
+            self.algorithms.begin(algorithm, each.count)
+            columns = _calls_in(each), tuple(each.buffers), tags[position] if tags else (None,) * each.count
+            spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
+            self.speculates = self.speculates or each.policy.speculate
+        self.runnable += sum(map(count_of, spans))
+        new = [span for span in spans if not span.refers]
+        move(new, _SUBMIT)
+        self.pending.add(new)
+        if len(new) < len(spans):
+            blocked = [span for span in spans if span.refers]
+            move(blocked, _BLOCK)
+            self.blocked.add(blocked)
+        return spans
+
+    def _attempts_started(self, record: records.AttemptsStarted, _: Tags) -> list[Span]:
+        spans = self.allocated.set_apart(record.beside, record.tasks)
+        move(spans, _REPEAT)
+        new = {each.first: each for each in record.tasks}
+        return [self.allocated.start_another(span, record.sid, new[span.first]) for span in spans]
+
+    def _attempts_ended(self, record: records.AttemptsEnded, _: Tags) -> list[Span]:
+        spans = self.allocated.take(record.sid, *_columns(record.tasks))
+        move(spans, _END_ONE)
+        self.deaths.charge(spans, record.charges)
+        self.allocated.end_some(record.sid, spans)
+        return spans
+
+    def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
+        spans = self.allocated.take(record.sid, *_columns(record.tasks))
+        move(spans, _DELAY if record.pause_s else _RETURN)
+        for span in spans:
+            span.sid, span.attempt = None, span.sent
+        self.deaths.charge(spans, record.charges)
+        if record.pause_s:
+            return self.delayed.add(spans, record.pause_s)
+        for span in spans:
+            self._count_away(span, -span.count)
+        if any(charge.is_charged for charge in record.charges):
+            self.pending.add(spans)
+        else:
+            self.pending.put_back(spans)
+        return spans
+
+    def _due(self, record: records.TasksDue, _: Tags) -> list[Span]:
+        spans = self.delayed.remove(record.tasks)
+        move(spans, _BE_DUE)
+        for span in spans:
+            self._count_away(span, -span.count)
+        self.pending.add(spans)
+        return spans
+
+    def _unblocked(self, record: records.TasksUnblocked, _: Tags) -> list[Span]:
+        spans = self.blocked.unblock(record.tasks)
+        move(spans, _UNBLOCK)
+        self.pending.add(spans)
+        return spans
+
+    def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
+        if record.held:
+            spans = self.allocated.take(record.sid, *_columns(record.tasks))
+        elif record.tasks[0].first in self.delayed.tasks:
+            spans = self.delayed.remove(record.tasks)
+        else:
+            spans = self.pending.remove(record.sid, record.tasks)
+            for span in spans:
+                self._count_away(span, span.count)
+        move(spans, _GIVE_UP)
+        self.failed += sum(map(count_of, spans))
+        self._count_ended(spans)
+        self.deaths.charge(spans, record.charges)
+        if self.blocked.results:
+            self.blocked.ended(spans, f"is unrunnable: {record.reason}")
+        return spans
+
+    def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
+        spans = self.allocated.set_apart(record.sid, record.tasks)
+        move(spans, _LET_FINISH)
+        return spans
+
+    def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
+        spans: list[Span] = []
+        for each in record.tasks:
+            if each.first in self.blocked.tasks:
+                spans += self.blocked.remove([each])
+                self.runnable -= each.count
+                self.algorithms.end(spans[-1].algorithm, each.count)
+            _end_new(self, each)
+            self.cancelled += each.count if record.dependency else 0
+            self.failed += 0 if record.dependency else each.count
+            cause, root = record.cause or f"{each} failed: {record.reason}", record.dependency or each.first
+            self.blocked.fail(each.first, cause, root)
+        move(spans, _FAIL)
+        return spans
+
+    def _count_away(self, span: Span, count: int) -> None:
+        """Tasks of a span are not pending any more; with a negative number, they are pending again."""
+        span.algorithm.away += count
+        self.away += count
+
+    def _count_ended(self, spans: Sequence[Span]) -> None:
+        """Spans have ended."""
+        for span in spans:
+            self.runnable -= span.count
+            self.ended += span.count
+            if span.left is not None:
+                self.left.bytes -= span.left.size
+            self.algorithms.end(span.algorithm, span.count)
+
+    # ---- checking ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Recompute all derived values, and compare the places of the tasks with their states."""
+        self.pending.check()
+        self.blocked.check()
+        self.delayed.check()
+        beside = self.allocated.check()
+        allocated = sum(held.count for held in self.held.values()) - beside.total()
+        assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
+        not_pending = allocated + len(self.delayed.tasks)
+        assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
+        runnable: Counter[int] = Counter()
+        for span in self.spans():
+            runnable[span.algorithm.number] += span.count
+        self.algorithms.check(runnable - beside)
+        self.left.check(self.spans())
+        self.deaths.check()
+
+
+def _cancelled(jar: Taskjar, record: records.TasksCancelled, _: Tags) -> list[Span]:
+    spans = _taken_out(jar, record.sid, record.tasks)
+    move(spans, _CANCEL)
+    jar._count_ended(spans)
+    jar.cancelled += sum(map(count_of, spans))
+    if jar.blocked.results:
+        jar.blocked.ended(spans, f"was cancelled {record.when}")
+    return spans
+
+
+def _answered(jar: Taskjar, record: records.TasksAnswered, _: Tags) -> list[Span]:
+    spans = _taken_out(jar, record.sid, record.tasks)
+    move(spans, _TAKE_OVER)
+    jar.reused.count += sum(map(count_of, spans))
+    jar.reused.failed += len(record.results.failed)
+    jar.failed += len(record.results.failed)
+    jar._count_ended(spans)
+    if jar.blocked.results:
+        jar.blocked.received(spans, record.results, record.frames)
+    return spans
+
+
+def _taken_out(jar: Taskjar, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> list[Span]:
+    """Remove tasks that end before an attempt of them does. They are at one slave, or all are in the same state.
+
+    Args:
+        sid: the slave that holds them; None if none does.
+    """
+    if sid is not None:
+        spans = jar.allocated.take(sid, *_columns(tasks))
+    elif tasks[0].first in jar.delayed.tasks:
+        spans = jar.delayed.remove(tasks)
+    else:
+        blocked = tasks[0].first in jar.blocked.tasks
+        spans = jar.blocked.remove(tasks) if blocked else jar.pending.withdraw(tasks)
+        for span in spans:
+            jar._count_away(span, span.count)
+    check_found(spans, tasks)
+    return spans
+
+
+def _awaited(jar: Taskjar, record: records.TasksAwaited, _: Tags) -> list[Span]:
+    spans = jar.pending.withdraw(record.tasks)
+    check_found(spans, record.tasks)
+    move(spans, _AWAIT)
+    for span in spans:
+        jar._count_away(span, span.count)
+    return jar.delayed.add(spans, inf)
+
+
+def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:
+    """New tasks have ended. They never were in the jar, so there is no span to move."""
+    assert TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
+    for each in record.tasks:
+        _end_new(jar, each)
+        jar.reused.add(each.first, each.count, len(each.failed))
+        jar.failed += len(each.failed)
+
+
+def _forbid(jar: Taskjar, record: records.TasksForbidden) -> None:
+    """New tasks have ended; see `_reuse`."""
+    assert TRANSITIONS[_FORBID] == {_NEW: _UNRUNNABLE}, "the table says what happens here"
+    _end_new(jar, record.tasks)
+    jar.failed += record.tasks.count
+
+
+def _end_new(jar: Taskjar, each: TaskRange | records.ReusedTasks) -> None:
+    """Tasks that were never pending have ended."""
+    jar.algorithms.defined[each.algorithm].away += each.count
+    jar.away += each.count
+    jar.ended += each.count
+
+
+def _calls_in(submitted: records.SubmittedTasks) -> tuple[bytes, ...] | PackedCalls:
+    calls = submitted.payloads
+    return PackedCalls.from_data(submitted.packed, calls[0], submitted.count) if submitted.packed else tuple(calls)
+
+
+def _only(*changes: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
+    """Changes that move no task."""
+
+    def make_changes(record: Any, _: Tags) -> list[Span]:
+        for change in changes:
+            change(record)
+        return []
+
+    return make_changes
+
+
+def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:
+    """The first ids, the counts and the attempts of tasks."""
+    return zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)

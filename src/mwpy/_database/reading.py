@@ -1,0 +1,168 @@
+"""Sums up a run database: generations, tasks, failures, slaves, and time that was lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from mwpy._database.opening import Connection, is_network, kind_of_file_system, lock, open_for_writing, real_path
+from mwpy._database.rows import ValueFiles
+from mwpy._values.errors import RunDatabaseError
+
+KINDS_SHOWN = 20
+"""How many kinds of failures, hosts and causes are named, the most frequent first."""
+
+
+def summarize(connection: Connection) -> dict[str, Any]:
+    """Return the summary, ready for JSON. `RunDatabase.summary` describes it."""
+    generations = [
+        dict(zip(("generation", "host", "pid", "command", "started", "ended", "why"), row, strict=True))
+        for row in connection.rows(
+            "SELECT generation, host, pid, command, started, ended, why FROM generations ORDER BY generation"
+        )
+    ]
+    for each in generations:
+        each["command"] = json.loads(each["command"])
+    last = generations[-1]["generation"] if generations else 0
+    member = connection.rows("SELECT member_id FROM generations WHERE generation = ?", (last,))
+    return {
+        "member_id": member[0][0] if member else "",
+        "generations": generations,
+        "tasks": _tasks(connection, last),
+        "algorithms": _algorithms(connection, last),
+        "failures": _failures(connection, last),
+        "hosts": _hosts(connection),
+        "lost": _lost(connection),
+    }
+
+
+def _tasks(connection: Connection, generation: int) -> dict[str, int]:
+    """The tasks of a generation by state."""
+
+    def count(query: str) -> int:
+        return int(connection.rows(query, (generation,))[0][0] or 0)
+
+    submitted = count("SELECT sum(count) FROM submissions WHERE generation = ?")
+    reused = count("SELECT sum(count) FROM reused WHERE generation = ?")
+    old_failed = count("SELECT sum(json_array_length(failed)) FROM reused WHERE generation = ?")
+    answered = count("SELECT sum(count) FROM results WHERE generation = ? AND NOT kept")
+    failed = count("SELECT sum(failed) FROM results WHERE generation = ? AND NOT kept")
+    ends = dict(
+        connection.rows("SELECT state, sum(count) FROM ends WHERE generation = ? GROUP BY state", (generation,))
+    )
+    return {
+        "submitted": submitted + reused,
+        "reused": reused,
+        "finished": answered - failed + reused - old_failed + ends.get("finished", 0),
+        "failed": failed + old_failed + ends.get("failed", 0),
+        "unrunnable": ends.get("unrunnable", 0),
+        "cancelled": ends.get("cancelled", 0),
+        "not ended": max(0, submitted - answered - sum(ends.values())),
+    }
+
+
+def _algorithms(connection: Connection, generation: int) -> dict[str, int]:
+    query = (
+        "SELECT a.name, sum(t.count) FROM algorithms a JOIN "
+        "(SELECT generation, algorithm, count FROM submissions UNION ALL "
+        "SELECT generation, algorithm, count FROM reused) t "
+        "ON t.generation = a.generation AND t.algorithm = a.number WHERE a.generation = ? GROUP BY a.name"
+    )
+    return dict(connection.rows(query, (generation,)))
+
+
+def _failures(connection: Connection, generation: int) -> list[dict[str, Any]]:
+    old = "SELECT 1 FROM reused WHERE failed IS NOT NULL AND generation = ? LIMIT 1"
+    source = "(SELECT generation, error AS type, task, message, arguments FROM tasks WHERE error IS NOT NULL)"
+    if not connection.rows(old, (generation,)):
+        source = "failures"  # much quicker
+    query = (
+        f"SELECT type, count(*), task, message, arguments FROM {source} WHERE generation = ? "
+        f"GROUP BY type ORDER BY count(*) DESC LIMIT {KINDS_SHOWN}"
+    )
+    names = "error", "count", "task", "message", "arguments"
+    return [dict(zip(names, row, strict=True)) for row in connection.rows(query, (generation,))]
+
+
+def _hosts(connection: Connection) -> list[dict[str, Any]]:
+    query = (
+        "SELECT g.host, count(*), coalesce(sum(r.count), 0), coalesce(sum(r.total_s), 0.0) "
+        "FROM slaves s JOIN agents g USING (generation, agent) LEFT JOIN (SELECT generation, sid, sum(count) AS count, "
+        "sum(total_s) AS total_s FROM results GROUP BY generation, sid) r "
+        f"USING (generation, sid) GROUP BY g.host ORDER BY 4 DESC LIMIT {KINDS_SHOWN}"
+    )
+    return [dict(zip(("host", "slaves", "tasks", "seconds"), row, strict=True)) for row in connection.rows(query)]
+
+
+def _lost(connection: Connection) -> list[dict[str, Any]]:
+    query = "SELECT cause, sum(count), sum(lost_s) FROM losses GROUP BY cause ORDER BY 3 DESC"
+    return [dict(zip(("cause", "attempts", "seconds"), row, strict=True)) for row in connection.rows(query)]
+
+
+# Removes from a run database what no restart needs.
+
+
+HISTORY = ("allocations", "losses", "ends", "events")
+"""The tables that only people read."""
+
+
+class Pruned(Struct, frozen=True):
+    """What was removed from a run database."""
+
+    attempts: int
+    """How many attempts of former generations."""
+    results: int
+    """How many results of former generations."""
+    files: int
+    """How many files with large values."""
+    bytes: int
+    """How much space is free now, in bytes."""
+
+
+def prune(path: Path) -> Pruned:
+    """Remove what no restart needs. `RunDatabase.prune` describes it."""
+    path = real_path(path)
+    if not path.exists():
+        raise RunDatabaseError(f"there is no run database {path}: give the file that a master has written")
+    shared = is_network(kind_of_file_system(path.parent))
+    held = lock(path)
+    try:
+        return _prune(path, shared=shared)
+    finally:
+        held.release()
+
+
+def _prune(path: Path, *, shared: bool) -> Pruned:
+    files = ValueFiles(path)
+    connection = open_for_writing(path, exclusive=shared, full=True)
+    try:
+        before = path.stat().st_size
+        [(last,)] = connection.rows("SELECT coalesce(max(generation), 0) FROM generations")
+        [(attempts,)] = connection.rows("SELECT coalesce(sum(count), 0) FROM allocations WHERE generation < ?", (last,))
+        complete = connection.rows("SELECT 1 FROM generations WHERE generation = ? AND why = 'SHUTDOWN'", (last,))
+        unused = (
+            "generation < ? AND seq NOT IN (SELECT json_extract(j.value, '$[0]') FROM reused u, json_each(u.answers) j "
+            "WHERE u.generation = ?) AND seq < ?"
+        )
+        results = 0
+        with connection.transaction():
+            for table in HISTORY:
+                connection.run(f"DELETE FROM {table} WHERE generation < ?", (last,))
+            if complete:
+                [(brought,)] = connection.rows(  # agents brought the later ones to the last generation
+                    "SELECT coalesce(min(seq), 1 << 62) FROM agents WHERE generation = ?", (last,)
+                )
+                [(results,)] = connection.rows(
+                    f"SELECT coalesce(sum(count), 0) FROM results WHERE {unused}", (last, last, brought)
+                )
+                connection.run(f"DELETE FROM results WHERE {unused}", (last, last, brought))
+        connection.run("VACUUM")
+        connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
+        named = {name for (name,) in connection.rows("SELECT file FROM results WHERE file IS NOT NULL")}
+        removed = [files.remove(name) for name in list(files.names()) if name not in named]
+        return Pruned(attempts, results, len(removed), max(0, before - path.stat().st_size) + sum(removed))
+    finally:
+        connection.close()

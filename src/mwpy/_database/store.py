@@ -1,0 +1,751 @@
+"""Writes the run database, in a thread of its own.
+
+The I/O thread of the master gives records to `Writer.write` and goes on. The writer's thread takes all that has queued
+up, makes one transaction of it, and then calls what was to be called after it. So the cost of a commit is shared by all
+records that arrive during the commit before, and a result is in the file before the algorithm gets it.
+
+A commit costs 0.2 ms of processor time, whatever it has. Two slaves with tasks of 10 ms would cause 200 of them in a
+second, which is 2 % of what the slaves compute. So while no slave runs out of tasks, a commit waits for more records,
+up to `LINGER_S`. As soon as the master has no task left to send, results are committed and handed over at once.
+
+When a process ends, what it has written stays: the operating system has it. So a killed master loses nothing that was
+committed. Only a power failure loses what is not on the disk. With `sync="normal"`, a second thread writes the log to
+the disk once a second, so that commits do not wait for the disk. With `sync="full"`, each commit waits, and so does the
+commit of a task that must not run twice, before this task leaves the master.
+
+The queue has a bound. If it is full, `write` waits, so the I/O thread reads no more messages until the disk has caught
+up. Connections stay alive meanwhile, because libzmq's own threads answer heartbeats.
+
+SQLite appends to the write-ahead log, and copies its pages into the file when the log has `CHECKPOINT_PAGES`. The
+writer's thread does this between two commits, so the I/O thread never waits for it, and the log stays small.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import json
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib import metadata
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+from mwpy._database import rows
+from mwpy._database.opening import (
+    Connection,
+    is_network,
+    kind_of_file_system,
+    lock,
+    open_for_reading,
+    open_for_writing,
+    real_path,
+)
+from mwpy._database.packing import (
+    COLUMNS,
+    USED_UP,
+    Batch,
+    Damaged,
+    RowNumbers,
+    StoredGroup,
+    content_checksum,
+    size_of_frames,
+    unpack,
+    unpack_head,
+)
+from mwpy._database.rows import LARGE_BYTES, Rows, ValueDamaged, ValueFiles, sync_folder
+from mwpy._database.schema import CHECKED, TABLES_BY_SEQ, row_checksum
+from mwpy._system import clock
+from mwpy._system.locks import FileLock
+from mwpy._values import records
+from mwpy._values.earlier import (
+    Earlier,
+    EarlierAlgorithm,
+    EarlierAnswers,
+    EarlierSent,
+    EarlierTasks,
+    EarlierUsedUp,
+    FormerAgent,
+    Given,
+)
+from mwpy._values.errors import MwpyError, RunDatabaseError
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messagepack import encode_json
+from mwpy._values.messages import Results
+
+# Reads what former generations left: their tasks and answers for a restart, and the values of single answers.
+
+
+PAGE_ROWS = 2000
+"""How many rows of a table are read at a time. Between two pages, the write-ahead log can shrink."""
+
+PAGE_ANSWERS = 64
+"""The same for results, whose values are read, too. They are smaller than `LARGE_BYTES`."""
+
+
+def read_earlier(
+    connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[str], None]
+) -> Iterator[Earlier]:
+    """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
+    in the order of their records.
+
+    Rows that fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
+    file itself are compared with their checksums, so that damage is found before an answer is used: as with large
+    values, the newest `CHECKED_BYTES`.
+
+    Args:
+        on_lost: called with the name of each row, and of the file of each large value, that is missing or damaged.
+
+    Raises:
+        RunDatabaseError: the file is damaged.
+    """
+    hosts = _hosts(connection)
+    usable = files.usable()
+
+    def answers(row: tuple[Any, ...]) -> Earlier | None:
+        seq, generation, checksum, head, file, at, sid, host, frames = row
+        if file is not None and usable.get(file) != size_of_frames(head):
+            if file in usable:
+                files.set_aside(file)
+                del usable[file]
+            on_lost(str(files.folder / file))
+            return None
+        if file is None and frames is not None and content_checksum(head, frames) != checksum:
+            on_lost(_named("results", seq))
+            return None
+        host = host or hosts.get((generation, sid), "")
+        wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
+        return EarlierAnswers(generation, seq, SlaveId(str(sid)), str(host), wall, unpack_head(head))
+
+    tables: dict[str, Callable[[tuple[Any, ...]], Earlier | None]] = {
+        "algorithms": _algorithm,
+        "submissions": _tasks,
+        "reused": _reused,
+        "once": _sent,
+    }
+    reason = f", CASE may_have_run WHEN {USED_UP} THEN (SELECT reason FROM ends WHERE ends.seq = once.seq - 1) END"
+    streams = [
+        _entries(connection, table, generation, on_lost, entry_of, reason if table == "once" else "")
+        for table, entry_of in tables.items()
+    ]
+    frames = f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END"
+    streams.append(
+        _entries(
+            connection,
+            "results",
+            generation,
+            on_lost,
+            answers,
+            f", at, sid, host, {frames}",
+            " AND NOT kept",
+            PAGE_ANSWERS,
+        )
+    )
+    known: set[tuple[int, int]] = set()
+    for _, entry in heapq.merge(*streams, key=_seq):
+        if isinstance(entry, EarlierAlgorithm):
+            known.add((entry.generation, entry.number))
+        elif isinstance(entry, EarlierTasks) and (entry.generation, entry.algorithm) not in known:
+            continue  # the row of its algorithm is damaged
+        yield entry
+
+
+def _seq(numbered: tuple[int, Earlier]) -> int:
+    return numbered[0]
+
+
+def _entries(
+    connection: Connection,
+    table: str,
+    generation: int,
+    on_lost: Callable[[str], None],
+    entry_of: Callable[[tuple[Any, ...]], Earlier | None],
+    more: str = "",
+    condition: str = "",
+    page_rows: int = PAGE_ROWS,
+) -> Iterator[tuple[int, Earlier]]:
+    """Yield the entry of each row of a table, with its number.
+
+    Args:
+        more: other columns than those with a checksum.
+        condition: which rows are meant.
+    """
+    last, checked = 0, CHECKED[table]
+    page = (
+        f"SELECT row_checksum, {', '.join(checked)}{more} FROM {table} "
+        f"WHERE seq > ? AND generation < ?{condition} ORDER BY seq LIMIT {page_rows}"
+    )
+    while rows := connection.rows(page, (last, generation)):
+        for checksum, *row in rows:
+            if row_checksum(*row[: len(checked)]) != checksum:
+                on_lost(_named(table, row[0]))
+            elif (entry := entry_of(tuple(row))) is not None:
+                yield row[0], entry
+        last = rows[-1][1]
+
+
+def _named(table: str, seq: int) -> str:
+    return f"row {seq} of the table {table}"
+
+
+def _first_checked(connection: Connection) -> int:
+    """The first row with results whose values are compared with their checksums."""
+    left = rows.CHECKED_BYTES
+    if connection.path.stat().st_size > left:
+        for row, size in connection.each_row("SELECT seq, length(frames) FROM results ORDER BY seq DESC"):
+            left -= size or 0
+            if left < 0:
+                return int(row) + 1
+    return 0
+
+
+def _algorithm(row: tuple[Any, ...]) -> Earlier:
+    _, generation, number, name, code, parts = row
+    return EarlierAlgorithm(generation, number, name, code, json.loads(parts))
+
+
+def _tasks(row: tuple[Any, ...]) -> Earlier:
+    return EarlierTasks(*row[1:])
+
+
+def _reused(row: tuple[Any, ...]) -> Earlier:
+    _, generation, first, count, algorithm, keys = row
+    return EarlierTasks(generation, first, count, algorithm, keys, reused=True)
+
+
+def _sent(row: tuple[Any, ...]) -> Earlier:
+    _, generation, first, count, may_have_run, reason = row
+    if may_have_run == USED_UP:
+        return EarlierUsedUp(generation, first, count, str(reason or ""))
+    return EarlierSent(generation, first, count, bool(may_have_run))
+
+
+def _hosts(connection: Connection) -> dict[tuple[int, str], str]:
+    """The host of each slave, by generation and slave id."""
+    query = "SELECT s.generation, s.sid, a.host FROM slaves s JOIN agents a USING (generation, agent)"
+    return {(generation, sid): host for generation, sid, host in connection.rows(query)}
+
+
+def read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Results, list[Buffer]]:
+    """Return the results of a row, and their frames. Any thread may call this.
+
+    Raises:
+        RunDatabaseError: the row, or its large value, is missing or damaged.
+    """
+    found = connection.rows("SELECT checksum, head, file, frames FROM results WHERE seq = ?", (row,))
+    if not found:
+        raise RunDatabaseError(f"the run database {connection.path} has no results {row}: was it pruned meanwhile?")
+    [(checksum, head, file, frames)] = found
+    return unpack(head, frames if file is None else files.read(file), checksum)
+
+
+# Adds rows to the tables of the run database.
+#
+# SQLite releases the interpreter lock while it works. To get it back, the thread may have to wait for another thread,
+# each time. So a commit has few statements, whatever the number of its rows: SQLite divides a JSON text into rows
+# itself.
+
+
+JOINED_BYTES = 16 * 1024
+"""Frames of this size and more are given to SQLite alone, because joining them with others would copy them."""
+
+
+def insert(connection: Connection, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
+    """Add rows to a table. Some of them have the place of bytes in `blob`."""
+    if table in _CHECKED_PLACES:
+        rows = [_with_checksum(row, _CHECKED_PLACES[table], blob) for row in rows]
+    _insert(connection, table, rows, blob)
+
+
+def _insert(connection: Connection, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
+    statement, text = _INSERTS[table], _json(rows)
+    connection.run(statement, (text, blob) if "?2" in statement else (text,))
+
+
+def insert_groups(connection: Connection, groups: Sequence[StoredGroup], files: Mapping[int, str]) -> None:
+    """Add groups of results.
+
+    Args:
+        files: the files of large values, by the row that names them.
+    """
+    rows: list[list[object]] = []
+    blob = bytearray()
+    for group in groups:
+        packed = group.packed
+        row = _row_of(group, files.get(group.seq))
+        if packed.size < JOINED_BYTES:
+            start = len(blob)
+            blob += packed.head
+            middle = len(blob)
+            for frame in packed.frames:
+                blob += frame
+            rows.append([*row, [start, middle - start], [middle, len(blob) - middle]])
+        else:
+            file = files.get(group.seq)
+            frames = None if file is not None else b"".join(packed.frames)
+            connection.run(_INSERT_GROUP, (*row, packed.head, file, frames))
+    if rows:
+        _insert(connection, "results", rows, blob)
+
+
+def _with_checksum(row: Sequence[Any], places: Sequence[int], blob: bytes | bytearray) -> list[object]:
+    """Add the checksum of a row, before the place of its bytes if it has one."""
+    values, end = [row[place] for place in places], len(row)
+    if isinstance(values[-1], list):
+        [start, size] = values[-1]
+        values[-1], end = bytes(blob[start : start + size]), end - 1
+    return [*row[:end], row_checksum(*values), *row[end:]]
+
+
+_RESULTS = (
+    *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed", "kept"),
+    *("checksum", "host", "row_checksum"),
+)
+"""The columns of a group of results before its bytes."""
+
+
+def _row_of(group: StoredGroup, file: str | None) -> list[object]:
+    columns = group.columns
+    tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
+    ends = group.failed, 0, group.packed.checksum
+    host = None if group.brought is None else group.brought.host  # the file may not know the slave
+    checksum = row_checksum(group.seq, group.generation, group.packed.checksum, group.packed.head, file)
+    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends, host, checksum]
+
+
+def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
+    """A statement that adds all rows of a JSON text to a table. A row has the places of its bytes in another value."""
+    taken = [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
+    for at in range(len(columns), len(columns) + len(blobs)):
+        part = f"substr(?2, json_extract(value, '$[{at}][0]') + 1, json_extract(value, '$[{at}][1]'))"
+        taken.append(f"coalesce({part}, x'')")
+    names = ", ".join((*columns, *blobs))
+    return f"INSERT INTO {table} ({names}) SELECT {', '.join(taken)} FROM json_each(?1)"
+
+
+def _insertions() -> dict[str, str]:
+    found = {"results": _insertion("results", _RESULTS, ("head", "frames"))}
+    for table, columns in COLUMNS.items():
+        blobs = [name for name in columns if name == "keys"]
+        plain = ["seq", "generation", *(name for name in columns if name != "keys")]
+        found[table] = _insertion(table, [*plain, "row_checksum"] if table in CHECKED else plain, blobs)
+    return found
+
+
+_CHECKED_PLACES = {
+    table: [("seq", "generation", *columns).index(name) for name in CHECKED[table]]
+    for table, columns in COLUMNS.items()
+    if table in CHECKED
+}
+"""The places of the columns that a checksum covers, by table."""
+
+
+_INSERTS = _insertions()
+
+_INSERT_GROUP = (
+    f"INSERT INTO results ({', '.join(_RESULTS)}, head, file, frames) VALUES ({', '.join('?' * (len(_RESULTS) + 3))})"
+)
+
+
+def _json(rows: Sequence[Sequence[object]]) -> str:
+    try:
+        return encode_json(rows).decode()
+    except UnicodeEncodeError:  # half a surrogate pair, for example in the name of a file
+        return json.dumps(rows)
+
+
+# Writes the log of the run database to the disk, once a second, in a thread of its own.
+
+
+SYNC_S = 1.0
+"""How often the log is written to the disk, in seconds. A power failure loses at most what was committed meanwhile."""
+
+
+class LogSync:
+    """Writes the write-ahead log to the disk when it has changed, at most once a second.
+
+    This opens the log itself. Closing a file ends all locks that the process has on it, but SQLite has none on the log.
+
+    Args:
+        log: the write-ahead log, which SQLite has made.
+        on_failure: called once, with the error, if the disk refuses.
+    """
+
+    def __init__(self, log: Path, on_failure: Callable[[Exception], None]) -> None:
+        self._fd = os.open(log, os.O_RDONLY)
+        self._on_failure = on_failure
+        self._changed = False
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mwpy-sync", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def changed(self) -> None:
+        """The log has changed."""
+        self._changed = True
+
+    def sync(self) -> None:
+        """Write the log to the disk now. Raises OSError: the disk refuses."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """End the thread, if it was started."""
+        self._end.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        os.close(self._fd)
+
+    def _run(self) -> None:
+        try:
+            while not self._end.wait(SYNC_S):
+                if self._changed:
+                    self._changed = False
+                    os.fdatasync(self._fd)
+        except Exception as error:
+            self._on_failure(error)
+
+
+Sync = Literal["normal", "full"]
+
+MOST_WAITING_BYTES = 64 << 20
+"""How many bytes wait in the queue at most, until the I/O thread waits."""
+
+BATCH_BYTES = 8 << 20
+"""How many bytes are written by one transaction, unless one record has more."""
+
+PAUSE_S = 0.001
+"""How long the writer waits after a commit if more came than it could commit one by one, in seconds. So more share the
+next commit, which costs 100 µs of processor time for itself."""
+
+LINGER_S = 0.05
+"""How long a commit waits for more records if slaves have enough to do, in seconds. The algorithm gets results so much
+later, and a kill of the master loses so much more work."""
+
+_NO_ROOM = errno.ENOSPC, errno.EDQUOT
+
+CLOSE_S = 60.0
+"""How long the end of the master waits for the disk, in seconds."""
+
+
+class Writer:
+    """The only writer of a run database. `open` makes one.
+
+    Attributes:
+        generation: the number of this life of the master: 1 in a new file.
+        network: the kind of network file system on which the file is; empty if it is on a disk of this machine.
+        lost: the rows, and the files of large values, that `earlier` has found to be missing or damaged.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        reading: Connection,
+        lock: FileLock,
+        row: tuple[Any, ...],
+        on_failure: Callable[[str], None],
+        network: str,
+    ) -> None:
+        self.generation: int = row[0]
+        self._row = row
+        self.network = network
+        self.lost: list[str] = []
+        self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
+        """Called in the writer's thread with the row of results that an agent has brought from a former generation,
+        when they are in the file."""
+        self.on_wait: Callable[[], object] = _go_on
+        """Called once a second while `write` waits for the disk."""
+        self._began: float | None = None
+        """When the present commit began; None between two commits."""
+        self._connection, self._reading, self._lock = connection, reading, lock
+        self._on_failure = on_failure
+        self._files = ValueFiles(connection.path)
+        self._rows = Rows(RowNumbers(self.generation, _last_seq(connection)))
+        self._queue: SimpleQueue[Given | None] = SimpleQueue()
+        self._given = 0
+        """How many bytes were given; only the thread that gives them changes it."""
+        self._done = 0
+        """How many of these were written; only the writer's thread changes it."""
+        self._room = threading.Event()
+        self._asked = 0
+        """How many functions were given that are called after a commit; only the thread that gives them changes it."""
+        self._called = 0
+        """How many of these were called; only the writer's thread changes it."""
+        self._hurry = threading.Event()
+        """Set when the next commit must not wait for more records."""
+        self._failed = False
+        self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail)
+        self._thread = threading.Thread(target=self._run, name="mwpy-database", daemon=True)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        member_id: str,
+        on_failure: Callable[[str], None],
+        sync: Sync = "normal",
+        name: str = "",
+    ) -> Writer:
+        """Open a run database, or make one, and start the threads. `begin` follows.
+
+        Args:
+            path: the file.
+            member_id: the name of the computation.
+            on_failure: called once, in another thread, with a message for the user, if the file cannot be written any
+                more. Then nothing is written from there on, and nothing is called that was to be called later.
+            sync: whether the log is written to the disk once a second, or at each commit.
+            name: the name of this generation, as the resource file has it.
+
+        Raises:
+            RunDatabaseError: another master has the file; or it is damaged, no run database, of a newer mwpy, or cannot
+                be written.
+        """
+        writer = cls.opened(path, member_id=member_id, on_failure=on_failure, sync=sync, name=name)
+        writer._sync.start()
+        writer._thread.start()
+        return writer
+
+    @classmethod
+    def opened(
+        cls, path: str | Path, *, member_id: str, on_failure: Callable[[str], None], sync: Sync = "normal", name: str
+    ) -> Writer:
+        """Like `open`, but without threads: the caller calls `commit` and at the end `release`."""
+        path = real_path(path)
+        kind = kind_of_file_system(path.parent)
+        shared = is_network(kind)
+        with ExitStack() as undone:
+            held = lock(path)
+            undone.callback(held.release)
+            connection = open_for_writing(path, exclusive=shared, full=sync == "full")
+            undone.callback(connection.close)
+            sync_folder(path.parent.absolute())
+            reading = connection if shared else open_for_reading(path)
+            undone.callback(reading.close)
+            row = _next_generation(connection, member_id, name)
+            writer = cls(connection, reading, held, row, on_failure, kind if shared else "")
+            undone.pop_all()
+        return writer
+
+    # ---- for the threads of the master ---------------------------------------------------------------------
+
+    def earlier(self) -> Iterator[Earlier]:
+        """Yield what former generations submitted and answered, in the order of their records.
+
+        Raises:
+            RunDatabaseError: the file is damaged.
+        """
+        return read_earlier(self._reading, self._files, self.generation, self.lost.append)
+
+    def begin(self) -> None:
+        """Begin this generation, after `earlier`: a file that this finds to be damaged stays as it is."""
+        self._connection.run(
+            "INSERT INTO generations (generation, name, member_id, host, pid, command, python, mwpy, started) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            self._row,
+        )
+
+    def frames(self, row: int) -> tuple[Results, list[Buffer]]:
+        """Return the results in a row, and their frames. Any thread may call this at any time until `close`.
+
+        Args:
+            row: the row that `earlier` named.
+
+        Raises:
+            RunDatabaseError: the row, or its large value, is missing or damaged. At the next start, what is
+                damaged does not count.
+        """
+        try:
+            return read_frames(self._reading, self._files, row)
+        except ValueDamaged as error:
+            with suppress(OSError):
+                self._files.set_aside(error.name)
+            raise
+        except Damaged:
+            self._connection.run("UPDATE results SET row_checksum = NULL WHERE seq = ?", (row,))
+            raise
+
+    def generations(self) -> dict[str, int]:
+        """The numbers of all generations, by their names."""
+        return dict(self._reading.rows("SELECT name, generation FROM generations ORDER BY generation"))
+
+    def agents(self, generations: int) -> list[FormerAgent]:
+        """The agents of the last generations before this one."""
+        query = (
+            "SELECT generation, host, pid, returns_s, ended IS NOT NULL FROM agents "
+            "WHERE generation >= ? AND generation < ? AND typeof(host) = 'text' AND typeof(pid) = 'integer' "
+            "AND typeof(returns_s) = 'real' ORDER BY seq"
+        )
+        found = self._reading.rows(query, (self.generation - generations, self.generation))
+        return [
+            FormerAgent(generation, host, pid, returns_s, bool(ended))
+            for generation, host, pid, returns_s, ended in found
+        ]
+
+    def write(self, given: Given) -> None:
+        """Write records. If too much waits to be written, wait. One thread calls this at a time."""
+        if self._failed:
+            return
+        self._asked += given.then is not None
+        self._given += given.size
+        self._queue.put(given)
+        if not given.may_wait and self._asked > self._called:
+            self._hurry.set()
+        while self._given - self._done > MOST_WAITING_BYTES and not self._failed:
+            self._room.clear()
+            if self._given - self._done > MOST_WAITING_BYTES:
+                self._hurry.set()
+                if not self._room.wait(1.0):
+                    self.on_wait()
+
+    def delay_s(self) -> float:
+        """For how many seconds the present commit has been going on; 0 between two commits. Any thread may ask."""
+        began = self._began
+        return 0.0 if began is None else clock.monotonic() - began
+
+    def close(self) -> None:
+        """Write what was given, and let another master open the file."""
+        self._queue.put(None)
+        self._hurry.set()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._fail(RunDatabaseError(f"the disk of the run database {self._connection.path} does not answer"))
+            return
+        try:
+            try:
+                if not self._failed:
+                    end = "UPDATE generations SET ended = ? WHERE generation = ? AND ended IS NULL"
+                    self._connection.run(end, (clock.wall(), self.generation))
+            finally:
+                self.release()
+        except RunDatabaseError as error:
+            self._fail(error)
+
+    def release(self) -> None:
+        """Close the file, and let another master open it. What was not written is lost."""
+        self._sync.close()
+        try:
+            self._reading.close()
+            self._connection.close()
+        finally:
+            self._lock.release()
+
+    # ---- the writer's thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (given := self._take()) is not None:
+                self._began = clock.monotonic()
+                if self.commit(given):
+                    self._sync.sync()
+                else:
+                    self._sync.changed()
+                self._began = None
+                self._done += sum(each.size for each in given)
+                self._room.set()
+                for each in given:
+                    if each.then is not None:
+                        self._called += 1
+                        each.then()
+                if len(given) > 1:
+                    clock.sleep(PAUSE_S)
+        except Exception as error:
+            self._fail(error)
+
+    def _take(self) -> list[Given] | None:
+        """Wait for the next calls of `write`, and take those that have queued up; None at the end."""
+        first = self._queue.get()
+        if first is None or self._failed:
+            return None
+        self._hurry.wait(LINGER_S)
+        self._hurry.clear()  # what was given before this is in the queue
+        taken, size = [first], first.size
+        while size < BATCH_BYTES:
+            try:
+                each = self._queue.get_nowait()
+            except Empty:
+                break
+            if each is None:
+                self._queue.put(None)
+                break
+            taken.append(each)
+            size += each.size
+        return taken
+
+    def _fail(self, error: Exception) -> None:
+        if self._failed:
+            return
+        self._failed, self._began = True, None
+        self._room.set()
+        path = self._connection.path
+        known = isinstance(error, MwpyError)
+        self._on_failure(str(error) if known else f"the run database {path} cannot be written: {error!r}")
+
+    def commit(self, given: Sequence[Given]) -> bool:
+        """Write what was given. Return whether it must be on the disk before anything follows: a task that must not run
+        twice leaves only then."""
+        batch = Batch()
+        for each in given:
+            batch.calls = each.calls
+            for record in each.records:
+                self._rows.add(record, each.wall, batch)
+        files = self._write_files(batch.groups)
+        with self._connection.transaction():
+            for table, rows in batch.rows.items():
+                if rows:
+                    insert(self._connection, table, rows, batch.blob)
+            insert_groups(self._connection, batch.groups, files)
+            for statement, parameters in batch.changes:
+                self._connection.run(statement, parameters)
+        for group in batch.groups:
+            if group.brought is not None:
+                self.on_brought(group.brought, group.seq)
+        return bool(batch.rows["once"])
+
+    def _write_files(self, groups: Sequence[StoredGroup]) -> dict[int, str]:
+        """Write the large values, and return their files by the row that names them."""
+        large = [group for group in groups if group.packed.size >= LARGE_BYTES]
+        if not large:
+            return {}
+        try:
+            names = {group.seq: self._files.write(group.packed.frames) for group in large}
+            self._files.sync()
+        except OSError as error:
+            what_to_do = "free some space, and start again" if error.errno in _NO_ROOM else "the disk has failed"
+            raise RunDatabaseError(
+                f"cannot write a large value to {self._files.folder}: {error.strerror or error}; {what_to_do}"
+            ) from error
+        return names
+
+
+def _go_on() -> None:
+    """Nobody watches the disk."""
+
+
+def _ignore(record: records.ResultsHandedOver, row: int) -> None:
+    """Nobody waits for these results."""
+
+
+def _last_seq(connection: Connection) -> int:
+    return max(int(connection.rows(f"SELECT coalesce(max(seq), 0) FROM {table}")[0][0]) for table in TABLES_BY_SEQ)
+
+
+def _next_generation(connection: Connection, member_id: str, name: str) -> tuple[Any, ...]:
+    """Return the row of the next generation. It begins with its number."""
+    last = [connection.rows("SELECT coalesce(max(generation), 0) FROM generations")]
+    for table in TABLES_BY_SEQ:  # if the file was damaged, rows of a generation may be left that is not known
+        last.append(connection.rows(f"SELECT generation FROM {table} ORDER BY seq DESC LIMIT 1"))
+    generation: int = max(number for rows in last for (number,) in rows if isinstance(number, int)) + 1
+    try:
+        version = metadata.version("mwpy-cluster")
+    except metadata.PackageNotFoundError:  # the sources are on the path, without an installation
+        version = ""
+    member_id = member_id.encode(errors="replace").decode()  # an option may have half a surrogate pair
+    row = generation, name, member_id, platform.node(), os.getpid(), json.dumps(sys.argv)
+    return *row, platform.python_version(), version, clock.wall()

@@ -1,0 +1,1274 @@
+"""Runs tasks in a slave process, one at a time, and sends their results to the agent.
+
+The agent sends groups of tasks. Before the runner starts a task, it writes the task's position into shared memory, so
+that the agent knows which task runs. Small results are gathered for up to `GATHER_S` in the journal. The agent reads
+the journal if this process dies, or if it is busy with one task for long. A result with large buffers is sent at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count as counted
+from itertools import repeat
+from math import inf
+from operator import sub
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mwpy._core.holding import count_of, take_named
+from mwpy._system import memory, time_left
+from mwpy._system.clock import monotonic
+from mwpy._system.own_code import OWN_CODE
+from mwpy._system.packages import undisturbed
+from mwpy._system.surroundings import Surroundings
+from mwpy._transport import shared_objects, wire
+from mwpy._transport.channel import AGAIN, FAILED, VALUE
+from mwpy._transport.codec import (
+    Codec,
+    condition_of,
+    loads_call,
+    loads_condition,
+    loads_function,
+    loads_state,
+    seed_of,
+    split_resumed,
+)
+from mwpy._transport.error_texts import describe_error
+from mwpy._transport.shared_objects import LOADED
+from mwpy._values import groups, messages
+from mwpy._values.algorithm import PYTHON, find, missing_module
+from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, shortened
+from mwpy._values.errors import AlgorithmUnavailable, EndIsNear, ExitCode, UsageError
+from mwpy._values.groups import CALLS, ROWS
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
+from mwpy._values.messages import MAX_LEVEL, MAX_PATH, MAX_ROWS, LoadFailure, Logged, LogRow, size_of_records
+from mwpy._values.plain import first_of
+from mwpy._values.shares import SharedObject
+from mwpy._values.task import RUNNING
+
+if TYPE_CHECKING:
+    from logging import Handler, LogRecord
+
+    from mwpy._roles.edges import RunEach, SlaveChannel
+
+
+# The states and the reports of the task that a slave runs: the state that an earlier attempt left, and what this one
+# leaves and reports.
+
+
+_NOT_LOADED = object()
+
+
+class FlushResults(Protocol):
+    """`TaskRunner.flush`."""
+
+    def __call__(self, *, in_task: bool) -> None: ...
+
+
+class RunningTasks:
+    """The tasks of one span, while a slave runs them one after the other.
+
+    Args:
+        end: the slave's channel to its agent. It knows which task runs.
+        number: the slave's number within its agent.
+        limit: the largest state, in bytes.
+        codec: encodes states.
+        flush: sends the results of earlier tasks.
+    """
+
+    def __init__(
+        self,
+        end: SlaveChannel,
+        number: int,
+        limit: int,
+        codec: Codec,
+        flush: FlushResults,
+    ) -> None:
+        self._end = end
+        self._number = number
+        self._limit = limit
+        self._codec = codec
+        self._flush = flush
+        self._first = self._attempt = self._position = 0
+        self._left: Sequence[Buffer] = ()
+        self._restored: object = _NOT_LOADED
+        self.began = 0.0
+        """When the running task began, on the monotonic clock."""
+
+    def begin(self, first: int, attempt: int, position: int, left: Sequence[Buffer]) -> RunningTasks:
+        """The slave begins a span.
+
+        Args:
+            first: the id of its first task.
+            attempt: the attempt of all its tasks.
+            position: the position of its first task.
+            left: the state that an earlier attempt left; empty if there is none. Such a task has a span of its own.
+        """
+        self._first, self._attempt, self._position, self._left = first, attempt, position, left
+        self._restored = _NOT_LOADED
+        self.began = monotonic()
+        return self
+
+    @property
+    def running(self) -> int:
+        """The id of the task that runs."""
+        return self._first + self._end.position - self._position
+
+    def leave(self, state: object) -> None:
+        """Send a state of the running task. See `mwpy.checkpoint`."""
+        if self._end.forked:
+            raise UsageError("mwpy.checkpoint() in a process that the task forked: call it in the task's own process")
+        entry, buffers = self._codec.dumps_state(state)
+        size = len(entry) + sum(map(len, buffers))
+        if size > self._limit:
+            raise UsageError(
+                f"the state is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): leave less, "
+                f"or write it to a file and leave the name, or raise the limit"
+            )
+        self._flush(in_task=True)  # a state ends the silence after which the agent reads them in the journal
+        self._end.send(wire.encode(messages.Checkpoint(self._number, self.running, self._attempt), [entry, *buffers]))
+
+    def report(self, values: dict[str, object]) -> None:
+        """Send interim values of the running task. See `mwpy.report`."""
+        if self._end.forked:
+            raise UsageError("mwpy.report() in a process that the task forked: call it in the task's own process")
+        entry = self._codec.dumps_report(values)
+        seconds = max(0.0, monotonic() - self.began)
+        message = messages.Reported(self._number, self.running, self._attempt, seconds)
+        self._end.send(wire.encode(message, [entry]))
+
+    def restored(self, default: object) -> object:
+        """Return the state that an earlier attempt left. See `mwpy.restored`."""
+        if not self._left:
+            return default
+        if self._restored is _NOT_LOADED:
+            self._restored = loads_state(self._left)
+        return self._restored
+
+
+# Tasks that have arrived at a slave and were not started.
+
+
+class WaitingTasks(Struct, frozen=True, eq=False):
+    """Tasks of one algorithm that arrived and were not started; see `holding`."""
+
+    first: int
+    count: int
+    attempt: int
+    position: int
+    """The position of the first task, counted from 1 in the order in which tasks arrived."""
+    number: int
+    """The algorithm's number."""
+    seconds_max: float | None
+    """How long each of the tasks may run; None if they have no limit of time."""
+    calls: Sequence[Any]
+    buffers: Sequence[Sequence[Buffer]]
+    left: Sequence[Buffer] = ()
+    """The state that an earlier attempt of the only task left; empty if there is none."""
+    shares: Sequence[str] = ()
+    """The digests of the shared objects that must be here before a task of their group starts."""
+    portion: int = 0
+    """If they are run in stretches: what `calls` are, see `groups.py`; else 0."""
+
+    def cut(self, count: int) -> tuple[WaitingTasks, WaitingTasks]:
+        """Split into the first `count` tasks and the others."""
+        rest = WaitingTasks(
+            self.first + count,
+            self.count - count,
+            self.attempt,
+            self.position + count,
+            self.number,
+            self.seconds_max,
+            self.calls[count:],
+            self.buffers[count:],
+            self.left,
+            self.shares,
+            self.portion,
+        )
+        return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
+
+
+# The shared objects that an agent has given to this slave.
+
+
+class GivenShares(Struct, eq=False):
+    """Keeps them, and knows which tasks can start."""
+
+    _given: dict[str, SharedObject] = field(default_factory=dict)
+
+    def hear(self, message: messages.ShareGiven | messages.ShareForgotten) -> None:
+        """Read a message of the agent."""
+        if isinstance(message, messages.ShareGiven):
+            self._given[message.share.digest] = shared_objects.give(message.share, message.reason)
+        else:
+            self._given.pop(message.digest, None)
+
+    def forget_all(self) -> None:
+        """Another generation of the master begins."""
+        self._given.clear()
+
+    def can_start(self, waiting: Sequence[WaitingTasks]) -> bool:
+        """Whether a task waits, and the shared objects that the next one needs are in this process."""
+        if not waiting:
+            return False
+        shares = waiting[0].shares
+        return not shares or all(map(shared_objects.is_known, shares))
+
+
+# Loads the task algorithms of a slave; says why one cannot run there.
+
+
+GARBAGE_BYTES = 32 << 20
+"""After so many bytes of functions by value, what was forgotten is collected. Most functions of a notebook are in a
+cycle: a function that is found by its name refers to its algorithm, and a recursive function to itself."""
+
+
+class Unavailable(Struct):
+    """Why an algorithm cannot run here."""
+
+    reason: str
+    failure: LoadFailure
+    is_printed: bool = False
+
+    def explained(self, name: str) -> str:
+        """Return the reason. If the code differs, also print it once on the standard error of the slave."""
+        if self.failure is LoadFailure.OTHER_CODE and not self.is_printed:
+            self.is_printed = True
+            text = f"mwpy: this slave has other code and runs no task of {name}: {self.reason}"
+            print(text, file=sys.stderr, flush=True)
+        return self.reason
+
+
+REMEDY = "give the slave the files with which the master was started, or start the computation again"
+
+NEVER_DEFINED = Unavailable("it was never defined", LoadFailure.SURE)
+
+
+def load_algorithm(
+    definition: messages.AlgorithmDefinition, pickled: Buffer | None
+) -> Callable[..., Any] | Unavailable:
+    """Load a task algorithm; if it cannot run here, return the reason."""
+    try:
+        if pickled is None:
+            with undisturbed():
+                return _compared(definition, find(definition.reference))
+        if definition.python != PYTHON:
+            return Unavailable(
+                f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
+                f"{PYTHON} (slave). Use the same minor version, or give the slave the script",
+                LoadFailure.SURE,
+            )
+        own_before = LOADED.own
+        with undisturbed():
+            loaded = _compared(definition, loads_function(pickled))
+        has_own = LOADED.own > own_before and not isinstance(loaded, Unavailable)
+        return partial(_call_with_own, bytes(pickled)) if has_own else loaded
+    except AlgorithmUnavailable as error:
+        return Unavailable(str(error), LoadFailure.SURE)
+    except KeyboardInterrupt:  # only with `slaves=0`
+        raise
+    except BaseException as error:
+        reason, failure = f"{definition.name} cannot be loaded:\n{traceback.format_exc()}", LoadFailure.PASSING
+        if isinstance(error, ModuleNotFoundError):
+            failure = LoadFailure.SURE
+            reason += missing_module(error.name) if error.name else ""
+        return Unavailable(reason, failure)
+
+
+def _call_with_own(pickled: bytes, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that has captured shared objects: each task gets objects of its own."""
+    with undisturbed():
+        function = loads_function(pickled)
+    return function(*args, **kwargs)
+
+
+def _compared(
+    definition: messages.AlgorithmDefinition, function: Callable[..., Any]
+) -> Callable[..., Any] | Unavailable:
+    """Return an algorithm, if this process has loaded the same code for it as the master."""
+    other = OWN_CODE.differences(function, definition.code)
+    if not other:
+        return function
+    reason = f"{first_of(other, len(other))} {'differs' if len(other) == 1 else 'differ'} from the master's"
+    return Unavailable(f"{reason}: {REMEDY}", LoadFailure.OTHER_CODE)
+
+
+class LoadedAlgorithms(Struct, eq=False):
+    """The algorithms that the master has defined, by number."""
+
+    functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    """Those that can run here."""
+    unavailable: dict[int, Unavailable] = field(default_factory=dict)
+    """Why others cannot run here."""
+    names: dict[int, str] = field(default_factory=dict)
+    _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = field(default_factory=dict)
+    """Those by value that were not used yet. Each is unpickled before its first task, because most slaves of an agent
+    never run most of them."""
+    _unpacked: int = 0
+    """Bytes of those that were unpickled since the last garbage collection."""
+
+    def define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
+        """Take over definitions, and forget what the master has forgotten."""
+        tables: list[dict[int, Any]] = [self.functions, self._packed, self.unavailable, self.names]
+        for number in message.forgotten:
+            for table in tables:
+                table.pop(number, None)
+        if message.forgotten and self._unpacked > GARBAGE_BYTES:
+            self._unpacked = 0
+            gc.collect()
+        pickles = iter(payload)
+        for definition in message.definitions:
+            self.names[definition.number] = definition.name
+            if definition.reference:
+                self._keep(definition.number, load_algorithm(definition, None))
+            else:
+                self._packed[definition.number] = definition, next(pickles)
+
+    def unpack(self, number: int) -> Callable[..., Any] | None:
+        """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
+        if number in self._packed:
+            definition, pickled = self._packed.pop(number)
+            self._unpacked += len(pickled)
+            self._keep(number, load_algorithm(definition, pickled))
+        return self.functions.get(number)
+
+    def forget_all(self) -> str:
+        """Another generation of the master defines its own. Return a file that was edited since it was loaded, if there
+        is one."""
+        for table in self.functions, self._packed, self.unavailable, self.names:
+            table.clear()
+        return OWN_CODE.edited()
+
+    def _keep(self, number: int, loaded: Callable[..., Any] | Unavailable) -> None:
+        """Keep an algorithm, or the reason why it cannot run here."""
+        if isinstance(loaded, Unavailable):
+            self.unavailable[number] = loaded
+        else:
+            self.functions[number] = loaded
+
+
+# The most memory that a slave uses for each algorithm.
+#
+# The kernel keeps the highest mark of the resident memory, which no sample can miss. The mark begins again when tasks
+# of another algorithm begin. It contains everything that is resident: the libraries, the shared objects that the tasks
+# use, and what earlier tasks have left. A batch system counts nearly the same.
+
+
+NEWS = 1.02
+"""A peak is sent again when it is this many times as high."""
+
+
+class PeakMemory(Struct, eq=False):
+    """Finds peaks, and sends those that are higher than before.
+
+    Args:
+        send: sends the number of an algorithm, and the bytes.
+    """
+
+    send: Callable[[int, int], None]
+    _running: int | None = None
+    """The number of the algorithm whose tasks run."""
+    _known: dict[int, int] = field(default_factory=dict)
+    """The highest peak of each algorithm that was sent."""
+    _programs: int = 0
+    """The highest peak of a program when the tasks of this algorithm began."""
+
+    def switch(self, algorithm: int) -> None:
+        """Tasks of this algorithm run from now on."""
+        if algorithm == self._running:
+            return
+        self.look()
+        self._running = algorithm
+        self._programs = memory.program_bytes()
+        if memory.peak_bytes(self._known.get(algorithm, 0)):
+            memory.forget_peak()
+
+    def look(self) -> None:
+        """Send the peak of the algorithm whose tasks have run, if it is higher than before."""
+        if self._running is None:
+            return
+        known = int(self._known.get(self._running, 0) * NEWS)
+        programs = memory.program_bytes()
+        peak = max(memory.peak_bytes(known), programs if programs > self._programs else 0)
+        if peak > known:
+            self._known[self._running] = peak
+            self.send(self._running, peak)
+
+    def forget_all(self) -> None:
+        """Another generation of the master gives its algorithms other numbers."""
+        self._running = None
+        self._known.clear()
+
+
+# Results that a slave cannot send: they are larger than the limit of the master, or cannot be pickled.
+
+
+class ResultTooLarge(Exception):
+    """A result is larger than the master's limit."""
+
+    __module__ = "mwpy.slave"  # users see the name in the results of their tasks
+
+
+class ResultNotPicklable(Exception):
+    """A result cannot be sent; the cause says why."""
+
+    __module__ = "mwpy.slave"
+
+
+def check_size(size: int, limit: int) -> None:
+    """Check the size of an encoded result.
+
+    Raises:
+        ResultTooLarge: it is larger than the limit; the task's fault.
+    """
+    if size > limit:
+        raise ResultTooLarge(
+            f"its result is {size} bytes, the limit is {limit} bytes (--mw-max-read-buffer-size): "
+            f"write it to a file and return the name, or raise the limit"
+        )
+
+
+def not_sendable(error: BaseException, value: object) -> BaseException:
+    """The error for the failed result of a task that returned `value`: an error was raised after that."""
+    if isinstance(error, ResultTooLarge) or not isinstance(error, Exception):
+        return error
+    failure = ResultNotPicklable(
+        f"its result, a {type(value).__qualname__}, cannot be pickled ({error}): return what it is made from"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+# Runs the tasks of portions in a slave, in stretches.
+#
+# A stretch may have tasks of several portions of one algorithm. Their results are sent together, and nothing is noted
+# in the journal. So a task costs little more than its call. If the slave dies, the finished tasks of the stretch run
+# again elsewhere, charged to nobody. If one of its tasks runs for long, the tasks before it may run again elsewhere,
+# too.
+#
+# Tasks run in blocks of two milliseconds, because what is done for each block costs as much as ten short tasks. The
+# clock is read after each task, so that a long one ends its block. If the tasks of the block before were very short,
+# the clock is read after each block only; then only the time of all tasks of the stretch together is known.
+#
+# Plain values are encoded when the stretch is sent, with one call. Every other value is encoded at once, because the
+# next task could change it.
+
+
+STRETCH_S = 0.035
+"""The results of stretches are sent when the clock reaches a multiple of this many seconds. All slaves of a machine
+have the same clock. So their messages arrive together, and wake up agent and master once: each time, this takes about
+0.5 ms of processor time in each of them. It is less than `LATE_S`: after this silence, the agent searches for late
+results, and only if there are some, it searches again."""
+
+SHORT_S = 0.003
+"""If the last tasks took more than this, results are sent twice as often: the next task may take longer."""
+
+STRETCH_BYTES = 256 * 1024
+"""About how many bytes of results are sent together at most."""
+
+TIMED_S = 20e-6
+"""Tasks that take less than this are not timed one by one, because that would cost too much."""
+
+BLOCK_S = 0.002
+"""About how many seconds the tasks of a block take, if they are short."""
+
+MAX_BLOCK = 1024
+"""The largest number of tasks in a block."""
+
+CAREFUL_ATTEMPT = 3
+"""From this attempt on, each task is a block: one of them may have harmed its slave without ending it. Second attempts
+are common, because tasks that are finished and not sent for long are run again."""
+
+
+_NONE: Sequence[Buffer] = ()
+
+
+class _Gathered(Struct, eq=False):
+    """The results of a stretch that were not sent."""
+
+    algorithm: int
+    """The number of the algorithm of all their tasks."""
+    silent_from: float
+    """When the last message to the agent was sent before the first of these tasks began."""
+    tasks: list[int] = field(default_factory=list)
+    """The first tasks of ranges, in the order in which the tasks ran."""
+    counts: list[int] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    kinds: set[type] = field(default_factory=set)
+    """The types of these values."""
+    failed: list[int] = field(default_factory=list)
+    """The positions of the failures among them."""
+    times: list[float] = field(default_factory=list)
+    """How long each task took, in seconds, or each block whose tasks were not timed."""
+    size: int = 0
+    """About how many bytes the texts, bytes and encoded values take."""
+
+    def add(self, first: int, count: int, attempt: int) -> None:
+        """Add a range of tasks that have run."""
+        if self.tasks and (self.tasks[-1] + self.counts[-1], self.attempts[-1]) == (first, attempt):
+            self.counts[-1] += count
+        else:
+            self.tasks.append(first)
+            self.counts.append(count)
+            self.attempts.append(attempt)
+
+    def is_due(self, now: float, every_s: float) -> bool:
+        """Whether they should be sent now, if results are sent at the multiples of `every_s`. A failure does not wait
+        for the next task, because it may stop the run."""
+        is_time = now // every_s > self.silent_from // every_s
+        return is_time or bool(self.failed) or self.size > STRETCH_BYTES or len(self.tasks) == MAX_TASKS
+
+
+class Stretches(Struct, eq=False):
+    """Runs tasks of portions.
+
+    Args:
+        number: the slave's number within its agent.
+        limit: the largest result that the master accepts, in bytes.
+        codec: encodes results.
+        send: sends a message with its frames.
+        look: called after each block, with the last task that has ended and its exception, if it raised one. It
+            returns whether to go on, and does not return in a process that this task forked.
+    """
+
+    number: int
+    limit: int
+    codec: Codec
+    send: Callable[[messages.Message, Sequence[Buffer]], None]
+    look: Callable[[int, BaseException | None], bool]
+    silent_from: float = 0.0
+    """Since when the agent has heard nothing, as far as is known here: when this slave was fed, or has sent results."""
+    _ended: float = 0.0
+    """When the last block ended."""
+    _gathered: _Gathered = field(default_factory=lambda: _Gathered(0, 0.0))
+    _large: Sequence[Buffer] = _NONE
+    """The large buffers of the last value."""
+
+    def run(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
+        """Run up to `most` tasks, and return how many were run; stop when tasks are recalled. If all were run, the
+        results that are not due wait for those of the next portion, or for `flush`."""
+        calls, ran, block, is_timed, goes_on = span.calls[:most], 0, 1, True, True
+        are_rows, now = span.portion == ROWS, monotonic()
+        if span.portion == CALLS:
+            function = partial(_call, function)
+        if self._gathered.algorithm != span.number:
+            self.flush()
+        gathered = self._gathered if self._gathered.values else self._begin(span)
+        while goes_on and ran < len(calls):
+            some, before, error = calls[ran : ran + block], len(gathered.values), None
+            ends: list[float] | None = [] if is_timed else None
+            kept = gathered.values, gathered.kinds, self._encode_last
+            try:
+                run_each(function, some, are_rows, span.position + ran, *kept, ends, now + BLOCK_S)
+            except BaseException as raised:
+                error = raised
+            began, now = now, monotonic()
+            self._ended = now
+            count = len(gathered.values) - before + (error is not None)
+            if not count:
+                break  # tasks were recalled
+            goes_on = self.look(span.first + ran + count - 1, error)
+            if error is not None:
+                self._add_failure(gathered, error)
+            if ends is None or len(ends) < count:
+                ends = [*(ends or ()), now]
+            gathered.times += map(sub, ends, [began, *ends])
+            gathered.add(span.first + ran, count, span.attempt)
+            ran += count
+            large, self._large = self._large, _NONE
+            if type(last := gathered.values[-1]) in (str, bytes):
+                gathered.size += len(last)
+            if large or gathered.is_due(now, STRETCH_S if now - began <= count * SHORT_S else STRETCH_S / 2):
+                self.flush(large)
+                gathered = self._begin(span)
+            is_timed = now - began > count * TIMED_S
+            if span.attempt < CAREFUL_ATTEMPT:
+                block = min(2 * block, MAX_BLOCK) if now - began < BLOCK_S else max(1, block // 2)
+        if ran < len(calls):  # tasks were recalled, or the agent is gone
+            self.flush()
+        return ran
+
+    def _begin(self, span: WaitingTasks) -> _Gathered:
+        self._gathered = _Gathered(span.number, self.silent_from)
+        return self._gathered
+
+    def _add_failure(self, gathered: _Gathered, error: BaseException) -> None:
+        gathered.failed.append(len(gathered.values))
+        gathered.values.append(as_encoded(self.codec.dumps_failure(error)))
+        gathered.kinds.add(Encoded)
+
+    def _encode_last(self) -> bool:
+        """Encode the last value, which is not plain, before another task can change it. Return whether the results can
+        wait for those of the next task."""
+        gathered = self._gathered
+        entry, self._large = self._encoded(gathered, len(gathered.values) - 1, gathered.values[-1])
+        gathered.size += len(entry)
+        gathered.values[-1] = as_encoded(entry)
+        return not (self._large or gathered.failed or gathered.size > STRETCH_BYTES)
+
+    def _encoded(self, gathered: _Gathered, at: int, value: object) -> tuple[bytes, Sequence[Buffer]]:
+        """Encode a value, or the reason why it cannot be sent. Return its entry and its large buffers."""
+        try:
+            entry, large = self.codec.dumps_value(value)
+            check_size(len(entry) + sum(map(len, large)), self.limit)
+        except BaseException as error:
+            gathered.failed.append(at)
+            return self.codec.dumps_failure(not_sendable(error, value)), _NONE
+        return entry, large
+
+    def flush(self, large: Sequence[Buffer] = ()) -> None:
+        """Send the results that were gathered, if there are any. `large` are the buffers of the last one."""
+        gathered = self._gathered
+        values, times, kinds = gathered.values, gathered.times, gathered.kinds
+        count = len(values)
+        if not count:
+            return
+        self._gathered = _Gathered(0, 0.0)
+        self.silent_from = self._ended
+        try:
+            data = encode_entries(values)
+        except NOT_ENCODABLE:
+            data = b""
+        if not data or len(data) > self.limit:
+            data = b"".join(
+                bytes(value) if type(value) is Encoded else self._encoded(gathered, at, value)[0]
+                for at, value in enumerate(values)
+            )
+            gathered.failed.sort()
+            kinds = {Encoded}
+        plain = kinds <= PLAIN and not kinds >= {str, bytes}
+        seconds = times if len(times) == count <= MAX_TASKS else [sum(times)]
+        buffers = [0] * (count - 1) + [len(large)] if large else []
+        spans = gathered.tasks, gathered.counts, gathered.attempts
+        group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain)
+        self.send(group, [groups.payload(count, [data]), *large])
+
+
+def _call(function: Callable[..., Any], call: object) -> Any:
+    """Call a function with the arguments of an encoded call."""
+    args, kwargs = loads_call(call)
+    return function(*args, **kwargs)
+
+
+# The handler of `logging` in a slave. Only slaves and their template import this module.
+
+
+_FORMATTER = logging.Formatter()
+
+
+class _ToMaster(logging.Handler):
+    """Passes all records on."""
+
+    def __init__(self, note: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on."""
+        try:
+            self._note(record)
+        except Exception:
+            self.handleError(record)
+
+
+def install(levels: Mapping[str, int], note: Callable[[logging.LogRecord], None]) -> logging.Handler:
+    """Let all loggers pass their records on, and `warnings`, too.
+
+    The handlers that the script has added are those of the master, too. They would write each record twice, so they are
+    removed. A handler that a task adds later stays.
+
+    Args:
+        levels: the levels of loggers by their names; that of the root logger has an empty name.
+        note: receives the records.
+    """
+    handler = _ToMaster(note)
+    root = logging.getLogger()
+    known = [each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    for logger in (root, *known):
+        for own in logger.handlers[:]:
+            logger.removeHandler(own)
+        if logger is root or not logger.propagate:
+            logger.addHandler(handler)
+    for name, level in levels.items():
+        logging.getLogger(name or None).setLevel(level)
+    logging.captureWarnings(True)
+    return handler
+
+
+def text_of(record: logging.LogRecord) -> str:
+    """Return the text of a record. The arguments may be objects whose text cannot be made."""
+    try:
+        return record.getMessage()
+    except Exception as error:
+        name, text, _ = describe_error(error)
+        return f"{record.msg!r} % {type(record.args).__name__}: {name}: {text}"
+
+
+def trace_of(record: logging.LogRecord) -> str:
+    """Return the traceback and the stack of a record; empty if it has none."""
+    trace = record.exc_text or ""
+    if not trace and record.exc_info and record.exc_info[0] is not None:
+        trace = _FORMATTER.formatException(record.exc_info)
+    return "\n".join(filter(None, (trace, record.stack_info)))
+
+
+# What the tasks of a slave log: it is gathered, and sent before the results of the tasks.
+#
+# The slave has the levels that the loggers of the master had at its start. So what the master would not show is not
+# even formatted. A task may log without end: only `MOST_A_SECOND` records a second are sent in the long run. The others
+# are counted.
+#
+# In a short time, the first records are sent at once, so that a long task shows what it does. The others wait for the
+# next record, or for the end of the task. Only the thread that runs tasks sends, because the channel is for one thread.
+
+
+MOST_A_SECOND = 500
+"""How many records a second a slave may send in the long run."""
+
+MOST_AT_ONCE = MAX_ROWS
+"""How many records a slave may send at once, after a silence."""
+
+BYTES_A_SECOND = 256 * 1024
+BYTES_AT_ONCE = 512 * 1024
+"""The same for the bytes of the records."""
+
+SENDS_A_SECOND = 10
+SENDS_AT_ONCE = 20
+"""How many messages with records a slave may send while a task runs."""
+
+SAID_EVERY_S = 1.0
+"""If records were only left out, this is reported at most once in this many seconds while tasks run."""
+
+
+class Allowance:
+    """How much may be used: some at once, and less in the long run."""
+
+    def __init__(self, a_second: float, at_once: float) -> None:
+        self.a_second = a_second
+        self.at_once = at_once
+        self._left = at_once
+        self._at = 0.0
+
+    def take(self, amount: float, now: float) -> bool:
+        """Use an amount, if it is left. Return whether it is used."""
+        self._left = min(self.at_once, self._left + (now - self._at) * self.a_second)
+        self._at = now
+        if self._left < amount:
+            return False
+        self._left -= amount
+        return True
+
+
+class TaskLogs(Struct, eq=False):
+    """Gathers what the tasks of one slave log.
+
+    Args:
+        end: the channel to the agent.
+        number: the slave's number within its agent.
+        tasks: know which task runs.
+        put: sends a message.
+    """
+
+    _end: SlaveChannel
+    _number: int
+    _tasks: RunningTasks
+    _put: Callable[[Logged], None]
+    algorithm: str = ""
+    """The name of the algorithm that runs; empty if none does."""
+    waiting: bool = False
+    """Whether there is something to send."""
+    _rows: list[LogRow] = field(default_factory=list)
+    _size: int = 0
+    _left_out: int = 0
+    _said_at: float = 0.0
+    _records: Allowance = field(default_factory=lambda: Allowance(MOST_A_SECOND, MOST_AT_ONCE))
+    _bytes: Allowance = field(default_factory=lambda: Allowance(BYTES_A_SECOND, BYTES_AT_ONCE))
+    _sends: Allowance = field(default_factory=lambda: Allowance(SENDS_A_SECOND, SENDS_AT_ONCE))
+    _thread: int = field(default_factory=threading.get_ident)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _is_sending: bool = False
+    """Whether a message is being made or sent. A finalizer of a task may log at any moment, also then."""
+    _handler: Handler | None = None
+
+    def begin(self, levels: Mapping[str, int] | None) -> None:
+        """Take over what is logged from now on, if the master has given its levels. Only the first call does it."""
+        if levels is not None and self._handler is None:
+            self._handler = install(levels, self.note)
+
+    def note(self, record: LogRecord) -> None:
+        """Keep a record, or count it. Send it at once if the task has not sent much."""
+        if self._end.forked:
+            return
+        with self._lock:
+            now = monotonic()
+            self.waiting = True
+            if len(self._rows) >= MAX_ROWS or self._size >= BYTES_AT_ONCE or not self._records.take(1, now):
+                self._left_out += 1
+                return
+            row = self._row(record)
+            size = size_of_records(row)
+            if not self._bytes.take(size, now):
+                self._left_out += 1
+                return
+            self._rows.append(row)
+            self._size += size
+        if threading.get_ident() == self._thread and self._sends.take(1, now):
+            self.send()
+
+    def _row(self, record: LogRecord) -> LogRow:
+
+        return LogRow(
+            self._tasks.running if self.algorithm else 0,
+            _sent(self.algorithm, MAX_NAME),
+            max(0.0, record.created),
+            min(MAX_LEVEL, max(0, record.levelno)),
+            _sent(record.name, MAX_NAME),
+            _sent(text_of(record)),
+            _sent(record.pathname, MAX_PATH),
+            max(0, record.lineno),
+            _sent(record.funcName or "", MAX_NAME),
+            _sent(trace_of(record)),
+        )
+
+    def send(self, *, everything: bool = False) -> None:
+        """Send the records that wait. If all were left out, say so from time to time, or if `everything` is sent."""
+        if self._end.forked or self._is_sending:
+            return
+        with self._lock:
+            now = monotonic()
+            if not (self._rows or (self._left_out and (everything or now >= self._said_at + SAID_EVERY_S))):
+                return
+            self._is_sending = True
+            try:
+                logged = Logged(self._number, self._rows, self._left_out)
+                self._rows, self._size, self._left_out, self.waiting, self._said_at = [], 0, 0, False, now
+                self._put(logged)
+            finally:
+                self._is_sending = False
+
+
+def _sent(text: object, most: int = MAX_REASON) -> str:
+    """A text as it is sent: a handler of the user may have left anything in a record."""
+    text = str(text)
+    return shortened(text if text.isascii() else text.encode(errors="backslashreplace").decode(), most)
+
+
+GATHER_S = 0.02
+"""How long finished results are gathered at most, in seconds; not until then if another task like the last one would
+take longer. This time and the silence that the agent measures begin at the same moment. Shorter times mean more
+messages: with 10 ms, a short task takes 14 % more processor time. Longer times break the promise that a finished result
+leaves its slave within 50 ms."""
+
+FOREVER_S = 86400.0
+"""How long a slave without tasks waits at most before it looks again, in seconds."""
+
+MEASURE_S = 0.02
+"""Seconds between two measurements of this process's memory. One takes about 10 µs."""
+
+CODEC = Codec()
+
+_NO_STATE: Sequence[Buffer] = ()
+_NO_KEYWORDS: dict[str, Any] = {}
+
+
+class TaskRunner:
+    """The part of a slave that talks to the agent and runs tasks.
+
+    Args:
+        end: the channel to the agent.
+        number: the slave's number within its agent.
+        result_group: how many results to send at a time; 0 to gather results for `GATHER_S`.
+        max_result_bytes: the largest result that the master accepts.
+        codec: encodes results.
+        ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
+        max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
+        is_own_process: whether this process only runs tasks, so that its memory is theirs.
+        surroundings: what is put back after each task; None if nothing is.
+    """
+
+    def __init__(
+        self,
+        end: SlaveChannel,
+        number: int,
+        result_group: int,
+        max_result_bytes: int,
+        codec: Codec = CODEC,
+        ends_the_turn: tuple[type[BaseException], ...] = (),
+        max_memory_bytes: int = 0,
+        is_own_process: bool = True,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        self._end = end
+        self._number = number
+        self.result_group = result_group
+        self._limit = max_result_bytes
+        self._max_memory_bytes = max_memory_bytes
+        self._measure_at = 0.0 if max_memory_bytes else inf
+        """When to measure the memory of this process again."""
+        self._codec = codec
+        self._ends_the_turn = ends_the_turn
+        self._algorithms = LoadedAlgorithms()
+        self._shares = GivenShares()
+        self._waiting: deque[WaitingTasks] = deque()
+        """Tasks that arrived and were not started. The agent may have taken some of them back."""
+        self._arrived = 0
+        """How many tasks ever arrived; also the position of the last one."""
+        self._due = 0.0
+        """When the gathered results must be sent."""
+        self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
+        self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
+        self._logs = TaskLogs(end, number, self._tasks, self._send)
+        self._peaks = PeakMemory(self._send_peak) if is_own_process else None
+        self._surroundings = surroundings
+        self._ready = False
+        self.completed = 0
+        """How many tasks were run."""
+        self.shut_down = False
+        """Whether the master shut this slave down."""
+        self.sid: SlaveId | None = None
+        """The id that the master gave this slave; None until it arrives."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no task will come any more: the master ended this slave, or the agent is gone."""
+        return self.shut_down or self._end.eof
+
+    @property
+    def num_waiting(self) -> int:
+        """How many tasks arrived and were not started."""
+        return sum(map(count_of, self._waiting))
+
+    @property
+    def num_unsent(self) -> int:
+        """How many results are finished and not sent."""
+        return self._end.journal.count
+
+    def get_ready(self) -> None:
+        """Read the definitions that have arrived, then report that this slave is ready for tasks. Only the first call
+        does it.
+
+        Definitions come first: if the import of a module ends the interpreter, this must happen before the agent counts
+        this slave as started.
+        """
+        if not self._ready:
+            self._ready = True
+            while self.receive():
+                pass
+            self._send(messages.SlaveReady(self._number))
+
+    def turn(self, timeout: float | None, most: int, *, again: bool = False) -> None:
+        """Wait for tasks if there are none, then run up to `most` of the tasks that have arrived.
+
+        Args:
+            timeout: how long to wait, in seconds; None for as long as it takes.
+            again: whether the next turn follows at once. Then the results of portions may wait for it.
+        """
+        self.get_ready()
+        waiting, end, can_start = self._waiting, self._end, self._shares.can_start
+        if not can_start(waiting):
+            self.receive()
+        if not can_start(waiting):
+            self.stretches.flush()
+            self.flush()
+            if self._logs.waiting:
+                self._logs.send(everything=True)
+            if not self.ended and timeout != 0.0:
+                self.receive(FOREVER_S if timeout is None else timeout)
+        self._due = max(self._due, end.fed_at + GATHER_S)
+        most = min(most, self.num_waiting)
+        if self._surroundings is not None:
+            self._surroundings.remember()
+        while can_start(waiting) and most > 0 and not end.eof:
+            span = waiting.popleft()
+            messages.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
+            self._logs.algorithm = self._algorithms.names.get(span.number, "")
+            time_left.RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
+            try:
+                ran = self._run(span, most)
+            finally:
+                messages.RUNNING.task = time_left.RUNNING.end_at = None
+                self._logs.algorithm = ""
+            most -= ran
+            if span.seconds_max is not None:
+                end.rest()
+            if ran < span.count:
+                waiting.appendleft(span.cut(ran)[1])
+                if most > 0 and not end.eof:
+                    self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
+        if not (again and end.has_message) or self.ended:
+            self.stretches.flush()
+
+    def _run(self, span: WaitingTasks, most: int) -> int:
+        """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
+
+        This loop determines what a task costs in a slave. Therefore all names are looked up before the loop, and the
+        loop makes few calls.
+        """
+        if self._peaks is not None:
+            self._peaks.switch(span.number)
+        end = self._end
+        start = end.start if span.seconds_max is None else end.start_timed
+        function = self._algorithms.functions.get(span.number)
+        if function is None:
+            if not start(span.position):  # if unpickling ends this process, the first task is charged
+                return 0
+            function = self._algorithms.unpack(span.number)
+            if function is None:
+                return self._refuse(span)
+        if span.portion and end.run_each is not None:
+            self.flush()
+            self.stretches.silent_from = max(self.stretches.silent_from, self._due - GATHER_S)
+            self.completed += (ran := self.stretches.run(end.run_each, function, span, most))
+            self._measure()
+            return ran
+        self.stretches.flush()
+        group, limit, attempt, logs, running = self.result_group, self._limit, span.attempt, self._logs, self._tasks
+        dumps = self._codec.dumps_value
+        journal, note = end.journal, end.journal.add
+        load = loads_call if seed_of(span.calls[0]) is None else _loads_seeded  # a span has one policy
+        surroundings, ran = self._surroundings, 0
+        tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
+        for task_id, position, call, buffers in tasks:
+            if end.eof or not start(position):
+                break
+            ran += 1
+            began, ended, kind = 0.0, 0.0, VALUE
+            # free the objects of the last task before this task creates its own
+            args = kwargs = value = result = large = None
+            try:
+                args, kwargs = (call, _NO_KEYWORDS) if type(call) is list else load(call, buffers)
+                running.began = began = monotonic()
+                value = function(*args, **kwargs) if kwargs else function(*args)
+                ended = monotonic()
+                result, large = dumps(value)
+                if large or len(result) > limit:
+                    check_size(len(result) + sum(map(len, large)), limit)
+            except self._ends_the_turn:
+                RUNNING.seed = None
+                raise
+            except BaseException as error:
+                if isinstance(error, EndIsNear):
+                    _give_up(self, end, task_id, error)
+                kind, result = _failure(
+                    self._codec, self._ends_the_turn, call, error if not ended else not_sendable(error, value)
+                )  # without a name, which would keep the objects of the task alive
+                large, ended = (), ended or monotonic()
+            if end.forked:
+                _end_fork(task_id)
+            if surroundings is not None:
+                surroundings.restore()
+            if logs.waiting:
+                logs.send()
+            seconds = ended - began if began else 0.0
+            if large or kind or not note(task_id, attempt, seconds, result):
+                self._send_or_note(task_id, attempt, seconds, result, kind, large)
+            if journal.count >= group if group else ended + seconds > self._due:
+                self.flush()
+        RUNNING.seed = None
+        self.completed += ran
+        return ran
+
+    def _look(self, task_id: int, error: BaseException | None) -> bool:
+        """Look at a task of a stretch that has ended. Return whether the next one may start."""
+        if self._end.forked:
+            _end_fork(task_id)
+        if self._surroundings is not None:
+            self._surroundings.restore()
+        if isinstance(error, EndIsNear):
+            _give_up(self, self._end, task_id, error)
+        self._tasks.began = monotonic()  # of the next task
+        return self._end.is_open()
+
+    def _refuse(self, span: WaitingTasks) -> int:
+        """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
+        why = self._algorithms.unavailable.get(span.number, NEVER_DEFINED)
+        spans = [span.first], [span.count], [span.attempt]
+        reason = shortened(why.explained(self._algorithms.names.get(span.number, "")))
+        self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
+        return span.count
+
+    def _send_or_note(
+        self, task_id: int, attempt: int, seconds: float, result: bytes, kind: int, large: Sequence[Buffer]
+    ) -> None:
+        """Note a result. If there is no room, send the journal's results, then note this result in the empty journal,
+        or send it if it is too large. A result with large buffers is always sent."""
+        note = self._end.journal.add_any
+        if large or not note(task_id, attempt, seconds, result, kind):
+            self.flush()
+            if not large and note(task_id, attempt, seconds, result, kind):
+                return
+            if self._peaks is not None:
+                self._peaks.look()
+            failed, again = [0] if kind else [], [0] if kind == AGAIN else []
+            group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
+            self._send(group, [groups.payload(1, [result]), *large])
+
+    def flush(self, *, in_task: bool = False) -> None:
+        """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
+
+        If it is time and no task runs, also measure the memory of this process.
+        """
+        journal = self._end.journal
+        if journal.count and not in_task:
+            self._measure()
+        if journal.count and (noted := journal.read(self._number)) is not None:
+            self._send(*noted)
+            if not self._end.eof:
+                journal.clear()
+            self._due = monotonic() + GATHER_S
+
+    def _measure(self) -> None:
+        """Report how much memory this process used at most. If it has too much after a task, report this once."""
+        if self._peaks is not None:
+            self._peaks.look()
+        if self._measure_at == inf:
+            return
+        now = monotonic()
+        if now >= self._measure_at:
+            self._measure_at = now + MEASURE_S
+            resident_bytes = memory.resident_bytes()
+            if resident_bytes > self._max_memory_bytes:
+                self._measure_at = inf
+                self.stretches.flush()  # a message ends the silence after which the agent searches for late results
+                self._send(messages.SlaveGrown(self._number, resident_bytes))
+
+    def _send_peak(self, algorithm: int, peak_bytes: int) -> None:
+        self._send(messages.PeakMemory(self._number, algorithm, peak_bytes))
+
+    # ---- messages -------------------------------------------------------------------------------------------
+
+    def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        if self._logs.waiting:
+            self._logs.send()
+        self._end.send(wire.encode(message, frames))
+
+    def receive(self, timeout: float = 0.0) -> bool:
+        """Handle the messages that have arrived, and return whether there were any.
+
+        Args:
+            timeout: how long to wait for the first message, in seconds.
+        """
+        received = self._end.receive(timeout)
+        for frames in received:
+            self._handle(*wire.parse(frames))
+        return bool(received)
+
+    def _handle(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
+        match message:
+            case messages.Tasks():
+                self._take_in(message, payload)
+            case messages.Revoked():
+                self._end.recall_heard()
+                take_named(self._waiting, message)
+            case messages.Algorithms():
+                self._algorithms.define(message, payload)
+            case messages.ShareGiven() | messages.ShareForgotten():
+                self._shares.hear(message)
+            case messages.SlaveNamed():
+                self.sid = message.sid
+                self._logs.begin(message.levels)
+            case messages.NextGeneration():
+                self._begin_again()
+            case messages.Shutdown():
+                self.shut_down = True
+            case _:
+                pass
+
+    def _begin_again(self) -> None:
+        """Another generation of the master begins. All tasks of the former one have ended."""
+        self.flush()
+        self._logs.send(everything=True)
+        edited = self._algorithms.forget_all()
+        self._shares.forget_all()
+        if self._peaks is not None:
+            self._peaks.forget_all()
+        self.sid = None
+        self._send(messages.NextGeneration(self._number, shortened(edited)))
+
+    def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
+        calls, buffers = groups.entries(group, frames)
+        start = 0
+        limits = group.limits or repeat(None, len(group.tasks))
+        needed = [share.digest for share in group.shares]
+        portions = group.portions or repeat(0, len(group.tasks))
+        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, portions, strict=True)
+        for first, count, attempt, number, own_limits, portion in columns:
+            own, left = slice(start, start + count), _NO_STATE
+            seconds_max = None if own_limits is None else own_limits.seconds
+            if not portion:
+                calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
+            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed, portion)
+            self._waiting.append(WaitingTasks(first, count, attempt, position, number, seconds_max, *columns_of))
+            self._arrived += count
+            start += count
+
+
+def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNear) -> None:
+    """If the end of a task is known, wait for it: the agent kills this process, or lets it end because it leaves.
+
+    So the cause of the loss is the right one, and the task is not sent to the same agent again.
+    """
+    if time_left.RUNNING.end_at is None or end.forked or time_left.seconds_left() == inf:
+        return
+    print(f"mwpy: task {task_id} gives up: {error}", file=sys.stderr, flush=True)
+    runner.stretches.flush()
+    runner.flush(in_task=True)
+    while not runner.ended:
+        runner.receive(FOREVER_S)
+    raise SystemExit(0)
+
+
+def _failure(
+    codec: Codec, ends_the_turn: tuple[type[BaseException], ...], call: object, error: BaseException
+) -> tuple[int, bytes]:
+    """Encode the failure of a task, and find out whether it is one after which the task is tried again.
+
+    Args:
+        codec: encodes it.
+        ends_the_turn: as for `TaskRunner`.
+        call: the task's arguments, which may have a condition.
+        error: what the task raised.
+    """
+    again, remark = False, ""
+    try:
+        pickled = condition_of(call)
+        again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
+    except ends_the_turn:
+        RUNNING.seed = None
+        raise
+    except BaseException as second:
+        type_name, text, _ = describe_error(second)
+        remark = f"the task is not tried again, because retry_errors failed: {shortened(f'{type_name}: {text}')}"
+    return AGAIN if again else FAILED, codec.dumps_failure(error, remark)
+
+
+def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Load a call with a seed, and make `task_seed` return this seed."""
+    RUNNING.seed = seed_of(call)
+    return loads_call(call, buffers)
+
+
+def _is_met(pickled: bytes, error: Exception) -> bool:
+    """Whether a pickled condition says that a task is tried again after an exception."""
+    with undisturbed():
+        condition = loads_condition(pickled)
+    return isinstance(error, condition) if isinstance(condition, tuple) else bool(condition(error))
+
+
+def _end_fork(task_id: int) -> NoReturn:
+    """End a child process that a task forked, if it returns from the task: only the slave itself sends results."""
+    text = f"mwpy: a process that task {task_id} forked came back from the task, and ends here: end it with os._exit"
+    print(text, file=sys.stderr, flush=True)
+    os._exit(ExitCode.FAILED)

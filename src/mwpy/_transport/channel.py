@@ -1,0 +1,732 @@
+"""The channel between an agent and one of its slaves; it is made before the slave starts.
+
+*The stream* is a socket pair. It carries messages both ways, in the same frames as on the network. The agent's end
+never blocks: what the slave does not read waits in the agent. The slave's end does block, because a slave that waits
+has nothing else to do.
+
+*Starts and recalls* use shared memory. Before a slave starts a task, it writes the task's position (counted from 1 in
+the order in which tasks are passed on to it), and then reads the number of recalls. To take tasks back, the agent
+raises the number of recalls, waits a moment, and reads the position. All tasks behind that position were not started
+and can be given away, even if the slave is deep in native code and answers nothing. When the slave comes to its next
+task, it finds the number raised, and starts nothing until it has received the message that names the recalled tasks.
+
+This is Dekker's mutual exclusion without a memory fence on the slave's side, which must be fast. The slave's write may
+become visible after its read, but only some nanoseconds later, when it leaves the processor's store buffer. The agent
+waits a millisecond (A. Morrison and Y. Afek, "Temporally Bounding TSO for Fence-Free Asymmetric Synchronization",
+ASPLOS 2015).
+
+*Feeding*: the agent measures how long a slave is silent. The silence begins when the agent sends tasks to a slave that
+has none, and it begins again when the slave sends results. The slave can read the time of the feeding, so it knows how
+long it may keep a result.
+
+*The journal* holds finished results that were not sent yet; see `journal.py`.
+
+A task may fork. The child process inherits the channel. It could start tasks, answer for its parent, and keep the
+stream open after its parent's death, so a forked child closes the channel at once (`SlaveEnd.forked`). A child that
+native code forked does not close it. Therefore an agent relies on the exit of the slave, and not on the end of the
+stream.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import select
+import socket
+import struct
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mwpy._system import clock
+from mwpy._system.surroundings import Surroundings
+from mwpy._transport.error_texts import encodable
+from mwpy._transport.stream import MAX_BYTES, Passage, Reader, StreamEnd, is_folded, make_passage, pack, unfold
+from mwpy._values import groups, messages
+from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import MALFORMED, PLAIN, encode_json, json_decoder
+from mwpy._values.options import SlaveSettings
+
+# The journal: results that a slave has finished and not sent, in memory that its agent can read.
+#
+# A slave writes each small result into its journal, and sends the results of the journal as a group. If the slave dies,
+# or falls silent in a long task, the agent reads the journal.
+#
+# Most results are values of tasks that follow one another. So there is one column, of the times, and behind it the
+# payloads, one after the other, so that they can be sent as they are. Two tables have the rest: one has a row for each
+# *span*, where consecutive tasks begin. The other one has a row for each *failure*. A result with large buffers never
+# waits in the journal: the slave sends it at once.
+#
+# The journal's first 64-bit number says, in its lower half, how many results there are, and how many bytes their
+# payloads have together. The upper half is the number of the current *filling*: emptying the journal begins a new
+# filling.
+#
+# The slave first writes a result behind the others, and then changes the number. So an addition never disturbs a read,
+# which leaves out the rows of a result that is not counted yet. A read during which the filling changed is discarded.
+# One instruction stores the number. On x86, other processors see stores in their order. On other processors, reads are
+# safe because the agent only reads the journal of a slave that is dead, or that has been silent for longer than it
+# gathers results.
+
+
+VALUE, FAILED, AGAIN = range(3)
+"""What a result is: a value, a failure, or a failure after which the task is tried again if it has attempts left."""
+
+CAPACITY = MAX_TASKS
+"""The largest number of results. A group that is sent every 20 ms has fewer."""
+PAYLOAD_BYTES = 160 * 1024
+"""The size of all payloads together."""
+
+_SIZE_SHIFT = 14
+"""The size of the payloads is in the bits above those that count the results."""
+_COUNTS = 1 << _SIZE_SHIFT
+_FILLING = 1 << 32
+
+_LINE_BYTES = 64
+"""The size of a cache line. The numbers have their own, because one side writes while the other reads."""
+_SPAN = struct.Struct("=QII")
+"""The first task of a span, its attempt, and how many results precede it."""
+_FAILURE = struct.Struct("=QII")
+"""Task and attempt of a failure, and whether the task is tried again."""
+_SPANS = _LINE_BYTES + CAPACITY * 8
+_FAILURES = _SPANS + CAPACITY * _SPAN.size
+_PAYLOADS = _FAILURES + CAPACITY * _FAILURE.size
+JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
+
+
+class Journal:
+    """One side's view of a journal; only the slave writes.
+
+    Args:
+        memory: `JOURNAL_BYTES` of memory that both sides share.
+    """
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._counter = memory[:8].cast("Q")
+        self._rows = memory[8:24].cast("Q")
+        """How many rows the tables of spans and of failures have."""
+        self._seconds: memoryview[float] = memory[_LINE_BYTES:_SPANS].cast("d")
+        self.count = 0
+        """How many results the slave has written and not sent."""
+        self._number = 0
+        """What the slave wrote into the first number. It does not read the memory, which a task may overwrite."""
+        self._last = [(0, -1), (0, -1)]
+        """For each table: how many rows it has, and the position of the result to which the last one belongs."""
+        self._next, self._attempt = -1, 0
+        """The task that would continue the last span, and the attempt of this span."""
+        self._end = _PAYLOADS
+        """Where the next payload is written."""
+
+    def add(self, task_id: int, attempt: int, seconds: float, payload: bytes) -> bool:
+        """Write the value of a task. Return False if there is no room. Each single task costs one call of this."""
+        count, start, size = self.count, self._end, len(payload)
+        end = start + size
+        if count == CAPACITY or end > JOURNAL_BYTES:
+            return False
+        if task_id != self._next or attempt != self._attempt:
+            self._begin_span(task_id, attempt)
+        self._seconds[count] = seconds
+        self._memory[start:end] = payload
+        self.count, self._end, self._next = count + 1, end, task_id + 1
+        self._counter[0] = self._number = self._number + (size << _SIZE_SHIFT) + 1
+        return True
+
+    def _begin_span(self, task_id: int, attempt: int) -> None:
+        self._next = -1  # until the result is written: a signal handler may raise an exception before
+        self._attempt = attempt
+        row = self._row(0)
+        _SPAN.pack_into(self._memory, _SPANS + row * _SPAN.size, task_id, attempt, self.count)
+        self._rows[0] = row + 1
+
+    def _row(self, table: int) -> int:
+        """Return the number of the next row of a table, which belongs to the next result."""
+        rows, result = self._last[table]
+        row = rows - (result == self.count)  # an exception ended the addition of this result
+        self._last[table] = row + 1, self.count
+        return row
+
+    def add_any(self, task_id: int, attempt: int, seconds: float, payload: bytes, kind: int) -> bool:
+        """Write a value or a failure. Return False if there is no room.
+
+        Args:
+            kind: `VALUE`, `FAILED` or `AGAIN`.
+        """
+        if self.count == CAPACITY or self._end + len(payload) > JOURNAL_BYTES:
+            return False
+        if kind:
+            row = self._row(1)
+            _FAILURE.pack_into(self._memory, _FAILURES + row * _FAILURE.size, task_id, attempt, kind)
+            self._rows[1] = row + 1
+        return self.add(task_id, attempt, seconds, payload)
+
+    def clear(self) -> None:
+        """Empty the journal. Call this only after its results were sent."""
+        self._counter[0] = self._number = (self._number // _FILLING + 1) * _FILLING % _FILLING**2
+        self._rows[0] = self._rows[1] = self.count = 0
+        self._last = [(0, -1), (0, -1)]
+        self._next, self._end = -1, _PAYLOADS
+
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
+        """Read the results.
+
+        Args:
+            slave: the slave's number within its agent.
+
+        Returns:
+            A group of results, and its payload. None if the slave sent the results itself and emptied the journal
+            during the read. If faulty code in the slave wrote into the memory, `message_checks.check` may reject it.
+        """
+        number = self._counter[0]
+        count, size = min(number % _COUNTS, CAPACITY), number % _FILLING >> _SIZE_SHIFT
+        num_spans, num_failures = (min(rows, CAPACITY) for rows in self._rows)
+        seconds: list[float] = self._seconds[:count].tolist()  # type: ignore[assignment]  # a stub of integers
+        payload = groups.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + size]])
+        table = _SPAN.iter_unpack(self._memory[_SPANS : _SPANS + num_spans * _SPAN.size])
+        spans = {start: (first, attempt) for first, attempt, start in table if start < count}
+        table = _FAILURE.iter_unpack(self._memory[_FAILURES : _FAILURES + num_failures * _FAILURE.size])
+        kinds = {(task_id, attempt): kind for task_id, attempt, kind in table}
+        if self._counter[0] // _FILLING != number // _FILLING:
+            return None
+        starts = sorted(spans)  # they are, unless faulty code wrote them
+        counts = [end - start for start, end in pairwise((*starts, count))]
+        firsts, attempts = ([spans[start][column] for start in starts] for column in range(2))
+        group = messages.Results(slave, firsts, counts, attempts, seconds, [])
+        if not kinds:
+            return group, [payload]
+        each = [kinds.get(name, VALUE) for name in groups.each_task(group)]
+        failed = [place for place, kind in enumerate(each) if kind != VALUE]
+        return replace(group, failed=failed, again=[place for place in failed if each[place] == AGAIN]), [payload]
+
+    def close(self) -> None:
+        """Release the memory."""
+        for view in (self._counter, self._rows, self._seconds, self._memory):
+            view.release()
+
+
+# The memory that an agent shares with one of its slaves.
+#
+# Its first part holds five numbers, each in a cache line of its own, because one side writes while the other reads:
+#
+# - `started`: the position of the task that the slave started last. Only the slave writes it.
+# - `began`: when the slave started this task, if the task has a limit of time and still runs; else 0. Only the slave
+#   writes it, before `started`.
+# - `recalls`: how often the agent has recalled tasks. Only the agent writes it.
+# - `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
+# - `ends`: when the tasks of the slave must have ended; 0 if this is not known. Only the agent writes it.
+#
+# A task can overwrite all of it, by accident or with intent. So the agent relies on none of it: the core checks the
+# numbers that it reads. The file cannot be shortened, because reading memory that the file no longer has would kill the
+# agent (SIGBUS).
+#
+# The journal follows; see `journal.py`. Behind the memory, in the same file, Python's fault handler of the slave writes
+# what it knows of a crash in native code. So this report is complete even if a task closed its standard error.
+
+
+LINE_BYTES = 64
+"""The size of a cache line."""
+
+_STARTED, _RECALLS, _FED, _BEGAN, _ENDS, _JOURNAL = (line * LINE_BYTES for line in range(6))
+MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
+"""The size of the memory. In the file, the output of the fault handler follows."""
+
+
+def make_file() -> int:
+    """Make the file of a new memory, all zeros, and return its descriptor.
+
+    Raises:
+        OSError: out of file descriptors or memory.
+    """
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("mwpy-slave", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, MEMORY_BYTES)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    else:  # pragma: no cover (macOS)
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+        os.ftruncate(fd, MEMORY_BYTES)
+    return fd
+
+
+class SharedMemory:
+    """One side's view of the memory.
+
+    Args:
+        file: the descriptor of its file.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._memory = mmap.mmap(file, MEMORY_BYTES)
+        view = memoryview(self._memory)
+        self.started = view[_STARTED : _STARTED + 8].cast("Q")
+        self.recalls = view[_RECALLS : _RECALLS + 8].cast("Q")
+        self.fed: memoryview[float] = view[_FED : _FED + 8].cast("d")
+        self.began: memoryview[float] = view[_BEGAN : _BEGAN + 8].cast("d")
+        self.ends: memoryview[float] = view[_ENDS : _ENDS + 8].cast("d")
+        self.journal = Journal(view[_JOURNAL:])
+        view.release()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.journal.close()
+        for number in (self.started, self.recalls, self.fed, self.began, self.ends):
+            number.release()
+        self._memory.close()
+
+
+# The two ends of a channel: the agent's, which never blocks, and the slave's, which waits.
+
+
+SETTLE_S = 0.001
+"""How long an agent waits after a recall before it reads `started`, in seconds."""
+
+NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
+"""The descriptor of a stream was closed, or it belongs to something else now."""
+
+
+class SlaveFds(Struct, frozen=True):
+    """The slave's end, as file descriptors that the slave process inherits."""
+
+    stream: int
+    memory: int
+    passage: int
+
+    def numbers(self) -> tuple[int, int, int]:
+        """Return all of them, for the call that starts the slave."""
+        return self.stream, self.memory, self.passage
+
+    def close(self) -> None:
+        """Close them in the agent, after the slave was started or could not be started."""
+        for fd in self.numbers():
+            os.close(fd)
+
+
+def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
+    """Make a channel. Start the slave with the `SlaveFds` inherited, then close them here.
+
+    Args:
+        max_bytes: the largest message that the agent accepts from the slave.
+
+    Raises:
+        OSError: out of file descriptors or memory.
+    """
+    agent, slave = socket.socketpair()
+    passage, other = make_passage()
+    memory = make_file()
+    stream = StreamEnd(agent, passage, max_bytes, passes_on=True)
+    return AgentEnd(stream, os.dup(memory)), SlaveFds(slave.detach(), memory, other.detach())
+
+
+class AgentEnd:
+    """The agent's end; made by `open_channel`. Nothing here ever blocks."""
+
+    def __init__(self, stream: StreamEnd, file: int) -> None:
+        self._file = file
+        self._memory = SharedMemory(file)
+        self._stream = stream
+        self.fileno = stream.fileno
+        self.send = stream.send
+        self.flush = stream.flush
+        self.receive = stream.receive
+        self._recalls = 0
+        self.journal = self._memory.journal
+
+    @property
+    def eof(self) -> bool:
+        """Whether the slave's end of the stream is closed, by the slave and by every process that it forked."""
+        return self._stream.eof
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether a message waits until the slave reads: call `flush` when the stream can be written."""
+        return self._stream.wants_write
+
+    def recall(self) -> None:
+        """Stop the slave from starting another task until it has received a message that names the recalled tasks.
+
+        After this call, wait `SETTLE_S`, read `started`, and send that message. Send nothing else before that message.
+        """
+        self._recalls += 1
+        self._memory.recalls[0] = self._recalls
+
+    def feed(self, now: float) -> None:
+        """Record that tasks are about to be sent to a slave that has none, at a moment of the monotonic clock."""
+        self._memory.fed[0] = now
+
+    def end_at(self, moment: float) -> None:
+        """Record when the tasks of the slave must have ended, on the monotonic clock."""
+        self._memory.ends[0] = moment
+
+    @property
+    def started(self) -> int:
+        """Position of the task that the slave started last; 0 if none. When `SETTLE_S` have passed after a recall, it
+        changes no more."""
+        return self._memory.started[0]
+
+    @property
+    def began(self) -> float:
+        """When the slave started this task, on the monotonic clock. 0 if the task has no limit of time, or if it does
+        not run any more."""
+        return self._memory.began[0]
+
+    def fault(self, most: int) -> bytes:
+        """Return the last `most` bytes that the slave's fault handler wrote; usually it wrote nothing.
+
+        Where a task has made the file longer without writing anything, it consists of zeros. They are left out.
+        """
+        end = os.fstat(self._file).st_size
+        return os.pread(self._file, most, max(MEMORY_BYTES, end - most)).replace(b"\0", b"")
+
+    def close(self) -> None:
+        """Close the agent's end."""
+        os.close(self._file)
+        self._stream.close()
+        self._memory.close()
+
+
+class SlaveEnd:
+    """The slave's end. Receiving and sending block.
+
+    Args:
+        fds: its file descriptors.
+        surroundings: what is put back after each task; None if nothing is.
+
+    Raises:
+        OSError: the file descriptors are not those of a channel.
+    """
+
+    def __init__(self, fds: SlaveFds, surroundings: Surroundings | None = None) -> None:
+        self._surroundings = surroundings
+        for fd in fds.numbers():
+            os.set_inheritable(fd, False)
+        self._memory = SharedMemory(fds.memory)
+        self._started, self._recalls = self._memory.started, self._memory.recalls
+        self.journal = self._memory.journal
+        self.fault: int = fds.memory
+        """A file descriptor for the fault handler, which the agent reads after the slave's exit; never closed."""
+        os.lseek(self.fault, 0, os.SEEK_END)
+        self._recalls_heard = 0
+        self._stream = socket.socket(fileno=fds.stream)
+        self._stream.setblocking(True)
+        self._passage = Passage(socket.socket(fileno=fds.passage))
+        self._reader = Reader(self._stream)
+        self._unsent: deque[Sequence[Buffer]] = deque()
+        """Messages that wait until another one is sent."""
+        self._is_sending = False
+        self._ready = select.poll()
+        self._ready.register(fds.stream, select.POLLIN)
+        self.eof = False
+        """Whether the agent is gone."""
+        self.was_closed = False
+        """Whether some code of this process closed or replaced the descriptor of the stream."""
+        self.forked = False
+        """Whether this process is a fork of the slave. A fork has no channel, and using it raises an error."""
+        self._at_fork = 0.0, 0.0
+        """In a fork: what the shared memory contained at the fork, when the tasks must end and when the task began."""
+        reference = weakref.ref(self)
+
+        def after_fork() -> None:
+            end = reference()
+            if end is not None:
+                end._abandon()
+
+        os.register_at_fork(after_in_child=after_fork)
+
+    def _abandon(self) -> None:
+        self._at_fork = self._memory.ends[0], self._memory.began[0]
+        self.forked = True
+        self.close()
+
+    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
+        """Wait for a message, and for the rest of one that has begun to arrive; sets `eof` when the agent is gone.
+
+        Args:
+            timeout_s: how long to wait for the first message, in seconds.
+
+        Returns:
+            The messages that have arrived, each as its frames. Large frames are writable memoryviews, and what is
+            written there is private.
+        """
+        found: list[list[Buffer]] | None = []
+        try:
+            if self._ready.poll(timeout_s * 1000):
+                while not found:
+                    found = self._reader.read()
+                    if found is None:
+                        self.eof = True
+                        return []
+                found = [*map(self._restored, found)]
+        except OSError as error:
+            self._fail(error)
+            return []
+        return found or []
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message has begun to arrive, or the agent is gone."""
+        return bool(self._ready.poll(0))
+
+    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
+        if not is_folded(frames):
+            return frames
+        return unfold(frames, self._passage, MAX_BYTES, passes_on=False)
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send a message; sets `eof` when the agent is gone.
+
+        A finalizer or signal handler of a task may send while a message is being sent: then its message is the next.
+        """
+        self._unsent.append(frames)
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while self._unsent:
+                for piece in pack(self._unsent.popleft(), self._passage):
+                    self._stream.sendall(piece)
+        except OSError as error:
+            self._unsent.clear()
+            self._fail(error)
+        finally:
+            self._is_sending = False
+
+    def _fail(self, error: OSError) -> None:
+        if self.forked:
+            raise error
+        self.eof = True
+        self.was_closed = error.errno in NO_SOCKET
+
+    def start(self, position: int) -> bool:
+        """Record that the task at this position starts now.
+
+        Returns:
+            False if tasks were recalled, perhaps this one. Then do not run it: receive until the message that names
+            the recalled tasks, call `recall_heard`, and start again.
+        """
+        self._started[0] = position
+        return self._recalls[0] == self._recalls_heard
+
+    def run_each(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[Any],
+        are_rows: bool,
+        position: int,
+        values: list[Any],
+        kinds: set[type],
+        encode_last: Callable[[], bool],
+        ends: list[float] | None,
+        until: float,
+    ) -> None:
+        """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled. This loop
+        determines what a task of a portion costs.
+
+        Streams and handlers are put back after each task. An alarm is stopped after each task only if the ends are
+        wanted, because this would cost a short task too much. The caller stops it after the last task.
+
+        Args:
+            function: the task algorithm.
+            calls: the arguments of each task if `are_rows`, else its only argument.
+            position: the position of the first task.
+            values: where to append each value.
+            kinds: where to add the types of the values.
+            encode_last: called when the last value is not plain. It returns whether to go on.
+            ends: where to append when each task ended, on the monotonic clock, except the one that stopped the others;
+                None if nobody needs it.
+            until: stop when a task has ended at this time or later, if the ends are wanted.
+
+        Raises:
+            BaseException: a task raised it. The values of the tasks before it were appended.
+        """
+        monotonic = clock.monotonic
+        started, recalls, heard, append, plain = self._started, self._recalls, self._recalls_heard, values.append, None
+        around = self._surroundings
+        if around is not None:
+            stdout, stderr, root, handlers = around.stdout, around.stderr, around.root, around.handlers
+        for started[0], args in enumerate(calls, position):
+            if recalls[0] != heard:
+                return
+            append(value := function(*args) if are_rows else function(args))
+            if type(value) is not plain:
+                kinds.add(type(value))
+                if type(value) in PLAIN:
+                    plain = type(value)
+                elif not encode_last():
+                    return
+            if around is not None and (
+                ends is not None or sys.stdout is not stdout or sys.stderr is not stderr or root.handlers != handlers
+            ):
+                around.restore()
+            if ends is not None:
+                ends.append(now := monotonic())
+                if now >= until:
+                    return
+
+    def is_open(self) -> bool:
+        """Whether this process still has the stream: a task may have closed or replaced its descriptor."""
+        try:
+            self._stream.getpeername()
+        except OSError as error:
+            self._fail(error)
+        return not self.eof
+
+    @property
+    def position(self) -> int:
+        """Position of the task that was started last; 0 if none."""
+        return self._started[0]
+
+    def start_timed(self, position: int) -> bool:
+        """Do the same as `start` for a task with a limit of time, and record the time. Call `rest` afterwards."""
+        self._memory.began[0] = clock.monotonic()
+        return self.start(position)
+
+    def rest(self) -> None:
+        """Record that no task with a limit of time runs."""
+        self._memory.began[0] = 0.0
+
+    def task_ends_at(self, seconds_max: float | None) -> float:
+        """When the running task must end, as far as it is known now; infinity if it is not.
+
+        Args:
+            seconds_max: the limit of time of this task, if it has one.
+        """
+        ends, began = self._at_fork if self.forked else (self._memory.ends[0], self._memory.began[0])
+        return min(ends or inf, inf if seconds_max is None else began + seconds_max)
+
+    @property
+    def fed_at(self) -> float:
+        """When the agent last sent tasks to this slave at a moment when the slave had none."""
+        return self._memory.fed[0]
+
+    def recall_heard(self) -> None:
+        """Record that the message of one recall was received."""
+        self._recalls_heard += 1
+
+    def close(self) -> None:
+        """Close the slave's end."""
+        with suppress(OSError):  # some code has closed the descriptor
+            self._stream.close()
+        with suppress(OSError):
+            self._passage.close()
+        self._memory.close()
+
+
+# Orders from an agent to its template, and the answers: a socket pair that also carries file descriptors.
+#
+# An order has the settings of a slave, the descriptors of its channel and, if the slave is not the first one, those of
+# its standard output and error. The agent gives one order at a time, and never waits for the answer.
+
+
+MOST_BYTES = 1 << 16
+"""The largest order or answer, in bytes."""
+
+MOST_FDS = 5
+
+
+class Answer(Struct, frozen=True):
+    """What the template answers to an order."""
+
+    slave: int
+    pid: int = 0
+    """The process id of the slave; 0 if there is none."""
+    unsafe: str = ""
+    """Why the template must not fork. If so, the template has become this slave."""
+    own_bytes: int = 0
+    """How much memory the template has, without files."""
+    failure: str = ""
+    """Why there is no slave."""
+
+
+class AgentOrders:
+    """The agent's end; made by `open_orders`. Nothing here ever blocks."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        stream.setblocking(False)
+        self._socket = stream
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket, to wait for."""
+        return self._socket.fileno()
+
+    def give(self, settings: SlaveSettings, fds: Sequence[int]) -> None:
+        """Give an order. The descriptors can be closed afterwards.
+
+        Raises:
+            OSError: the template has ended.
+        """
+        socket.send_fds(self._socket, [settings.to_json().encode()], fds)
+
+    def answers(self) -> list[Answer]:
+        """Return the answers that have arrived. What is no answer is left out, because the script wrote it."""
+        found: list[Answer] = []
+        with suppress(OSError):
+            while data := self._socket.recv(MOST_BYTES):
+                with suppress(*MALFORMED):
+                    found.append(json_decoder(Answer)(data))
+        return found
+
+    def close(self) -> None:
+        """Close the agent's end: the template ends."""
+        self._socket.close()
+
+
+class TemplateOrders:
+    """The template's end. It waits for orders.
+
+    Raises:
+        OSError: the descriptor is not that of a socket.
+    """
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(True)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._socket.fileno()
+
+    def take(self) -> tuple[SlaveSettings, Sequence[int]] | None:
+        """Wait for an order. Return the settings of the slave, whose channel has its own descriptors here, and the
+        descriptors of its standard output and error, if it has any. Return None if the agent has ended.
+        """
+        data, fds = b"", list[int]()
+        with suppress(OSError):
+            data, fds, _, _ = socket.recv_fds(self._socket, MOST_BYTES, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return None
+        stream, memory, passage, *outputs = fds
+        settings = SlaveSettings.from_json(data.decode())
+        return replace(settings, stream=stream, memory=memory, passage=passage), outputs
+
+    def answer(self, answer: Answer) -> None:
+        """Answer the order. If the agent has ended, do nothing: the next `take` returns None."""
+        sent = replace(answer, unsafe=encodable(answer.unsafe), failure=encodable(answer.failure))
+        with suppress(OSError):
+            self._socket.send(encode_json(sent))
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+
+def open_orders() -> tuple[AgentOrders, int]:
+    """Return the agent's end, and the descriptor of the template's end. Close it here after the template was started.
+
+    Raises:
+        OSError: out of file descriptors.
+    """
+    agent, template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return AgentOrders(agent), template.detach()

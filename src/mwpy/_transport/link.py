@@ -1,0 +1,1115 @@
+"""The connection between master and agents: the only place that uses ZeroMQ.
+
+The master has a ROUTER socket, each agent a DEALER socket, and CURVE is always on. The design relies on these facts of
+libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
+
+- A peer that dies leaves no message on a ROUTER. But the ROUTER's monitor reports DISCONNECTED with the descriptor of
+  the connection, and a send to that peer soon raises EHOSTUNREACH (ROUTER_MANDATORY): usually the first or the second
+  send after the ROUTER has looked for messages. libzmq reports DISCONNECTED before it passes on the last messages. So
+  the peer of that descriptor is sent probes until one fails, and is reported as gone only when nothing is left to read.
+- ZMTP heartbeats are sent and answered by libzmq's own thread, even while another thread holds the interpreter lock.
+  To send or to expect one, libzmq searches a list of all timers. With 4,000 connections, this was nearly all that an
+  idle master did. So only agents send heartbeats: they notice a master that is frozen or has vanished. The master asks
+  the kernel when the last byte of each connection arrived (TCP_INFO), and ends a connection that is silent.
+- Without a routing id, a ROUTER gives each connection a new name, so no peer is mistaken for another. With
+  RECONNECT_IVL -1 a broken connection stays broken. So a reconnect is always a new connection, and nothing that was
+  queued for the old connection is delivered on the new one.
+- libzmq compares the announced length of each frame with MAXMSGSIZE before it makes room for the frame, also during the
+  handshake, and stores the frame before CURVE looks at it. So this option limits what a stranger can make the master
+  store, and it is small. "Pieces" below says how large messages travel.
+- A client with a wrong key of its own sees HANDSHAKE_FAILED_AUTH. A client that expects another server's key sees
+  HANDSHAKE_FAILED_NO_DETAIL. If nobody listens, it sees CLOSED.
+- The server's monitor reports ACCEPTED and DISCONNECTED with the file descriptor of the connection, and each message
+  has the descriptor too (SRCFD). So a connection that was accepted and ended without a message belonged to a stranger.
+  The thread that reads the messages also answers the requests for admission (ZAP), so it has seen ACCEPTED before the
+  first message.
+- To wait for a socket, libzmq looks at its events before and after, with two system calls each. The descriptor of a
+  socket (FD) becomes readable when something has happened to the socket since it was found empty. This is enough for a
+  socket that is always read until it is empty: the monitor of the agent, and the socket of the requests for admission.
+- When accepting fails for lack of a file descriptor, libzmq's thread tries again at once, and the monitor reports
+  ACCEPT_FAILED each time. To unbind would also end all connections. But the monitor reports the listening socket
+  (LISTENING), so the master can accept and close the connections that wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import socket
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any
+
+import zmq
+from msgspec import Struct
+from zmq.utils import z85
+
+from mwpy._transport.stream import (
+    FRAMES_SLACK,
+    SHORTEST_INTERVAL_S,
+    Broken,
+    Connected,
+    Frames,
+    Happened,
+    Malformed,
+    NotAccepted,
+    StrangerSeen,
+    Unreachable,
+    heartbeat_interval,
+    milliseconds,
+)
+from mwpy._values.errors import ProtocolError, UsageError
+from mwpy._values.ids import Buffer
+
+# The keys of a computation: one secret text, from which both CURVE key pairs are made.
+
+
+class CurvePair(Struct, frozen=True):
+    """A CURVE key pair, as Z85 text."""
+
+    public: str
+    secret: str
+
+
+def new_key() -> str:
+    """Return a new key of a computation."""
+    return secrets.token_hex(32)
+
+
+def server_keys(key: str) -> CurvePair:
+    """Make the master's key pair."""
+    return _derive("mwpy server", key)
+
+
+def member_keys(key: str) -> CurvePair:
+    """Make the key pair that all members share."""
+    return _derive("mwpy member", key)
+
+
+def _derive(purpose: str, key: str) -> CurvePair:
+    secret = z85.encode(hashlib.sha256(f"{purpose}\0{key}".encode()).digest())
+    return CurvePair(zmq.curve_public(secret).decode(), secret.decode())
+
+
+def raw(key: str) -> bytes:
+    """The 32 bytes of a key that is Z85 text."""
+    return z85.decode(key)
+
+
+# Large messages travel in pieces, so that the sockets accept only small frames.
+#
+# libzmq stores a whole frame before it looks at it, also a frame of a peer that is not admitted yet. `ZMQ_MAXMSGSIZE`
+# is the only limit, and it is one for all peers of a socket at all times. So it is small, and a message that is larger
+# than a piece is sent as several messages. The first one announces it. The next ones have one frame each: first the
+# sizes of the frames of the message, then the frames themselves, in their order. A piece is a part of one frame.
+#
+# They are messages, and not frames of one message, because libzmq passes on a message only when it is complete, and its
+# high-water marks count only complete messages.
+
+
+PIECE_BYTES = 64 * 1024
+"""The largest size of a piece. Large arrays travel half as fast in pieces of 16 KiB."""
+
+FRAME_BYTES = PIECE_BYTES + 64
+"""The largest size of a frame on the wire. CURVE adds 33 bytes to a piece."""
+
+MARK = b"\1"
+"""The first byte of an announcement. Other messages begin with the version of the protocol, which is larger."""
+
+_ANNOUNCED = struct.Struct("<cQ")
+_SIZE = struct.Struct("<Q")
+
+
+def in_pieces(frames: Sequence[Buffer]) -> Iterator[Buffer]:
+    """Return the messages that bring a large message, one frame each. They are views of its frames."""
+    yield _ANNOUNCED.pack(MARK, len(frames))
+    for frame in (struct.pack(f"<{len(frames)}Q", *map(len, frames)), *frames):
+        view = memoryview(frame)
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
+
+
+def is_announcement(frames: Sequence[Buffer]) -> bool:
+    """Whether a message announces a larger one: the next messages of its sender are pieces of that one."""
+    return bool(frames) and frames[0][:1] == MARK
+
+
+class Arriving:
+    """A message that arrives in pieces.
+
+    Args:
+        announcement: the message that announced it.
+        most_bytes: the largest size of the whole message.
+        most_frames: the largest number of its frames.
+
+    Raises:
+        ProtocolError: the announcement is malformed, or the message would be too large; the sender's fault.
+    """
+
+    def __init__(self, announcement: Sequence[Buffer], most_bytes: int, most_frames: int) -> None:
+        if len(announcement) != 1 or len(announcement[0]) != _ANNOUNCED.size:
+            raise ProtocolError("a malformed announcement of a large message")
+        _, count = _ANNOUNCED.unpack(announcement[0])
+        if not 0 < count <= most_frames:
+            raise ProtocolError(f"a large message of {count} frames; at most {most_frames} are accepted")
+        self._most_bytes = most_bytes
+        self._is_listed = False
+        """Whether the sizes of the frames have arrived."""
+        self._missing = [bytearray(count * _SIZE.size)]
+        """The frames that are not complete. The last one arrives."""
+        self._filled = 0
+        """How many bytes of this frame have arrived."""
+        self._frames: list[Buffer] = []
+
+    def add(self, piece: Sequence[Buffer]) -> list[Buffer] | None:
+        """Add the next piece.
+
+        Returns:
+            The message; None if it is not complete.
+
+        Raises:
+            ProtocolError: the message is no piece; the sender's fault.
+        """
+        frame, begin = self._missing[-1], self._filled
+        self._filled += len(piece[0])
+        if len(piece) != 1 or self._filled > len(frame):
+            raise ProtocolError(f"{len(piece)} frames of {len(piece[0])} bytes are no piece of a large message")
+        frame[begin : self._filled] = piece[0]
+        while self._missing and self._filled == len(self._missing[-1]):
+            self._filled = 0
+            self._complete(self._missing.pop())
+        return None if self._missing else self._frames
+
+    def _complete(self, frame: bytearray) -> None:
+        if self._is_listed:
+            self._frames.append(memoryview(frame) if len(frame) >= PIECE_BYTES else bytes(frame))
+            return
+        sizes = [size for (size,) in _SIZE.iter_unpack(frame)]
+        if sum(sizes) > self._most_bytes:
+            raise ProtocolError(f"a message of {sum(sizes)} bytes in pieces; at most {self._most_bytes} are accepted")
+        self._is_listed = True
+        self._missing = [bytearray(size) for size in reversed(sizes)]
+
+
+# What both ends of the link do with ZeroMQ's sockets.
+
+
+MOST_FRAMES = 1 << 20
+"""The largest number of frames in a message, if the receiver sets no other limit."""
+
+_EVENT = struct.Struct("=Hi")
+"""The first frame of a monitor's message; see zmq_socket_monitor(3). pyzmq's own function imports asyncio."""
+
+_POLLIN = int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""These flags are plain numbers because they are used for each message, and operators of enumerations are slow."""
+
+_send_frame: Callable[[zmq.Socket[bytes], Buffer, int, bool], object] = zmq.backend.Socket.send  # type: ignore[assignment]
+"""The method of the base class of `zmq.Socket`. The subclass does more than is needed, and takes twice as long."""
+
+
+def configure(end: zmq.Socket[bytes]) -> None:
+    """Set the options that both ends have."""
+    end.linger = 0
+    end.maxmsgsize = FRAME_BYTES
+    end.sndhwm = end.rcvhwm = 0  # the core limits what is sent; here nothing is dropped
+    end.ipv6 = False
+
+
+def send_heartbeats(end: zmq.Socket[bytes], interval_s: float, timeout_s: float) -> None:
+    """Let ZeroMQ send heartbeats, and end the connection if nothing answers one of them for the timeout."""
+    end.heartbeat_ivl = milliseconds(interval_s)
+    end.heartbeat_timeout = milliseconds(max(2 * SHORTEST_INTERVAL_S, timeout_s))
+
+
+def events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
+    """Read the events of a socket monitor, each with its value."""
+    while monitor.poll(0):
+        event, value = _EVENT.unpack(monitor.recv_multipart()[0])
+        yield event, value
+
+
+def has_more(end: zmq.Socket[bytes]) -> bool:
+    """Whether another message has arrived. This check is faster than the error that `receive` would raise."""
+    return bool(zmq.zmq_poll([(end, _POLLIN)], 0))
+
+
+def receive(end: zmq.Socket[bytes], most: int = MOST_FRAMES) -> tuple[list[Buffer], zmq.Frame]:
+    """Receive a message that has arrived. Return its frames, and the last frame itself, which knows the sender.
+
+    This is `recv_multipart`, with two differences: each frame says whether another one follows, and frames after the
+    first `most` are dropped.
+    """
+    buffers: list[Buffer] = []
+    receive_frame = end.recv  # looking up an attribute of a socket or frame is slow
+    while True:
+        frame = receive_frame(_NOBLOCK, False)
+        if len(buffers) < most:
+            buffers.append(frame.bytes)
+        if not frame.more:
+            return buffers, frame
+
+
+def send(end: zmq.Socket[bytes], frames: Sequence[Buffer], peer: Sequence[bytes] = ()) -> None:
+    """Send a message without waiting, in pieces if it is large. The frames of a large message are not copied.
+
+    Args:
+        peer: the name of the receiver, if the socket has several.
+    """
+    if sum(map(len, frames)) <= PIECE_BYTES:
+        _send_message(end, [*peer, *frames], copy=True)
+    else:
+        for piece in in_pieces(frames):
+            _send_message(end, [*peer, piece], copy=len(piece) < PIECE_BYTES)
+
+
+def _send_message(end: zmq.Socket[bytes], frames: Sequence[Buffer], *, copy: bool) -> None:
+    for frame in frames[:-1]:
+        _send_frame(end, frame, _NOBLOCK_MORE, True)
+    _send_frame(end, frames[-1], _NOBLOCK, copy)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of libzmq and of pyzmq."""
+    return {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
+
+
+# An agent's end of its connection to the master.
+
+
+MAX_BYTES = 1 << 36
+"""The largest size of a message of the master."""
+
+PIECES_A_POLL = 256
+"""How many pieces of a large message one `poll` reads at most, so that slaves do not wait long."""
+
+_FATES: dict[int, Broken] = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Broken(
+        "refused",
+        "the process that listens there has other keys, so it is another computation or no master at all; or it is our "
+        "master, and it has room for no more agents (then it says so)",
+    ),
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Broken("refused", "the process that listens there is no master of mwpy"),
+    zmq.EVENT_CLOSED: Broken("unreachable", "nobody listens there"),
+    zmq.EVENT_DISCONNECTED: Broken("lost", "the connection broke"),
+}
+
+
+class AgentLink:
+    """An agent's end: one connection to one address. A reconnect is a new link.
+
+    Args:
+        address: `tcp://HOST:PORT`.
+        server_public: the master's public key.
+        member: the key pair of members.
+        timeout_s: after this silence of the network the master is gone.
+        masters_timeout_s: after this silence the master takes the agent for gone, if this is another time.
+
+    Raises:
+        UsageError: the text is not an address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        server_public: str,
+        member: CurvePair,
+        timeout_s: float,
+        masters_timeout_s: float | None = None,
+    ) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        configure(self._dealer)
+        send_heartbeats(self._dealer, heartbeat_interval(min(timeout_s, masters_timeout_s or timeout_s)), timeout_s)
+        self._dealer.reconnect_ivl = -1
+        self._dealer.curve_serverkey = server_public.encode()
+        self._dealer.curve_publickey = member.public.encode()
+        self._dealer.curve_secretkey = member.secret.encode()
+        self._monitor = self._dealer.get_monitor_socket()
+        self._monitor_fd = int(self._monitor.get(zmq.FD))
+        self._monitor.get(zmq.EVENTS)  # from now on, its descriptor says when there is something to read
+        self._arriving: Arriving | None = None
+        """The large message that has not arrived as a whole."""
+        self._poller = zmq.Poller()
+        self._poller.register(self._dealer, zmq.POLLIN)
+        self._poller.register(self._monitor_fd, zmq.POLLIN)
+        try:
+            self._dealer.connect(address)
+        except zmq.ZMQError as error:
+            self.close(0.0)
+            raise UsageError(f"{address} is no address to connect to: write tcp://HOST:PORT") from error
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
+        """Let `poll` wait for a file descriptor too."""
+        self._poller.register(fd, (zmq.POLLIN if readable else 0) | (zmq.POLLOUT if writable else 0))
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        self._poller.unregister(fd)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """Wait for something to happen.
+
+        Args:
+            timeout_s: how long to wait at most; None for as long as it takes.
+
+        Returns:
+            The state of the connection, the messages that arrived, and the file descriptors that are ready.
+        """
+        ready: dict[Any, int] = dict(
+            zmq.zmq_poll(self._poller.sockets, -1 if timeout_s is None else milliseconds(timeout_s))
+        )
+        fates: list[Connected | Broken] = []
+        received: list[list[Buffer]] = []
+        if has_arrived := bool(ready.pop(self._dealer, 0)):
+            try:
+                received += self._receive()
+            except ProtocolError as error:
+                fates.append(Broken("lost", f"a message of the master cannot be read: {error}"))
+        if ready.pop(self._monitor_fd, 0) and not has_arrived:  # all messages are read before the end is reported
+            for event, _ in events(self._monitor):
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    fates.append(Connected())
+                elif (fate := _FATES.get(event)) is not None:
+                    fates.append(fate)
+        return fates, received, list(ready)
+
+    def _receive(self) -> list[list[Buffer]]:
+        """Receive a message that has arrived; nothing if it is large, and not all of its pieces have arrived."""
+        for _ in range(PIECES_A_POLL):
+            frames, _ = receive(self._dealer)
+            whole: list[Buffer] | None = frames
+            if self._arriving is not None:
+                whole = self._arriving.add(frames)
+                self._arriving = self._arriving if whole is None else None
+            elif is_announcement(frames):
+                self._arriving, whole = Arriving(frames, MAX_BYTES, MOST_FRAMES), None
+            if whole is not None:
+                return [whole]
+            if not has_more(self._dealer):
+                break
+        return []
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the master without waiting. Only an answer shows that the message arrived."""
+        try:
+            send(self._dealer, frames)
+        except zmq.ZMQError:
+            pass  # the monitor reports the end of the connection
+
+    def close(self, linger_s: float) -> None:
+        """Close. Messages that were sent have `linger_s` seconds to leave."""
+        self._dealer.disable_monitor()
+        self._dealer.close(int(linger_s * 1000))
+        self._monitor.close(0)
+        self._context.term()
+
+
+# What the kernel knows of a connection, and how to end it. ZeroMQ has no functions for this.
+#
+# The descriptors are libzmq's. It may close one at any time, and the descriptor may then belong to another connection
+# or file. So a caller keeps the other end of a connection, and compares it before it relies on the descriptor.
+
+
+OtherEnd = tuple[str, int]
+"""The host and port at the other end of a connection."""
+
+KNOWS_SILENCE = sys.platform == "linux"
+"""Whether the kernel says for how long nothing has arrived on a connection."""
+
+_TCP_INFO = struct.Struct("=52xI")
+"""The beginning of Linux' `struct tcp_info`, see tcp(7): `tcpi_last_data_recv`, in milliseconds, is at byte 52."""
+
+_UNREAD = struct.Struct("=i")
+
+
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.SocketType]:
+    """A connection of libzmq, which keeps its descriptor."""
+    connection = _connection(descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()
+
+
+def _connection(descriptor: int) -> socket.SocketType:
+    """A connection of libzmq: the caller must detach it. This is the base class of `socket.socket`, which is slower."""
+    return socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+
+
+def peer_of(descriptor: int) -> OtherEnd | None:
+    """Return where a connection comes from. None if it has ended; its descriptor may be closed by now."""
+    try:
+        with _borrowed(descriptor) as connection:
+            host, port = connection.getpeername()
+    except (OSError, ValueError):
+        return None
+    return host, port
+
+
+def silence_of(descriptor: int, other_end: OtherEnd) -> float | None:
+    """Return for how many seconds nothing has arrived on a connection. None if it has ended, or without Linux.
+
+    The master asks this of thousands of connections at once, so it enters no context, which takes as long as the rest.
+    """
+    try:
+        connection = _connection(descriptor)
+        try:
+            if connection.getpeername() != other_end:
+                return None
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            return float(_TCP_INFO.unpack(info)[0] / 1000)
+        finally:
+            connection.detach()
+    except (AttributeError, OSError, ValueError, struct.error):
+        return None
+
+
+def has_unread(descriptor: int) -> bool:
+    """Whether bytes have arrived on a connection that ZeroMQ has not read."""
+    try:
+        unread = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(_UNREAD.size))
+    except OSError:
+        return False
+    return bool(_UNREAD.unpack(unread)[0])
+
+
+def end(descriptor: int, other_end: OtherEnd) -> None:
+    """End a connection, unless it has ended: libzmq then closes it, and its monitor reports this."""
+    with suppress(OSError), _borrowed(descriptor) as connection:
+        if connection.getpeername() == other_end:
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+# The connections of the peers from which a message was read: when each was last heard, and which may have ended.
+#
+# The monitor names a connection that ended by its descriptor. But ZeroMQ reports this before it has passed on the last
+# messages of the connection, and by then the descriptor may belong to another connection. So a peer whose descriptor is
+# named is only *doubtful*. It is sent probes until one of them fails.
+
+
+SILENT = 0.85
+"""A connection on which nothing had arrived for this part of the timeout ended because of its silence. The end of a
+process is noticed sooner: the last heartbeat is at most a quarter of the timeout ago, and the last look a third."""
+
+
+class Connections:
+    """The connections of the peers from which a message was read, by the name of the peer.
+
+    Args:
+        timeout_s: after this silence a peer is gone.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._silent_s = timeout_s * SILENT
+        self._ends: dict[bytes, tuple[int, OtherEnd | None]] = {}
+        """The descriptor of each connection, and its other end."""
+        self._peers: dict[int, bytes] = {}
+        """The peer of each descriptor."""
+        self._heard: dict[bytes, float] = {}
+        """When the last byte of each peer arrived, as far as the last look at the connections saw."""
+        self.doubtful: dict[bytes, None] = {}
+        """Peers that may be gone: only a failing send shows it."""
+
+    def begin(self, peer: bytes, descriptor: int, is_sure: bool) -> bool:
+        """Add the connection of a peer, after its first message.
+
+        Args:
+            peer: its name.
+            descriptor: the descriptor that it had when the message arrived.
+            is_sure: whether the descriptor still belongs to this connection.
+
+        Returns:
+            Whether this peer, or an earlier one with the same descriptor, is doubtful.
+        """
+        other_end = peer_of(descriptor)
+        earlier = self._peers.get(descriptor)
+        if earlier is not None:
+            self.doubtful[earlier] = None
+        self._peers[descriptor] = peer
+        self._ends[peer] = descriptor, other_end
+        if other_end is None or not is_sure:
+            self.doubtful[peer] = None
+        return earlier is not None or peer in self.doubtful
+
+    def note_ended(self, descriptor: int) -> None:
+        """Record that the connection with this descriptor has ended, as the monitor says."""
+        if (peer := self._peers.get(descriptor)) is not None:
+            self.doubtful[peer] = None
+
+    def note_silences(self, silences: dict[int, float], now: float) -> None:
+        """Record for how many seconds each connection that has not ended was silent, by descriptor."""
+        for peer, (descriptor, _) in self._ends.items():
+            silent_s = silences.get(descriptor)
+            if silent_s is None:
+                self.doubtful[peer] = None
+            else:
+                self._heard[peer] = now - silent_s
+
+    def silence_before_end(self, peer: bytes, now: float) -> float:
+        """Return for how long nothing was heard from a peer that is gone; 0.0 if this is not why it is gone."""
+        silent_s = now - self._heard.get(peer, now)
+        return silent_s if silent_s >= self._silent_s else 0.0
+
+    def end(self, peer: bytes) -> None:
+        """End the connection of a peer, unless it has ended."""
+        descriptor, other_end = self._ends.get(peer, (-1, None))
+        if other_end is not None:
+            end(descriptor, other_end)
+
+    def forget(self, peer: bytes) -> None:
+        """Remove a peer."""
+        descriptor, _ = self._ends.pop(peer, (-1, None))
+        if self._peers.get(descriptor) == peer:
+            del self._peers[descriptor]
+        self._heard.pop(peer, None)
+        self.doubtful.pop(peer, None)
+
+
+# The master's door: it admits members, and reports strangers.
+#
+# A peer without the members' key is refused by the handshake. A peer that has this key, but expects another server's
+# key, ends the connection itself. Neither sends a message. So a stranger is a connection that ended before a message
+# was read from it.
+#
+# A process that has no file descriptor left cannot accept a connection, and libzmq then tries again without a pause: it
+# uses a whole core. So when accepting fails, the door ends the oldest connections from which no message was read. A
+# member sends its first message within moments, so the oldest ones are strangers that say nothing. The door does the
+# same if there are more connections than there should be, so that the master's script can still open files.
+#
+# If a message was read from all connections, the door closes some spare descriptors, accepts and closes the connections
+# that wait, and takes spare descriptors again. libzmq accepts at the same time, and may take some of them: then the
+# door ends these connections, too.
+
+
+_WATCHED = (
+    zmq.EVENT_LISTENING
+    | zmq.EVENT_ACCEPTED
+    | zmq.EVENT_ACCEPT_FAILED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+)
+"""What the monitor reports: the listening socket, connections that begin or cannot begin, wrong keys, and connections
+that end."""
+
+_FULL = (errno.EMFILE, errno.ENFILE)
+"""The process, or the machine, has no file descriptor left."""
+
+SPARE = 4
+"""How many descriptors are spare. libzmq may take some of them before the door uses the first."""
+
+EVENTS_A_READ = 2500
+"""How many events one `read` reads at most, because libzmq reports failures faster than they can be read. 2,000 can
+wait in the monitor's pipe. `read` reads all of these, so the beginning of a connection is read before its messages."""
+
+WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file"
+NO_MESSAGE = (
+    "a stranger: it has the keys of another computation, or is no agent; if it is one, give it a fresh resource file"
+)
+
+
+class Door:
+    """Answers requests for admission, and watches the connections of a ROUTER.
+
+    Args:
+        context: the ZeroMQ context of the ROUTER. Make the door before the ROUTER is bound.
+        member: the public key of members, as bytes.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: bytes) -> None:
+        self._member = member
+        self._requests = context.socket(zmq.REP)
+        self._requests.linger = 0
+        self._requests.bind("inproc://zeromq.zap.01")
+        self.requests = int(self._requests.get(zmq.FD))
+        """The descriptor of the requests for admission (ZAP, RFC 27): wait for it, then call `answer`."""
+        self.limit = sys.maxsize
+        """How many connections there should be at most."""
+        self._open: dict[int, OtherEnd | None] = {}
+        """Where each connection comes from, by descriptor."""
+        self._unread: dict[int, OtherEnd | None] = {}
+        """The same for the connections from which no message was read; the oldest is the first."""
+        self._ending: set[int] = set()
+        """The connections that the door ends, for a descriptor each. No message was read from them either."""
+        self.ended: dict[int, str] = {}
+        """Connections that ended, by descriptor: the reason to report if no message was read from the connection."""
+        self._used_again: set[int] = set()
+        """Descriptors whose earlier connection ended when perhaps not all of its messages were read."""
+        self._next_to_end = NO_MESSAGE
+        """The reason to report for the next connection that ends, if no message was read from it."""
+        self._listening: socket.socket | None = None
+        """The socket on which the ROUTER listens, under another descriptor."""
+        self._spare: list[int] = []
+        self._take_spare()
+
+    def watch(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        """Watch a ROUTER. Return the monitor: wait for it, then call `read`."""
+        self._monitor = router.get_monitor_socket(_WATCHED)
+        return self._monitor
+
+    def answer(self) -> None:
+        """Answer all requests: members are admitted, others are not."""
+        while self._requests.poll(0):
+            version, request, _, _, _, mechanism, *credentials = self._requests.recv_multipart()
+            known = mechanism == b"CURVE" and credentials == [self._member]
+            reply = (b"200", b"OK") if known else (b"400", b"not a member")
+            self._requests.send_multipart([version, request, *reply, b"", b""])
+
+    def read(self) -> tuple[list[StrangerSeen | NotAccepted], list[int]]:
+        """Read what the monitor reports. Return the strangers and the failures, and the connections that ended.
+
+        The latter are in `ended`, too: when no message is left to read, call `report_ended`.
+        """
+        seen: list[StrangerSeen | NotAccepted] = []
+        ended: list[int] = []
+        failure = 0
+        for event, value in islice(events(self._monitor), EVENTS_A_READ):
+            if event == zmq.EVENT_ACCEPTED:
+                if value in self.ended:  # the descriptor is used again
+                    self._used_again.add(value)
+                    seen += self._report(value)
+                self._open[value] = self._unread[value] = peer_of(value)
+            elif event == zmq.EVENT_ACCEPT_FAILED:
+                failure = value if value in _FULL else failure
+            elif event == zmq.EVENT_LISTENING:
+                self._listening = socket.socket(fileno=os.dup(value))
+                self._listening.setblocking(False)  # libzmq must not block if the door accepts first
+            elif event == zmq.EVENT_DISCONNECTED:
+                ended.append(value)
+                self._open.pop(value, None)
+                self._used_again.discard(value)
+                self._ending.discard(value)
+                self.ended[value], self._next_to_end = self._next_to_end, NO_MESSAGE
+            else:
+                self._next_to_end = WRONG_KEY  # the next event is the end of this connection
+        if failure and not self._unread:
+            seen += self._turn_away(os.strerror(failure))
+        self._take_spare()
+        missing = SPARE if failure else SPARE - len(self._spare)
+        seen += self._make_room(max(missing, len(self._open) - self.limit))
+        return seen, ended
+
+    def _make_room(self, missing: int) -> list[NotAccepted]:
+        """End the oldest connections without a message, so that as many descriptors as are missing become free."""
+        turned_away: list[NotAccepted] = []
+        if len(self._ending) >= missing:
+            return turned_away
+        for descriptor, peer in list(self._unread.items()):
+            if len(self._ending) >= missing:
+                break
+            if peer is not None and peer_of(descriptor) == peer:  # else it has ended
+                end(descriptor, peer)
+                del self._unread[descriptor]
+                self._ending.add(descriptor)
+                turned_away.append(NotAccepted(_address(peer), os.strerror(errno.EMFILE)))
+        return turned_away
+
+    def _turn_away(self, reason: str) -> list[NotAccepted]:
+        """Close the connections that wait to be accepted."""
+        turned_away: list[NotAccepted] = []
+        while self._spare:
+            os.close(self._spare.pop())
+        with suppress(OSError):  # none waits, or libzmq has accepted one meanwhile
+            while self._listening is not None:
+                connection, address = self._listening.accept()
+                connection.close()
+                turned_away.append(NotAccepted(_address(address), reason))
+        return turned_away
+
+    def _take_spare(self) -> None:
+        with suppress(OSError):
+            while len(self._spare) < SPARE:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def message_read(self, descriptor: int) -> bool:
+        """Record that a message was read from a connection, so its peer is not a stranger.
+
+        Returns:
+            Whether this connection certainly has the descriptor: it has not ended.
+        """
+        self._unread.pop(descriptor, None)
+        return descriptor not in self.ended and descriptor not in self._used_again
+
+    def end_silent(self, limit_s: float) -> dict[int, float]:
+        """End the connections on which nothing has arrived for `limit_s` seconds.
+
+        Bytes that ZeroMQ has not read yet save a connection. ZeroMQ stops reading from a peer that sends faster than
+        the master reads; then the peer cannot send either.
+
+        Returns:
+            For how many seconds each connection has been silent, by descriptor.
+        """
+        silences: dict[int, float] = {}
+        for descriptor, peer in self._open.items():
+            silent_s = None if peer is None else silence_of(descriptor, peer)
+            if peer is None or silent_s is None:
+                continue
+            silences[descriptor] = silent_s
+            if silent_s >= limit_s and not has_unread(descriptor):
+                end(descriptor, peer)
+        return silences
+
+    def report_ended(self) -> list[StrangerSeen]:
+        """Report the strangers among the connections that ended."""
+        return [stranger for descriptor in list(self.ended) for stranger in self._report(descriptor)]
+
+    def _report(self, descriptor: int) -> list[StrangerSeen]:
+        reason = self.ended.pop(descriptor)
+        if descriptor not in self._unread:
+            return []
+        return [StrangerSeen(_address(self._unread.pop(descriptor)), reason)]
+
+    def close(self) -> None:
+        """Close the door, after the ROUTER."""
+        self._requests.close(0)
+        self._monitor.close(0)
+        if self._listening is not None:
+            self._listening.close()
+        while self._spare:
+            os.close(self._spare.pop())
+
+
+def _address(peer: OtherEnd | None) -> str:
+    return "unknown address" if peer is None else peer[0]
+
+
+# The master's end of all connections.
+
+
+MESSAGES_A_POLL = 256
+"""How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
+
+MESSAGES_UNREAD = 4096
+"""How many messages of one peer wait to be read at most: as pieces, 256 MiB. The next ones wait at the peer. So a peer
+that sends faster than the master reads does not fill the memory."""
+
+BACKLOG = 4096
+"""How many connections wait to be accepted at most. The kernel drops the next ones, and a peer tries again only after
+a second. libzmq would take 100."""
+
+HANDSHAKE_S = 10.0
+"""Seconds after which a connection is ended whose peer is not admitted. An agent waits half as long for an answer."""
+
+FAST_PROBE_S = 0.05
+"""Seconds between two probes after a connection ended."""
+
+FAST_PROBES = 20
+"""How many probes follow so fast. Usually, the first or the second one fails."""
+
+SLOW_PROBE_S = 1.0
+"""Seconds between two later probes."""
+
+LOOKS_A_TIMEOUT = 3
+"""How many looks at all connections there are at least within one timeout."""
+
+MOST_LOOKS_A_TIMEOUT = 30
+"""How many there are at most, when connections have been silent for so long that they end soon."""
+
+MAX_SLACK = 32 << 20
+"""How many bytes a message may have beyond the largest payload: the other tasks of its group, and its header."""
+
+
+class MasterLink:
+    """The master's end of all connections. One thread uses it. Other threads may only call `wake`.
+
+    Args:
+        host: the interface to bind, or `*` for all.
+        port: the port to bind, or 0 for any.
+        key: the computation's key.
+        timeout_s: after this silence of the network a peer is gone.
+        max_payload: bytes of the largest payload frame that is accepted.
+        probe: the frames of a message that does nothing.
+
+    Raises:
+        UsageError: it cannot be bound.
+    """
+
+    def __init__(
+        self, host: str, port: int, key: str, timeout_s: float, max_payload: int, probe: Sequence[Buffer]
+    ) -> None:
+        keys = server_keys(key)
+        self._context = zmq.Context()
+        self._door = Door(self._context, raw(member_keys(key).public))
+        self._router = self._context.socket(zmq.ROUTER)
+        configure(self._router)
+        if not KNOWS_SILENCE:
+            send_heartbeats(self._router, heartbeat_interval(timeout_s), timeout_s)
+        self._router.rcvhwm = MESSAGES_UNREAD
+        self._most_bytes = max_payload + MAX_SLACK
+        self._most_frames = max_payload // PIECE_BYTES + FRAMES_SLACK
+        self._router.backlog = BACKLOG
+        self._router.handshake_ivl = milliseconds(HANDSHAKE_S)
+        self._router.router_mandatory = True
+        self._router.zap_domain = b"mwpy"
+        self._router.curve_server = True
+        self._router.curve_publickey = keys.public.encode()
+        self._router.curve_secretkey = keys.secret.encode()
+        self._monitor = self._door.watch(self._router)
+        self._probe = list(probe)
+        self._probe_at = 0.0
+        self._fast_probes = 0
+        self._timeout_s = timeout_s
+        self._silent_s = timeout_s + heartbeat_interval(timeout_s)
+        """The silence after which a connection is ended: the last heartbeat left before the peer became silent."""
+        self._look_at = 0.0
+        self._addresses: dict[bytes, str] = {}
+        """The address of each peer from which a message was read."""
+        self._connections = Connections(timeout_s)
+        self._gone: dict[bytes, None] = {}
+        """Peers to which a send failed."""
+        self._arriving: dict[bytes, Arriving] = {}
+        """The large message of each peer that has not arrived as a whole."""
+        self._bell_out, self._bell_in = socket.socketpair()  # as in `NoNetwork`
+        self._bell_out.setblocking(False)
+        self._bell_in.setblocking(False)
+        self._rung = self._bell_out.fileno()
+        self.asleep = False
+        """Whether it waits in `poll`, or is about to. Another thread that has something for it must call `wake`."""
+        self.ready: Sequence[int] = ()
+        """The descriptors of `watch` that were ready at the end of the last `poll`."""
+        self._watched: dict[int, None] = {}
+        self._poller = zmq.Poller()
+        for readable in (self._router, self._door.requests, self._monitor, self._rung):
+            self._poller.register(readable, zmq.POLLIN)
+        self.port = self._bind(host, port)
+
+    def _bind(self, host: str, port: int) -> int:
+        try:
+            self._router.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            self.close(0)
+            raise UsageError(
+                f"cannot listen on {host}, port {port or 'any'}: {error.strerror}; give another --mw-master-port "
+                f"(or none, for any free one), or another --mw-master-host"
+            ) from error
+        endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT))
+        return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+
+    def limit(self, connections: int) -> None:
+        """Turn connections away beyond a number."""
+        self._door.limit = connections
+
+    def watch(self, fd: int, writable: bool = False) -> None:
+        """Let `poll` wait for another file descriptor, too."""
+        self._watched[fd] = None
+        self._poller.register(fd, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        del self._watched[fd]
+        self._poller.unregister(fd)
+
+    def wake(self) -> None:
+        """End the wait in `poll`. Any thread may call this."""
+        self.asleep = False
+        try:
+            self._bell_in.send(b"!")
+        except OSError:
+            pass  # it is full, so `poll` will not wait; or this is closed, and nothing waits
+
+    def poll(self, timeout_s: float, now: float) -> list[Happened]:
+        """Wait for something to happen, and return what happened.
+
+        Args:
+            timeout_s: how long to wait at most.
+            now: seconds on a monotonic clock.
+        """
+        door = self._door
+        if self._gone or door.ended:
+            timeout_s = 0.0
+        elif self._connections.doubtful:
+            timeout_s = min(timeout_s, self._probe_at - now)
+        ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._look_at - now))))
+        self.asleep = False
+        happened: list[Happened] = []
+        self.ready = [fd for fd in self._watched if fd in ready]
+        if self._rung in ready:
+            self._bell_out.recv(4096)
+        if self._monitor in ready or door.requests in ready:
+            seen, ended = door.read()
+            happened += seen
+            for descriptor in ended:
+                self._connections.note_ended(descriptor)
+            if ended:
+                self._probe_soon(now)
+        if door.requests in ready:
+            door.answer()  # after `read`, which asks for the address of a peer: one that is refused goes at once
+        if self._router in ready:
+            self._receive(happened, now)
+        if now >= self._look_at:
+            self._look(now)
+        if self._connections.doubtful and now >= self._probe_at:
+            self._probe_doubtful(now)
+        if (self._gone or door.ended) and not has_more(self._router):
+            happened += self._report_gone(now)
+            happened += door.report_ended()
+        return happened
+
+    def _receive(self, happened: list[Happened], now: float) -> None:
+        router, addresses = self._router, self._addresses
+        for _ in range(MESSAGES_A_POLL):
+            (name, *frames), last = receive(router, self._most_frames)
+            peer = bytes(name)
+            address = addresses.get(peer)
+            if address is None:
+                address = addresses[peer] = str(last.get("Peer-Address"))
+                descriptor = int(last.get(zmq.SRCFD))
+                if self._connections.begin(peer, descriptor, self._door.message_read(descriptor)):
+                    self._probe_soon(now)
+            if peer in self._arriving or is_announcement(frames):
+                happened += self._piece(peer, address, frames)
+            else:
+                happened.append(Frames(peer, address, frames))
+            if not has_more(router):
+                return
+
+    def _piece(self, peer: bytes, address: str, frames: Sequence[Buffer]) -> list[Frames | Malformed]:
+        """A piece of a large message has arrived, or its announcement: return the message if it is complete."""
+        arriving = self._arriving.pop(peer, None)
+        try:
+            if arriving is None:
+                self._arriving[peer] = Arriving(frames, self._most_bytes, self._most_frames)
+            elif (message := arriving.add(frames)) is None:
+                self._arriving[peer] = arriving
+            else:
+                return [Frames(peer, address, message)]
+        except ProtocolError as error:
+            return [Malformed(peer, address, str(error))]
+        return []
+
+    def _look(self, now: float) -> None:
+        """Look at all connections: end those that were silent for too long, and probe peers that may be gone."""
+        silences = self._door.end_silent(self._silent_s)
+        self._connections.note_silences(silences, now)
+        left_s = min((self._silent_s - silent_s for silent_s in silences.values()), default=self._timeout_s)
+        soonest_s, latest_s = self._timeout_s / MOST_LOOKS_A_TIMEOUT, self._timeout_s / LOOKS_A_TIMEOUT
+        self._look_at = now + min(max(soonest_s, left_s), latest_s)
+
+    def _probe_soon(self, now: float) -> None:
+        self._probe_at, self._fast_probes = now, FAST_PROBES
+
+    def _probe_doubtful(self, now: float) -> None:
+        """Send a probe to each peer that may be gone."""
+        self._probe_at = now + (FAST_PROBE_S if self._fast_probes else SLOW_PROBE_S)
+        self._fast_probes = max(0, self._fast_probes - 1)
+        for peer in list(self._connections.doubtful):
+            self.send(peer, self._probe)
+
+    def _report_gone(self, now: float) -> list[Unreachable]:
+        gone = [Unreachable(peer, self._connections.silence_before_end(peer, now)) for peer in self._gone]
+        for peer in list(self._gone):
+            self.forget(peer)
+        return gone
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
+        if peer in self._gone:
+            return
+        try:
+            send(self._router, frames, [peer])
+        except zmq.ZMQError:
+            if peer in self._addresses:
+                self._gone[peer] = None
+
+    def forget(self, peer: bytes) -> None:
+        """Stop probing a peer."""
+        self._addresses.pop(peer, None)
+        self._connections.forget(peer)
+        self._arriving.pop(peer, None)
+        self._gone.pop(peer, None)
+
+    def disconnect(self, peer: bytes) -> None:
+        """End the connection of a peer; `poll` then reports that it is gone."""
+        self._connections.end(peer)
+
+    def close(self, linger_s: float) -> None:
+        """Close. Messages that were sent have `linger_s` seconds to leave."""
+        self._router.disable_monitor()
+        self._router.close(int(linger_s * 1000))
+        self._door.close()
+        self._context.term()
+        self._bell_in.close()
+        self._bell_out.close()
+
+
+# The addresses of this host that a remote slave can try, best first.
+
+
+EVERYWHERE = ("*", "0.0.0.0")
+"""A master that binds this address listens at all addresses. Slaves cannot connect to this address."""
+
+SIOCGIFADDR = 0x8915
+"""Linux: the IPv4 address of a network interface; see netdevice(7)."""
+
+_BRIDGES = ("docker", "virbr", "veth", "br-", "cni", "podman")
+"""Interfaces with these names lead to containers and virtual machines of this host, rarely to another host."""
+
+
+def candidates(port: int, host: str | None = None) -> tuple[str, ...]:
+    """Return all endpoints worth trying, as `tcp://HOST:PORT`, best first; only that of `host` if it is given."""
+    hosts = [host] if host else candidate_hosts()
+    return tuple(f"tcp://{each}:{port}" for each in hosts)
+
+
+def ipv4_of(host: str) -> str | None:
+    """Return the IPv4 address of a host; None if the name is unknown here. An address is returned as it is."""
+    try:
+        return socket.gethostbyname(host) if host else None
+    except (OSError, UnicodeError):
+        return None
+
+
+def candidate_hosts() -> list[str]:
+    """Return the addresses of the default route, other interfaces and bridges, then the host's name, then loopback."""
+    addresses = _interface_addresses()
+    plain = [address for name, address in addresses if not name.startswith(_BRIDGES)]
+    bridged = [address for name, address in addresses if name.startswith(_BRIDGES)]
+    found = [address for address in (_default_route(), *plain, *bridged) if address]
+    outside = [address for address in found if not address.startswith("127.")]
+    return list(dict.fromkeys([*outside, *_own_name(outside), "127.0.0.1"]))
+
+
+def _default_route() -> str | None:
+    """Return the address that connections to other networks come from. A UDP connect sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return None
+    return address
+
+
+def _interface_addresses() -> list[tuple[str, str]]:
+    addresses: list[tuple[str, str]] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+            except OSError:  # the interface has no address, or this is not Linux
+                continue
+            addresses.append((name, socket.inet_ntoa(answer[20:24])))
+    return addresses
+
+
+def _own_name(addresses: list[str]) -> list[str]:
+    """Return the full name of this host, if it resolves to an address that is not in the list yet."""
+    name = socket.getfqdn()
+    try:
+        resolved = socket.gethostbyname(name)
+    except OSError:
+        return []
+    return [name] if resolved not in addresses and not resolved.startswith("127.") else []
