@@ -40,13 +40,12 @@ NICE := nice -n 10
 # compiled modules each of them takes twice as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-# The files of test-documents, what `check` runs, and the folders of the other parts. `test-processes-m-z` runs everything that has no part.
+# The files of test-documents, and the folders of the other parts. `test-processes-m-z` runs everything that has no part.
 DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack)
-QUICK := tests/unit tests/scenarios tests/simulation $(wildcard tests/test_*.py)
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check lint test test-long test-quick test-covered test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
+.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -54,8 +53,14 @@ help: ## list what can be made
 ping: $(VENV)/installed ## install and run the ping example on local slaves (PINGS=10000)
 	$(BIN)/python examples/ping/ping.py --pings $(PINGS)
 
-check: lint $(VENV)/installed-for-tests ## for all-day use: lint, types, the quick tests in two processes, and 50 simulator seeds
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --seeds 50 $(QUICK)
+check: lint $(VENV)/installed-for-tests ## for all-day use: lint, types, the quick tests in two processes, 50 seeds of the simulator
+	$(MAKE) --jobs 2 --output-sync=target check-units check-others
+
+check-units: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest -q tests/unit
+
+check-others: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest -q --seeds 50 tests/scenarios tests/simulation $(wildcard tests/test_*.py)
 
 lint: $(VENV)/installed-for-tests ## the rules and the format of ruff, and the types
 	$(BIN)/ruff check $(PYTHON_CODE)
@@ -74,7 +79,7 @@ test-long: ## what takes long: more seeds, kills and losses, chaos, mistakes, ol
 	$(BIN)/python -m pytest tests/batch -k condor --agents $(AGENTS)
 
 test-quick: $(VENV)/installed-for-tests ## the tests of single modules and of both cores, and exact audit files
-	$(NICE) $(BIN)/python -m pytest -q tests/unit tests/scenarios
+	$(NICE) $(BIN)/python -m pytest -q tests/unit tests/scenarios --durations 40
 
 test-covered: $(VENV)/installed-for-tests ## how much of the core the simulator and the tests of its edges run
 	$(BIN)/python -m coverage erase
@@ -93,13 +98,13 @@ test-mistakes: $(VENV)/installed-for-tests ## whether the simulator finds mistak
 test-processes: test-processes-a-l test-processes-m-z ## the tests with real processes on this machine, in two halves
 
 test-processes-a-l: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[a-l]*.py))
+	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[a-l]*.py)) --durations 40
 
 test-processes-m-z: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest $(OTHERS:%=--ignore=%) $(DOCUMENTS:%=--ignore=%) --ignore-glob='tests/integration/test_[a-l]*.py'
+	$(BIN)/python -m pytest $(OTHERS:%=--ignore=%) $(DOCUMENTS:%=--ignore=%) --ignore-glob='tests/integration/test_[a-l]*.py' --durations 40
 
 test-documents: $(VENV)/installed-for-tests ## the style of all files, and what documents, examples and packages show
-	$(BIN)/python -m pytest $(DOCUMENTS)
+	$(BIN)/python -m pytest $(DOCUMENTS) --durations 20
 
 test-ecosystem: $(VENV)/installed-for-tests ## joblib, scikit-learn, dask, Optuna, pandas, asyncio and a notebook on slaves
 	$(BIN)/python -m pytest tests/ecosystem --durations 5

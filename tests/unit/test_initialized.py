@@ -10,8 +10,7 @@ import pytest
 
 from mwpy._values import algorithm
 from mwpy._values.algorithm import Initialized
-from mwpy._values.sameness import changes
-from mwpy._values.sameness.code import NotComparable, code_of
+from mwpy._values.code import NotComparable, changes, code_of
 
 marks = itertools.count()
 """Numbers of which each names another executor."""

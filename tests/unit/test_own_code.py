@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mwpy._system.own_code import OwnCode
-from mwpy._values.sameness.sources import Sources
+from mwpy._values.sources import Sources
 
 Load = Callable[[dict[str, str]], Any]
 

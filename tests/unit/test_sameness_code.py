@@ -21,18 +21,19 @@ import pytest
 
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
-from mwpy._values.ids import TaskId
-from mwpy._values.sameness import changes, code, sources
-from mwpy._values.sameness.code import (
+from mwpy._values import code, sources
+from mwpy._values.code import (
     Code,
     Node,
     NotComparable,
     captured_changes,
+    changes,
     code_of,
     graph_digest,
     parts_in,
     reachable,
 )
+from mwpy._values.ids import TaskId
 from mwpy._values.task import result
 
 HELPERS = '''
@@ -98,7 +99,7 @@ def simulate(x, y=2):
     return helpers.scale(x) * SCALE + Point(3).norm() + cached(3) + handled
 
 def digests():
-    from mwpy._values.sameness import call_digest, code_of
+    from mwpy._values.code import call_digest, code_of
     codes = [simulate, functools.partial(simulate, y={1, "a"}), lambda x: simulate(x), Point(3).norm, Point]
     values = [Point(3), {"a", "b"}, simulate, Color.RED]
     return [*[code_of(each).digest.hex() for each in codes], *[call_digest((each,), {"k": 1}).hex() for each in values]]

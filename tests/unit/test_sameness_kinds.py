@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from mwpy._values.sameness.structure import digest_of
+from mwpy._values.structure import digest_of
 
 pd = pytest.importorskip("pandas", reason="the oldest packages are tested without pandas")
 

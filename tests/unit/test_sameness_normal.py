@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._values.sameness.sources import normal_digest
+from mwpy._values.sources import normal_digest
 
 
 def digest(source: str) -> bytes:

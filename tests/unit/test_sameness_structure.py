@@ -24,9 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from mwpy._values import structure
 from mwpy._values.plain import DIGEST_BYTES
-from mwpy._values.sameness import structure
-from mwpy._values.sameness.structure import NoStructure, digest_of
+from mwpy._values.structure import NoStructure, digest_of
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
 VALUES = st.recursive(
@@ -125,7 +125,7 @@ def test_a_change_anywhere_changes_the_digest(value: object) -> None:
 
 IN_ANOTHER_PROCESS = """
 import json, pickle, sys
-from mwpy._values.sameness.structure import digest_of
+from mwpy._values.structure import digest_of
 values = pickle.load(sys.stdin.buffer)
 print(json.dumps([digest_of(value).hex() for value in values]))
 """
@@ -307,7 +307,7 @@ def test_arrays_of_every_kind_have_digests() -> None:
 
 def test_numpy_is_not_imported_and_not_needed() -> None:
     code = (
-        "import sys; from mwpy._values.sameness.structure import digest_of; digest_of([range(3)]); "
+        "import sys; from mwpy._values.structure import digest_of; digest_of([range(3)]); "
         "sys.exit('numpy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -25,8 +25,8 @@ from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ArgumentNotPicklable, ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import PART_BYTES, Share, check
-from mwpy._values.sameness.structure import digest_of
 from mwpy._values.shares import Shared, SharedObject, shares_in
+from mwpy._values.structure import digest_of
 from mwpy._values.task import Reference, ReferringBuffers, extended
 
 CODEC = Codec()

@@ -18,11 +18,11 @@ from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import FAILURE, Pickled, encode
 from mwpy._values.policy import Limits, TaskPolicy, check_keywords
-from mwpy._values.stored import StoredAt
 from mwpy._values.task import (
     Failure,
     Origin,
     Result,
+    StoredAt,
     UnrunnableTask,
     encoded_in,
     failed,

@@ -7,6 +7,7 @@ does not run an ended job again, unless the job was evicted. The overseer decide
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -91,3 +92,17 @@ class Batch(Protocol):
 
     def outcome(self, job_id: str) -> Outcome | None:
         """The end of a job that has left the queue; None if it is not known, or not known yet."""
+
+
+END_BYTES = 8192
+"""How many bytes of the end of a file are read. They show why a process died."""
+
+
+def end_of(path: str) -> str:
+    """The end of what a process wrote into a file; empty if the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

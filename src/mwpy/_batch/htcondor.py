@@ -20,8 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, Launch
-from mwpy._batch._output import end_of
+from mwpy._batch import BatchUnavailable, Launch, end_of
 from mwpy._system import clock
 from mwpy._system.process import Helper, HelperEnded, TimedOut
 from mwpy._values.errors import UsageError

@@ -17,8 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._batch import BatchUnavailable, Launch
-from mwpy._batch._output import end_of
+from mwpy._batch import BatchUnavailable, Launch, end_of
 from mwpy._system import clock, process
 from mwpy._values.errors import returncode_of_shell
 from mwpy._values.jobs import End, Job, JobState, Outcome

@@ -20,8 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, Launch
-from mwpy._batch._output import end_of
+from mwpy._batch import BatchUnavailable, Launch, end_of
 from mwpy._system import process
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome

@@ -19,6 +19,7 @@ from mwpy._database.store import Writer, read_frames
 from mwpy._roles.edges import RecordStore
 from mwpy._roles.sessions import Said
 from mwpy._values import groups, records
+from mwpy._values.code import captured_changes, changes
 from mwpy._values.earlier import Given
 from mwpy._values.errors import ProtocolError, RunDatabaseError
 from mwpy._values.ids import Buffer
@@ -26,8 +27,6 @@ from mwpy._values.messages import Handled, Results
 from mwpy._values.options import Options
 from mwpy._values.plain import counted, first_of
 from mwpy._values.records import ResultsHandedOver
-from mwpy._values.sameness import changes
-from mwpy._values.sameness.code import captured_changes
 
 # Reads the values of former generations from the run database, in the thread that asks for one.
 #

@@ -17,10 +17,10 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._roles.definitions import Definitions
 from mwpy._transport.codec import Codec, with_condition, with_seed
 from mwpy._values.algorithm import Algorithm, algorithm_of
+from mwpy._values.code import NotComparable, call_digest, code_of, value_digest
 from mwpy._values.errors import UsageError
 from mwpy._values.policy import Policies, TaskPolicy, condition_in
 from mwpy._values.records import AlgorithmDefined
-from mwpy._values.sameness.code import NotComparable, call_digest, code_of, value_digest
 from mwpy._values.shares import NO_KEY, PLAIN_CALLS, combined_key, plain_keys
 from mwpy._values.task import SEED_BYTES
 

@@ -24,7 +24,25 @@ from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
 from mwpy._values.messagepack import MALFORMED, STORED, Pickled, decoder
-from mwpy._values.stored import StoredAt
+
+
+class StoredAt(Struct, frozen=True):
+    """Where a value in the run database is. It is read when it is asked for, in the thread that asks."""
+
+    row: int
+    place: int
+    """The place of the value in the results of the row."""
+    read: Callable[[int, int], tuple[Any, Sequence[Buffer]]]
+    """Reads the entry of a value and its large buffers; its arguments are `row` and `place`."""
+
+    def load(self) -> tuple[Any, Sequence[Buffer]]:
+        """Read the entry of the value and its large buffers, as they arrived.
+
+        Raises:
+            MwpyError: the file cannot be read.
+        """
+        return self.read(self.row, self.place)
+
 
 R = TypeVar("R")
 

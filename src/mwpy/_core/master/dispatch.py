@@ -672,7 +672,8 @@ def _with_expected(limits: Limits, span: Span) -> Limits:
 # that is needed elsewhere. It starts at another agent, if possible on another host. What follows when one of the
 # attempts ends is in `handback.py`.
 #
-# As for the notices about long tasks, the first task that a slave holds has been running since the slave was last heard.
+# As for the notices about long tasks, the first task that a slave holds has been running since the slave was last
+# heard.
 #
 # An agent that is away may never come back. When it has been away for another client timeout, all its tasks may have a
 # second attempt, whether their policy says `speculate` or not.

@@ -53,8 +53,7 @@ from mwpy._values.messages import Results
 from mwpy._values.plain import counted, first_of
 from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks, TaskRange
 from mwpy._values.shares import NO_KEY
-from mwpy._values.stored import StoredAt
-from mwpy._values.task import Origin, TaskState, stored_result
+from mwpy._values.task import Origin, StoredAt, TaskState, stored_result
 
 # The agents of the last generations, as the run database knows them.
 #

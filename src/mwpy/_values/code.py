@@ -32,9 +32,9 @@ from mwpy._values.algorithm import Initialized
 from mwpy._values.installed import is_installed, is_standard, package_of, versions
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
 from mwpy._values.plain import DIGEST_BYTES, hash_of, may_have_nan, short_digest, without_nan
-from mwpy._values.sameness.sources import SOURCES, instructions_digest, normal_digest
-from mwpy._values.sameness.structure import COMPILED, NoStructure, digest_of, full_name, reason_of
 from mwpy._values.shares import Shared
+from mwpy._values.sources import SOURCES, instructions_digest, normal_digest
+from mwpy._values.structure import COMPILED, NoStructure, digest_of, full_name, reason_of
 from mwpy._values.task import Reference, ResultReference
 
 # The graph of what a function reaches, and its digest.
