@@ -1,4 +1,4 @@
-"""Tasks that a slave holds or that wait: spans of them in a certain order."""
+"""Tasks that a slave holds or that wait: spans of them in a certain order, and moments that may not be known."""
 
 from __future__ import annotations
 

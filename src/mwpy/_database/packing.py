@@ -1,4 +1,7 @@
-"""How a group of results is kept in a row: its head, and its frames one after the other."""
+"""How rows are collected and groups of results are packed before they are written.
+
+How a group of results is kept in a row: its head, and its frames one after the other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sums up a run database: generations, tasks, failures, slaves, and time that was lost."""
+"""What people ask of a run database: a summary, an export; and which rows can be pruned.
+
+Sums up a run database: generations, tasks, failures, slaves, and time that was lost.
+"""
 
 from __future__ import annotations
 

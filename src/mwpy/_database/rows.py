@@ -1,4 +1,6 @@
-"""Which rows of which tables a record becomes.
+"""Which rows of which tables a record becomes, and the files beside the database that hold large values.
+
+Which rows of which tables a record becomes.
 
 Some records are left out: changes of a slave between idle and busy, tasks that were taken back
 before they started, states that tasks leave for their next attempts, and figures that follow from other records.

@@ -1,4 +1,6 @@
-"""The file descriptors that an agent waits for: streams and outputs of its slaves, and its own standard streams.
+"""The file descriptors that an agent waits for, and the search for a master that moved.
+
+The file descriptors that an agent waits for: streams and outputs of its slaves, and its own standard streams.
 
 The agent must not block, and must limit how much of its slaves' output it stores. So it reads no slave's output when
 its own stream is full. The slaves then wait, as they would without an agent. After a while (`Outlet.patience_until`)

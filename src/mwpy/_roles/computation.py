@@ -1,4 +1,7 @@
-"""Starting and ending a computation: keys, link, resource file, local slaves."""
+"""Starts and ends a computation: keys, link, former port, resource file, local slaves, and the master's parts.
+
+Starting and ending a computation: keys, link, resource file, local slaves.
+"""
 
 from __future__ import annotations
 

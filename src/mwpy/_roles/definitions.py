@@ -1,4 +1,6 @@
-"""Makes the definition of each task algorithm that a master algorithm uses, before its first task.
+"""Makes the definition of each task algorithm before its first task, and again when the user has edited its code.
+
+Makes the definition of each task algorithm that a master algorithm uses, before its first task.
 
 A function that travels by name is defined once. A function that travels by value is whatever its pickle contains: the
 values of its globals, its closure, its instance. So it is pickled at each use, and the digest of the pickle says

@@ -1,4 +1,6 @@
-"""How the threads of executors use a master beside the thread of its algorithm.
+"""The futures of an executor, and how its thread uses a master beside the thread of the algorithm.
+
+How the threads of executors use a master beside the thread of its algorithm.
 
 The I/O thread takes tasks from all of them, and divides what comes back: the tag of an executor's task is its future,
 which knows its executor. What concerns no task of an executor is for the algorithm.

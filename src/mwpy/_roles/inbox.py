@@ -1,4 +1,6 @@
-"""What a master algorithm has not fetched yet: results, unrunnable tasks, and slaves that connected or disconnected.
+"""What a master algorithm has not fetched yet, who may fetch it, and log records of slaves.
+
+What a master algorithm has not fetched yet: results, unrunnable tasks, and slaves that connected or disconnected.
 
 Ctrl-C can end each call here at any point, and a user of a notebook goes on afterwards. So no outcome may be lost or be
 counted twice. Python runs a signal handler only when a call has returned, when a function begins, and when a loop

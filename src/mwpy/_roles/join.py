@@ -1,4 +1,7 @@
-"""How an agent finds and connects to its master: through a resource file, through options, or through both."""
+"""How a process connects to a master: an agent that joins, its session, and an inquirer that asks.
+
+How an agent finds and connects to its master: through a resource file, through options, or through both.
+"""
 
 from __future__ import annotations
 

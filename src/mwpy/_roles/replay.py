@@ -1,4 +1,4 @@
-"""Runs a task that failed once more, in this process."""
+"""What a user does with results afterwards: run a failed task once more, or make a table of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The run database of a master: opened at its start, read for what was answered before, and written until its end."""
+"""The run database of a master: read at its start, written until its end, its values loaded when they are asked for.
+
+The run database of a master: opened at its start, read for what was answered before, and written until its end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Runs tasks in a slave process, one at a time, and sends their results to the agent.
+"""Runs tasks in a slave process, one at a time or in stretches, with their logs, states, shared objects and peaks.
+
+Runs tasks in a slave process, one at a time, and sends their results to the agent.
 
 The agent sends groups of tasks. Before the runner starts a task, it writes the task's position into shared memory, so
 that the agent knows which task runs. Small results are gathered for up to `GATHER_S` in the journal. The agent reads

@@ -1,4 +1,6 @@
-"""The processes of an agent: its slaves, and the template from which they are forked.
+"""The processes of an agent: how slaves and the template are started, forked, heard and ended.
+
+The processes of an agent: its slaves, and the template from which they are forked.
 
 The agent's core decides which slaves start, and how. While the template starts a slave, the process of this slave is
 the template: its output and its end are those of the slave.

@@ -1,4 +1,6 @@
-"""The keys of tasks and the digests of their code, by which a restarted master finds what was answered before.
+"""What is submitted with a task, and the key by which a restarted master finds its answer.
+
+The keys of tasks and the digests of their code, by which a restarted master finds what was answered before.
 
 They are made in the thread of the master algorithm when a task is submitted, because arguments can change afterwards.
 The key of a task with plain arguments alone follows from its encoded call, so nothing is done for it here.

@@ -1,4 +1,6 @@
-"""A whole computation in one thread, on a simulated network and clock, with every kind of fault.
+"""A whole computation in one thread, and the faults that happen to it.
+
+A whole computation in one thread, on a simulated network and clock, with every kind of fault.
 
 `Cluster(seed)` runs the loops that production uses (`MasterIo`, `Agent`), with their cores. Only the edges are
 simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write nonsense;

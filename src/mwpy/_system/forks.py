@@ -1,4 +1,6 @@
-"""Forks that become children of another process, and the process that adopts them.
+"""Forks that become children of another process, and what a process must not have to be forked.
+
+Forks that become children of another process, and the process that adopts them.
 
 An agent is the parent of all its slaves: only a parent learns how a process ended. The template that forks slaves is a
 child of the agent, too. So it forks twice. The process in the middle ends at once, and the kernel gives its child to

@@ -1,4 +1,6 @@
-"""The installed packages that the code of a task algorithm imports, and their versions.
+"""The packages and modules that the code of a task algorithm uses, and shared random number generators.
+
+The installed packages that the code of a task algorithm imports, and their versions.
 
 The master looks at the modules that are already imported, and imports nothing itself. It sends the names of the
 packages to the agents, and each agent looks up only these packages: to look up one version takes a millisecond, but to

@@ -1,4 +1,6 @@
-"""The channel between an agent and one of its slaves; it is made before the slave starts.
+"""The channel between an agent and one of its slaves, and the orders to a template.
+
+The channel between an agent and one of its slaves; it is made before the slave starts.
 
 *The stream* is a socket pair. It carries messages both ways, in the same frames as on the network. The agent's end
 never blocks: what the slave does not read waits in the agent. The slave's end does block, because a slave that waits

@@ -1,4 +1,7 @@
-"""What an exception says, as texts, even if its own methods raise errors."""
+"""What an exception says, as texts, and how exceptions are copied without their constructors.
+
+What an exception says, as texts, even if its own methods raise errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Messages on a stream socket: the number of frames, their lengths, and the frames as they travel on the network.
+"""Messages on a stream socket, and large buffers that pass beside it in sealed files.
+
+Messages on a stream socket: the number of frames, their lengths, and the frames as they travel on the network.
 
 The small frames of a message are copied into one piece, which begins with the lengths of all frames. The large frames
 follow. They are not copied: each is sent from its own memory and received into new memory. Between two processes of one

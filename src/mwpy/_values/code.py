@@ -1,4 +1,6 @@
-"""The code that a function consists of: its own, and everything of the user that it reaches.
+"""The code that a function consists of, its digest and those of calls, and what changed between two runs.
+
+The code that a function consists of: its own, and everything of the user that it reaches.
 
 `code_of` begins at a function, and follows the names in its code: to other functions, classes and values of the user's
 own modules, to what its closure and its default arguments contain, and to what these reach in turn. Installed packages

@@ -1,4 +1,6 @@
-"""Digests of plain values: numbers, texts, bytes and None.
+"""Small things of all layers: digests of plain values, phrases of messages, parsing, staleness.
+
+Digests of plain values: numbers, texts, bytes and None.
 
 They are encoded as MessagePack, which has one encoding for each of them: 1, 1.0 and True have different ones, and no
 encoding is the beginning of another one. An encoding of at most `DIGEST_BYTES` is the digest itself, filled up with

@@ -1,4 +1,6 @@
-"""Records: the facts that the cores of master and agent state.
+"""Records: the facts that the cores of master, agent and overseer state.
+
+Records: the facts that the cores of master and agent state.
 
 A record is one thing that happened, to a group of tasks, to a slave or to an agent. It is immutable and complete:
 applying the records of a master in their order to an empty `MasterState` gives the same tasks, attempts, slaves and

@@ -1,4 +1,6 @@
-"""Shared objects: `mw.share` encodes an object once, and a handle stands for it in the arguments of tasks.
+"""Shared objects and their handles, and the keys of tasks.
+
+Shared objects: `mw.share` encodes an object once, and a handle stands for it in the arguments of tasks.
 
 A shared object is known by the digest of its content. It lives in the master as long as a handle, a task or a function
 by value refers to it: plain references count its uses. Agents fetch it in parts, see `_core/agent/traffic.py`.

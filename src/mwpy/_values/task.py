@@ -1,4 +1,6 @@
-"""Results and unrunnable tasks: the values that pass between an application and mwpy.
+"""What passes between an application and mwpy: calls, results, unrunnable tasks, references, seeds, failures.
+
+Results and unrunnable tasks: the values that pass between an application and mwpy.
 
 `f.task(...)` makes a `TaskCall`: an algorithm and its arguments. Submitting it makes a task, and pickles its arguments
 at once. The task ends as a `Result` or, if its policy forbids another attempt, as an `UnrunnableTask`. Both carry the

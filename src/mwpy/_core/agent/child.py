@@ -1,4 +1,6 @@
-"""A slave process as its agent sees it: its lifecycle, the tasks that it holds, and the moments when something is due.
+"""A slave process as its agent sees it, the events that reach an agent, and the state that its parts share.
+
+A slave process as its agent sees it: its lifecycle, the tasks that it holds, and the moments when something is due.
 
 The agent knows which tasks a slave holds, in their order. When a result arrives, its task is removed. Results for a
 task that is not held are dropped, because the slave also sends the results that the agent has already read in its

@@ -1,4 +1,6 @@
-"""Slaves that outlive their master: they finish its tasks, and then serve its next generation.
+"""An agent whose master is gone or away: it waits, finishes what its slaves run, and serves the next generation.
+
+Slaves that outlive their master: they finish its tasks, and then serve its next generation.
 
 An agent that wants to go on with its session learns from the next generation of the master itself that it has begun
 (`Refused.generation`). So the agent needs no resource file if the master always has the same address. And a file that

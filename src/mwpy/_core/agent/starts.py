@@ -1,4 +1,6 @@
-"""Starts as many slave processes as wanted, and a new one for each that ends, until too many fail in a row.
+"""Which slave processes start: as many as wanted, until too many fail in a row or the agent leaves.
+
+Starts as many slave processes as wanted, and a new one for each that ends, until too many fail in a row.
 
 *The template* is a process that has loaded the script and runs nothing. Slaves are forked from it, one at a time. The
 others wait, and have no process. The start of the template is part of the start of its first slave: if it fails or

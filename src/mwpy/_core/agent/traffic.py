@@ -1,4 +1,6 @@
-"""Tasks on their way to slaves, and results on their way to the master.
+"""What passes through an agent: tasks, results, states, reports, shared objects, and what starting slaves write.
+
+Tasks on their way to slaves, and results on their way to the master.
 
 The agent passes groups of tasks on to its slaves at once. When a slave starts a task, it writes this into memory that
 its agent can read. The agent can stop the slave from starting more tasks (see `_transport/channel`). So the agent can

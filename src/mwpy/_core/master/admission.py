@@ -1,4 +1,6 @@
-"""The agents that are accepted and those that are refused, and the slaves that join.
+"""Which agents are accepted and which are refused, which slaves join, and of which kind they are.
+
+The agents that are accepted and those that are refused, and the slaves that join.
 
 The first message of an agent says which computation it was sent to. The master accepts or refuses it, and both sides
 see the reason. The master ignores all later messages of a refused peer.

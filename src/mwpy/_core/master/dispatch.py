@@ -1,4 +1,7 @@
-"""Which slave is sent which tasks now, and which slave is asked to give tasks back."""
+"""Which slave is sent which tasks: in turn, alone, a second time, with shared objects; and what is taken back.
+
+Which slave is sent which tasks now, and which slave is asked to give tasks back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which kinds of failures there were, and which tasks failed last, for inquirers.
+"""How many tasks fail and why, and whether there are too many of them to go on.
+
+Which kinds of failures there were, and which tasks failed last, for inquirers.
 
 The jar counts failures. Only when this count changes, the actions of the iteration are searched for failed tasks. So a
 task that succeeds costs nothing.

@@ -1,4 +1,6 @@
-"""Answers tasks from what former generations have stored.
+"""What former generations left: answers in the run database, agents that outlive them, and their results.
+
+Answers tasks from what former generations have stored.
 
 `apply` takes the entries of the run database, in their order. After that, `without_answered` divides new tasks into
 those that were answered before and the others. An answered task ends at once: its record says where its result is, and

@@ -1,4 +1,6 @@
-"""Takes over results that slaves send, and unstarted tasks that they give back.
+"""Takes over what slaves send: results, states, reports, unstarted tasks; and lets waiting tasks go on.
+
+Takes over results that slaves send, and unstarted tasks that they give back.
 
 A result counts only if its slave holds the task in this attempt. So results that an old connection still delivers, or
 that arrive twice, change nothing.

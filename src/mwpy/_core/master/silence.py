@@ -1,4 +1,6 @@
-"""If nothing can progress, the master reports the reason, and repeats the report at growing intervals.
+"""What a user can learn: why nothing progresses, why one task waits, what takes long, and how everything stands.
+
+If nothing can progress, the master reports the reason, and repeats the report at growing intervals.
 
 Since the last progress, the watch adds up the time in which nothing could progress. If a slave tries a task and fails
 at once, this is not progress. While a slave works, nothing is said; after some seconds of work, the work counts as

@@ -1,4 +1,6 @@
-"""Tasks on their way from the master algorithm's thread to the core's thread, and the counts of both sides.
+"""Tasks on their way into the core, and tasks that the algorithm cancels.
+
+Tasks on their way from the master algorithm's thread to the core's thread, and the counts of both sides.
 
 A task, or a portion of a map, is four fields in a list. The list holds the tasks that have the same algorithm and
 policy and were submitted one after the other; a portion has a list of its own. One call appends all four fields, so one

@@ -1,4 +1,6 @@
-"""One computation that an overseer watches.
+"""One computation that an overseer watches: its resource file, its jobs, their failures, and pauses after these.
+
+One computation that an overseer watches.
 
 A resource file is a snapshot. It says how many slaves were missing when it was written, and which jobs were connected.
 So every job of this computation that the file does not name is on its way, and counts against the missing slaves:

@@ -1,4 +1,4 @@
-"""What the core knows about a resource file."""
+"""What an overseer knows about a resource file, and the events that reach its core."""
 
 from __future__ import annotations
 

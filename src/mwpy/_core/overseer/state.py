@@ -1,4 +1,4 @@
-"""The state that the parts of an overseer's core share."""
+"""The state that the parts of an overseer's core share, and what it complains about."""
 
 from __future__ import annotations
 
