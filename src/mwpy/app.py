@@ -21,6 +21,7 @@ from mwpy._system import clock, process, script
 from mwpy._system.process import handle_here
 from mwpy._system.script import MAIN, loaded_script
 from mwpy._values.algorithm import REGISTRY, refusal
+from mwpy._values.bounds import shortened
 from mwpy._values.errors import CannotRun, ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
 from mwpy._values.options import (
     AGENT,
@@ -94,7 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: this process is an agent or a slave, which ends here. Or the exit code is not 0 and the caller
             discards it, as the plain statement `mwpy.main()` does; otherwise the process would end with 0.
-        UsageError: the call is inside a task, or in a script that is imported; the message says how to guard it.
+        UsageError: the call is inside a task, or in a script that is imported; the message says how to guard it. Or
+            `argv` is a function or a text.
 
     Examples:
         >>> if __name__ == "__main__":                         # doctest: +SKIP
@@ -104,6 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     REGISTRY.enter("mwpy.main()")
     if caller.f_globals.get("__name__") == "__mp_main__":
         raise refusal("mwpy.main()", IN_AN_IMPORT)
+    if isinstance(argv, str) or callable(argv):
+        raise UsageError(
+            f"mwpy.main() takes the arguments of the command line as a list, not {shortened(repr(argv), 100)}. It "
+            f"finds the algorithms by their decorators, so call mwpy.main() without arguments"
+        )
     before = sys.argv[1:]
     arguments = list(before if argv is None else argv)
     try:

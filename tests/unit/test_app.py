@@ -130,3 +130,10 @@ def test_lines_for_each_group_are_for_files(capsys: pytest.CaptureFixture[str]) 
     mwpy.master_algorithm(lambda mw, argv: 0)
     assert mwpy.main(["--mw-local", "1", "--mw-audit-level", "groups"]) == 2
     assert "give --mw-audit-file FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argument", [lambda mw, argv: 0, "--mw-local 2"])
+def test_a_function_or_a_text_instead_of_arguments_is_explained(argument: object) -> None:
+    """Somebody may expect that `mwpy.main` is given the master algorithm."""
+    with pytest.raises(mwpy.UsageError, match=r"by their decorators, so call mwpy\.main\(\) without arguments"):
+        mwpy.main(argument)  # type: ignore[arg-type]
