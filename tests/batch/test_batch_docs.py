@@ -73,6 +73,7 @@ def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
     follow(slurm, slurm_dir, text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "tests/systems/README.md"])
 def test_the_commands_for_a_condor_pool_by_hand_work(condor: CondorPool, document: str) -> None:
     """The pool is already up, and stays up while these tests use it."""

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.batch.condor_jobs import HELD, IDLE, RUNNING, Jobs
 from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import schedd_down
@@ -142,6 +143,7 @@ def test_slaves_join_the_next_master_when_theirs_is_killed(jobs: Jobs) -> None:
     assert jobs.count(second, "REFUSED") == 0
 
 
+@pytest.mark.long
 def test_slaves_that_start_after_the_end_of_the_computation_leave_the_queue(jobs: Jobs) -> None:
     """The resource file says that the computation is finished, and they exit with code 0."""
     master = jobs.submit("master.sub", ARGS="--pings 0")
@@ -152,6 +154,7 @@ def test_slaves_that_start_after_the_end_of_the_computation_leave_the_queue(jobs
     assert jobs.text(f"slaves.{slaves}.*.err") == "mwpy: the computation is finished, says ping.rsc\n" * 3
 
 
+@pytest.mark.long
 def test_a_computation_can_run_again_with_the_same_resource_file(jobs: Jobs) -> None:
     """The file of the first run says `finished`. It is gone when the second master is submitted."""
     first = jobs.submit("master.sub", ARGS="--pings 0")
@@ -166,6 +169,7 @@ def test_a_computation_can_run_again_with_the_same_resource_file(jobs: Jobs) -> 
     assert "20 pings: 20 good, 0 bad" in jobs.text(f"master.{second}.0.out")
 
 
+@pytest.mark.long
 def test_slaves_with_a_stale_resource_file_serve_no_other_computation(jobs: Jobs) -> None:
     """When another computation has the port of the dead master, the slaves are refused and stay in the queue."""
     with socket.socket() as free:
@@ -218,6 +222,7 @@ def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
     assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
 
 
+@pytest.mark.long
 def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
     """The slave is not held: it leaves before its time limit, and TRIES does not apply after exit code 5."""
     limits = {"allowed_execute_duration": LIMIT_S, "TRIES": 1}
@@ -244,6 +249,7 @@ def killed_at_failure(process: subprocess.Popen[str]) -> Iterator[None]:
         raise
 
 
+@pytest.mark.long
 def test_a_job_whose_lease_has_expired_runs_again(jobs: Jobs) -> None:
     """The schedd is gone for longer than the lease. The master is not its job, so it sees how its slaves end."""
     outside = 0
@@ -281,6 +287,7 @@ def taken(pool: System, folder: Path, left: int) -> Iterator[None]:
         pool("condor_rm", cluster, user="other")
 
 
+@pytest.mark.long
 def test_slaves_without_a_slot_wait_for_one(jobs: Jobs) -> None:
     """The computation runs on the few free slots, and on more slots when they become free."""
     with taken(jobs.pool, jobs.folder, left=2):

@@ -26,6 +26,7 @@ def test_the_master_reports_a_script_that_jobs_cannot_import(jobs: Jobs) -> None
     assert missing in jobs.text(f"slaves.{slaves}.0.err")
 
 
+@pytest.mark.long
 def test_slaves_without_their_resource_file_are_held_until_it_exists(jobs: Jobs) -> None:
     """Slaves that were submitted before their master are released automatically, and serve this master."""
     slaves = jobs.submit("slaves.sub", SLAVES=2)
@@ -36,6 +37,7 @@ def test_slaves_without_their_resource_file_are_held_until_it_exists(jobs: Jobs)
     assert jobs.exit_codes(slaves) == [0] * 2
 
 
+@pytest.mark.long
 def test_slaves_give_up_a_master_that_does_not_return(jobs: Jobs) -> None:
     """After some attempts they are held with a reason. Released slaves get the same number of attempts again."""
     master = jobs.submit("master.sub", APP="lacking.py")
@@ -69,6 +71,7 @@ def test_the_reason_of_a_held_job_names_the_mistake(jobs: Jobs, macros: dict[str
     assert jobs.queue(master)[0]["JobStatus"] != IDLE
 
 
+@pytest.mark.long
 def test_htcondor_accepts_the_submit_file_for_containers(jobs: Jobs) -> None:
     """No container can run here, so this test only checks that HTCondor reads the file."""
     report = jobs.pool("condor_submit", "-dry-run", "-", "condor/slaves-container.sub", cwd=jobs.folder)

@@ -23,6 +23,7 @@ def nothing_shared(jobs: Jobs) -> Iterator[None]:
         jobs.pool.configure()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("python", [OF_THE_TESTS, OF_THE_POOL], ids=["of the tests", "of the pool"])
 def test_a_packed_script_needs_only_python(jobs: Jobs, packing: Packing, python: str) -> None:
     """Slaves run from the one file that HTCondor transfers. Their master runs from the script."""

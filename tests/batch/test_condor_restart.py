@@ -61,6 +61,7 @@ def test_slaves_find_a_master_that_was_killed_with_the_resource_files_of_their_j
     assert jobs.text(f"slaves.{slaves}.log").count("Job executing on host") == SLAVES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fast", [False, True], ids=["orderly", "as in a crash"])
 def test_a_restart_of_the_pool_computes_no_stored_result_again(jobs: Jobs, fast: bool) -> None:
     """The master starts again and writes a new resource file, the slaves join it, and the computation finishes.
@@ -75,6 +76,7 @@ def test_a_restart_of_the_pool_computes_no_stored_result_again(jobs: Jobs, fast:
     assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
 
 
+@pytest.mark.long
 def test_a_master_that_signals_end_again_and_again_is_held(jobs: Jobs) -> None:
     """A released master may be started as often again."""
     master = jobs.submit("master.sub", APP="gated.py", ARGS="1 gate", TRIES=2)
@@ -90,6 +92,7 @@ def test_a_master_that_signals_end_again_and_again_is_held(jobs: Jobs) -> None:
     jobs.until_resource_file("gated.rsc", resource["generation"])
 
 
+@pytest.mark.long
 def test_a_master_that_fails_leaves_the_queue_and_another_job_continues_with_its_run_database(jobs: Jobs) -> None:
     """A mistake in the script would happen again at each start. After its correction, no task runs again."""
     (jobs.folder / "end").write_text("badly")

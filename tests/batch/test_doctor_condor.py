@@ -47,6 +47,7 @@ def test_the_doctor_finds_no_fault_in_a_healthy_computation(desk: Desk) -> None:
     assert desk.queue() == []
 
 
+@pytest.mark.long
 def test_the_doctor_reports_faults_of_jobs(desk: Desk) -> None:
     """A stale resource file, a Python without mwpy, and a missing file for which the job is held."""
     desk.master()

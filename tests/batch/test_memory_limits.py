@@ -40,6 +40,7 @@ def limited(limiting: SlurmNode) -> Iterator[Cluster]:
         yield Cluster(limiting, folder)
 
 
+@pytest.mark.long
 def test_slurm_kills_a_slave_that_needs_more_memory_than_its_job_has(limited: Cluster) -> None:
     """The agent survives, and says why its slave died. The task is charged."""
     limited.use(HUNGRY, str(JOB_MB))
@@ -55,6 +56,7 @@ def test_slurm_kills_a_slave_that_needs_more_memory_than_its_job_has(limited: Cl
     assert limited.ended(slaves) == ["OUT_OF_MEMORY 0:125"], limited.story()
 
 
+@pytest.mark.long
 def test_an_agent_keeps_its_slurm_job_within_its_memory(limited: Cluster) -> None:
     """Of two large tasks it kills one, which is tried again with more memory. Slurm kills nothing."""
     limited.use(HUNGRY, f"{SIZE},{SIZE} 1GB")
@@ -78,6 +80,7 @@ def strict(jobs: Jobs) -> Iterator[Jobs]:
     jobs.pool.configure()
 
 
+@pytest.mark.long
 def test_htcondor_holds_a_job_that_needs_more_memory_than_it_has(strict: Jobs) -> None:
     """Without `memory_max`, the agent gets SIGTERM. The task is charged, and the overseer says what to do.
 

@@ -201,6 +201,7 @@ def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: Desk) -> None
     overseer.says("another master has taken over")
 
 
+@pytest.mark.long
 def test_master_and_overseer_show_why_jobs_cannot_import_the_script(desk: Desk) -> None:
     """Master and overseer print the traceback, and the overseer stops its submissions."""
     master = desk.master("lacking.py")
@@ -241,6 +242,7 @@ def test_the_overseer_shows_why_a_job_is_held_and_replaces_it(desk: Desk) -> Non
     assert desk.queue() == []
 
 
+@pytest.mark.long
 def test_jobs_with_a_missing_file_are_held_and_stop_the_submissions(desk: Desk) -> None:
     """HTCondor notices the missing file only when a job starts."""
     desk.master()
@@ -272,6 +274,7 @@ print(*(job.host for job in HTCondor().jobs() if job.host))
 """
 
 
+@pytest.mark.long
 def test_a_job_does_not_start_on_a_machine_that_it_avoids(desk: Desk) -> None:
     """The overseer knows this machine by the name that its running jobs have."""
     python = desk.folder / ".venv/bin/python"
@@ -287,6 +290,7 @@ def test_a_job_does_not_start_on_a_machine_that_it_avoids(desk: Desk) -> None:
     assert (listing.end(), {*listing.out.split()}) == (0, {machine}), listing.out
 
 
+@pytest.mark.long
 def test_an_overseer_can_be_a_job_itself(desk: Desk) -> None:
     """After a restart by HTCondor, the overseer continues with the same jobs. At the end, it leaves the queue."""
     master = desk.master()
@@ -330,6 +334,7 @@ def schedd_hangs(pool: System) -> Iterator[None]:
         pool("sh", "-c", signal_to.format("CONT"), user="root")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fails", [schedd_down, schedd_hangs])
 def test_the_overseer_waits_for_a_schedd_that_does_not_answer(
     desk: Desk, fails: Callable[[System], AbstractContextManager[None]]

@@ -64,6 +64,7 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SlurmD
     assert second.out.count("submits 1 job:") == 1, second.out
 
 
+@pytest.mark.long
 def test_a_surrounding_job_does_not_change_the_jobs(desk: SlurmDesk) -> None:
     """An overseer may be a job itself. The end of this job is not the end of the jobs that it submits."""
     desk.master()
@@ -105,6 +106,7 @@ def own_desk() -> Iterator[SlurmDesk]:
         desk.end()
 
 
+@pytest.mark.long
 def test_the_overseer_waits_for_a_controller_that_is_down(own_desk: SlurmDesk) -> None:
     """The overseer reports this once and decides nothing. Its jobs continue, and it submits none of them twice."""
     desk = own_desk

@@ -93,6 +93,7 @@ exec unshare --map-root-user --uts sh -c 'hostname bad-host && exec "$0" "$@"' {
 """
 
 
+@pytest.mark.long
 def test_no_job_is_submitted_to_a_host_that_the_master_has_excluded(desk: SshDesk) -> None:
     """All tasks fail on `node2`, which names itself `bad-host`. The overseer finds its name by its job."""
     elsewhere = desk.folder / "elsewhere"

@@ -75,6 +75,7 @@ def test_jobs_are_submitted_listed_and_removed(edge: Slurm, slurm_dir: Path, lau
     assert "CANCELLED" in outcome.stderr
 
 
+@pytest.mark.long
 def test_a_job_does_not_start_on_a_node_that_it_avoids(edge: Slurm, launch: Callable[..., Launch]) -> None:
     """Slurm refuses a job that avoids all nodes. The overseer knows a node by the name that its running jobs have."""
     edge.submit(launch("sleep 300"), 1)
@@ -86,6 +87,7 @@ def test_a_job_does_not_start_on_a_node_that_it_avoids(edge: Slurm, launch: Call
     assert ended(edge, job.job_id).host == job.host
 
 
+@pytest.mark.long
 def test_a_removed_job_that_does_not_end_is_leaving(
     edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
@@ -182,11 +184,13 @@ def every_call_says(words: str, launch: Launch) -> None:
     assert edge.outcome("1_1") is None
 
 
+@pytest.mark.long
 def test_every_call_reports_a_controller_that_is_down(elsewhere: socket.socket, launch: Callable[..., Launch]) -> None:
     """The error is one line with Slurm's own message."""
     every_call_says(r"Unable to contact slurm controller \(connect failure\)", launch("true"))
 
 
+@pytest.mark.long
 def test_a_submission_without_an_answer_may_have_happened(
     elsewhere: socket.socket, launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:

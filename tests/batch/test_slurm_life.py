@@ -205,6 +205,7 @@ def test_scancel_and_requeue_of_slaves_lose_nothing_and_are_charged_to_no_task(c
     assert cluster.ended(slave) == ["COMPLETED 0:0"]
 
 
+@pytest.mark.long
 def test_slaves_and_masters_leave_before_their_time_limit(cluster: Cluster) -> None:
     """They know the limit from their environment and from a signal. Other slaves run the tasks of a slave. The
     algorithm of a master gets an error that says how to continue."""
@@ -251,6 +252,7 @@ def test_each_slave_of_an_array_knows_its_time_limit(cluster: Cluster) -> None:
     assert [seconds and least < seconds <= 600 for seconds in left] == [True, True, None, None], cluster.story()
 
 
+@pytest.mark.long
 def test_slaves_without_a_master_try_again(cluster: Cluster) -> None:
     """The pauses between their attempts grow. A cancelled slave stops at once. In the end, a slave gives up."""
     began = time.monotonic()
@@ -277,6 +279,7 @@ def own_cluster(slurm: SlurmNode) -> Iterator[Cluster]:
         yield Cluster(node, folder)
 
 
+@pytest.mark.long
 def test_a_restart_of_slurm_does_not_disturb_running_jobs(own_cluster: Cluster) -> None:
     """A restart of this Slurm: only its daemons stop and start again."""
     stages = own_cluster.use_stages(2)

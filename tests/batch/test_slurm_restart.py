@@ -50,6 +50,7 @@ def ended(cluster: Cluster, end: str, *options: str) -> tuple[str, str]:
     return job, outcome
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("end", "starts", "outcome"), [("badly", 1, "FAILED 255:0"), ("killed", 2, "FAILED 137:0")])
 def test_only_a_master_that_a_signal_ends_starts_again(cluster: Cluster, end: str, starts: int, outcome: str) -> None:
     """A mistake in the script would happen again at each start. The number of starts after signals has a limit."""
@@ -59,6 +60,7 @@ def test_only_a_master_that_a_signal_ends_starts_again(cluster: Cluster, end: st
     ran_once(cluster.folder)
 
 
+@pytest.mark.long
 def test_another_job_continues_with_the_run_database_of_a_failed_one(cluster: Cluster) -> None:
     """After a correction of the script, no task runs again."""
     failed, _ = ended(cluster, "badly")

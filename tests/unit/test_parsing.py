@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from mwpy._values.plain import parsed
 
-SOURCE = "\n".join(f"x{number} = (({number} + a) * [b, (c, d)])" for number in range(300))
+SOURCE = "\n".join(f"x{number} = (({number} + a) * [b, (c, d)])" for number in range(100))
 
 
 class LetsOthersRun:
@@ -46,12 +46,12 @@ def others_that_parse() -> Iterator[None]:
 
 
 def test_threads_can_parse_at_the_same_time() -> None:
-    """Python 3.11 fails in one of 80 tries of `ast.parse` here: "AST constructor recursion depth mismatch"."""
+    """Python 3.11 fails now and then in `ast.parse` here: "AST constructor recursion depth mismatch"."""
     expected = ast.dump(ast.parse(SOURCE))
     found: list[str] = []
 
     def parse() -> None:
-        for _ in range(20):
+        for _ in range(8):
             LetsOthersRun()
             found.append(ast.dump(parsed(SOURCE)))
 
@@ -61,7 +61,7 @@ def test_threads_can_parse_at_the_same_time() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(found) == 60
+    assert len(found) == 24
     assert {*found} == {expected}
     assert gc.isenabled()
 
