@@ -589,7 +589,8 @@ def test_a_master_without_free_descriptors_turns_connections_away_and_is_quiet_t
     """libzmq tries to accept without a pause as long as a connection waits, so none may wait."""
     master, agent, _ = ends.pair()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = [number for number in range(300) if str(number) not in descriptors()]
+    used = descriptors()
+    free = [number for number in range(300) if str(number) not in used]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[12], limits[1]))
     clients = subprocess.Popen(
         [sys.executable, "-c", CLIENTS, str(master.link.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
