@@ -471,13 +471,13 @@ def _take_any_part(self: Shares, message: messages.SharePart, part: Buffer) -> N
     _part(self, message, part)
 
 
-_part = Shares._part
+_part = Shares.part
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "mistake", "found"),
-    [("_drop", _drop_in_silence, "which its agent has dropped"), ("_part", _take_any_part, "came twice")],
+    [("_drop", _drop_in_silence, "which its agent has dropped"), ("part", _take_any_part, "came twice")],
     ids=["slaves do not hear of it", "parts count twice"],
 )
 def test_the_simulation_finds_wrong_decisions_about_shared_objects(

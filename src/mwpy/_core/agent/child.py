@@ -219,13 +219,6 @@ class Child(Struct, eq=False):
         self.killed_because, self.loss = because, cause
         self.doomed = self.spared_until = self.look_at = self.measure_at = None
 
-    def note_read(self, answer: messages.CheckpointRead | messages.ReportRead) -> None:
-        """The master has read what was sent to it last: a state or a report."""
-        if isinstance(answer, messages.CheckpointRead):
-            self.unread = False
-        else:
-            self.report_unread = False
-
     @property
     def is_ready(self) -> bool:
         """Whether it takes tasks."""

@@ -216,10 +216,14 @@ class AgentCore:
                     self._traffic.revoke(child, count)
             case messages.Cancel():
                 self._traffic.cancel(message)
-            case messages.CheckpointRead(number) | messages.ReportRead(number) if number in self.children:
-                self.children[number].note_read(message)
-            case messages.SharePart() | messages.ShareGone():
-                self._shares.heard(message, frames)
+            case messages.CheckpointRead(number) if number in self.children:
+                self.children[number].unread = False
+            case messages.ReportRead(number) if number in self.children:
+                self.children[number].report_unread = False
+            case messages.SharePart():
+                self._shares.part(message, frames[1])
+            case messages.ShareGone(digest):
+                self._shares.gone(digest)
             case messages.Welcome(handled=None):
                 self._welcome(message, now)
             case messages.Welcome():  # the session goes on

@@ -374,11 +374,6 @@ class Wear(Struct, eq=False):
 
     _state: AgentState
 
-    @property
-    def _max_tasks(self) -> int | None:
-        """How many tasks a slave may run; None if there is no limit."""
-        return self._state.settings.slave_max_tasks
-
     def admit(
         self, child: Child, group: messages.Tasks, received: Sequence[Buffer]
     ) -> tuple[messages.Tasks, Outgoing] | None:
@@ -387,7 +382,7 @@ class Wear(Struct, eq=False):
         Returns:
             The other tasks, and the message for the slave; None if there are no other tasks.
         """
-        if self._max_tasks is None and child.is_ready:
+        if self._state.settings.slave_max_tasks is None and child.is_ready:
             return group, Outgoing(group, (), received)
         room, count = self._room(child), sum(group.counts)
         if room <= count and child.is_ready:
@@ -405,7 +400,7 @@ class Wear(Struct, eq=False):
         """How many more tasks a slave may get."""
         if child.retiring or not child.is_ready:
             return 0
-        most = self._max_tasks
+        most = self._state.settings.slave_max_tasks
         return UNBOUNDED if most is None else most - child.passed_on + child.unrun
 
     def grown(self, child: Child, resident_bytes: int) -> None:

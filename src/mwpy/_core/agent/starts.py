@@ -50,7 +50,8 @@ class Departure:
         """The agent leaves when its slaves held no task for this long; None if it stays."""
         self._idle_since: float | None = None
         """Since when no slave holds a task, if the agent then leaves some time later."""
-        self._leave_at = self._before_the_end()
+        settings = state.settings
+        self._leave_at = None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
         """When to begin to leave, if it is known when the batch system ends this agent."""
         self.comes_back = False
         """Whether the agent leaves only because the master has given it up, and joins again as a new one."""
@@ -58,10 +59,6 @@ class Departure:
         """Whether the master has given it up because this process was stopped."""
         self._stopped_s = 0.0
         self._resumed_at = 0.0
-
-    def _before_the_end(self) -> float | None:
-        settings = self._state.settings
-        return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
 
     def terminated(self, reason: str, cause: Cause, used: Mapping[int, int], now: float) -> None:
         """Leave, because a signal says so.

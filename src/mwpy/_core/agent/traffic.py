@@ -505,13 +505,6 @@ class Shares(Struct, eq=False):
         else:
             self._not_kept(event.digest, event.reason)
 
-    def heard(self, message: messages.SharePart | messages.ShareGone, frames: Sequence[Buffer]) -> None:
-        """The master has answered."""
-        if isinstance(message, messages.SharePart):
-            self._part(message, frames[1])
-        else:
-            self._gone(message.digest)
-
     def _opened(self, share: Share, is_complete: bool) -> None:
         """There is room for one, at the location of `share`. Fetch its content, unless it is complete."""
         kept = self._kept.get(share.digest)
@@ -532,7 +525,7 @@ class Shares(Struct, eq=False):
             self._give_to_all(kept)
             self._ask()
 
-    def _part(self, message: messages.SharePart, part: Buffer) -> None:
+    def part(self, message: messages.SharePart, part: Buffer) -> None:
         """A part has arrived. Ignore it if it was not asked for: the object was dropped meanwhile."""
         kept = self._kept.get(message.digest)
         if kept is None or message.start not in kept.coming:
@@ -544,7 +537,7 @@ class Shares(Struct, eq=False):
             self._give_to_all(kept)
         self._ask()
 
-    def _gone(self, digest: str) -> None:
+    def gone(self, digest: str) -> None:
         """The master sends no part of one, because its tasks have ended. If it is here, it is given up."""
         kept = self._kept.get(digest)
         if kept is None:

@@ -1159,15 +1159,13 @@ class _Answers:
         self.reuse = reuse
         self.numbers = numbers
         self.places = places
-        self._ids = self._of_numbers()
-
-    def _of_numbers(self) -> TaskIds:
-        firsts, counts, _ = groups.spans_of(sorted(self.numbers), [0] * len(self.numbers))
-        return TaskIds(zip(firsts, counts, strict=True))
+        firsts, counts, _ = groups.spans_of(sorted(numbers), [0] * len(numbers))
+        self._ids = TaskIds(zip(firsts, counts, strict=True))
 
     def among(self, spans: Iterable[Span]) -> list[TaskRange]:
         """Those of the tasks that a record can end."""
-        return named((span for span in spans if _can_end(span)), self._ids)
+        able = tasks.TRANSITIONS[tasks.TaskEvent.TAKE_OVER]
+        return named((span for span in spans if span.state in able), self._ids)
 
     def ids_of(self, tasks: Sequence[TaskRange]) -> list[int]:
         """The ids of tasks."""
@@ -1194,7 +1192,3 @@ def _counting(group: Results, numbers: Sequence[int], reuse: Reuse) -> list[int]
         for place, number in enumerate(numbers)
         if number >= 0 and place not in group.again and reuse.answers.of(number) is None
     ]
-
-
-def _can_end(span: Span) -> bool:
-    return span.state in tasks.TRANSITIONS[tasks.TaskEvent.TAKE_OVER]

@@ -221,12 +221,7 @@ class Results(Struct, eq=False):
         tasks = [span.whole for span in last]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 
-    def _learn(
-        self,
-        slave: ConnectedSlave,
-        seconds_of: Mapping[int, Sequence[float]],
-        overhead_s: float = dispatch.OVERHEAD_S,
-    ) -> None:
+    def _learn(self, slave: ConnectedSlave, seconds_of: Mapping[int, Sequence[float]], overhead_s: float) -> None:
         """Learn how long the tasks of each algorithm take: from their number and the sum of their compute times."""
         overall = self.state.members.pace
         for number, (count, total_s) in seconds_of.items():
@@ -372,8 +367,8 @@ class Checkpoints(Struct, eq=False):
     def receive(self, slave: ConnectedSlave, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
         """Keep a state, unless its task is not at this slave in this attempt, or must not be sent again."""
         self.state.send(slave.agent, messages.CheckpointRead(slave.number))
-        span = next((span for span in slave.held.spans if message.task in span.ids), None)
-        if span is None or span.attempt != message.attempt or span.state is not TaskState.ALLOCATED:
+        span = _running(slave, message.task, message.attempt)
+        if span is None:
             return
         task = span.part(message.task, 1, message.attempt)
         self.state.record(records.TaskCheckpointed(slave.sid, task, frames))

@@ -36,18 +36,7 @@ from mwpy._values.groups import PackedCalls
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, Death
 from mwpy._values.messagepack import decode, encode, split_list
-from mwpy._values.records import (
-    Charge,
-    LossesExplained,
-    ResultGiven,
-    ResultsHeld,
-    ResultsReleased,
-    SlaveConnected,
-    SlaveEnded,
-    TaskCheckpointed,
-    TaskRange,
-    TasksUnaddressed,
-)
+from mwpy._values.records import Charge, SlaveEnded, TaskRange
 from mwpy._values.task import TaskState, extended, headline
 
 # Allocated tasks, which slaves hold. A task may have several live attempts, each at another slave.
@@ -90,7 +79,7 @@ class AllocatedTasks(Struct, eq=False):
             if not held.spans:
                 del self.held[record.sid]
 
-    def slave_connected(self, record: SlaveConnected) -> None:
+    def slave_connected(self, record: records.SlaveConnected) -> None:
         """A slave holds nothing yet."""
         self.held[record.sid] = HeldTasks()
 
@@ -300,17 +289,17 @@ class BlockedTasks(Struct, eq=False):
 
     # ---- results -------------------------------------------------------------------------------------------
 
-    def hold(self, record: ResultsHeld) -> None:
+    def hold(self, record: records.ResultsHeld) -> None:
         """Keep the results of tasks that have not ended."""
         for number in record.numbers:
             self.results.setdefault(number, Referred()).is_held = True
 
-    def give(self, record: ResultGiven) -> None:
+    def give(self, record: records.ResultGiven) -> None:
         """Keep the result of a task that has ended."""
         self.results.setdefault(record.number, Referred()).is_held = True
         self._end(record.number, record.frames, record.cause, record.root)
 
-    def release(self, record: ResultsReleased) -> None:
+    def release(self, record: records.ResultsReleased) -> None:
         """The algorithm submits no more tasks that refer to these results."""
         for number in record.numbers:
             self.results[number].is_held = False
@@ -430,7 +419,7 @@ class KeptDeaths(Struct, eq=False):
                     self._keep(death)
                 span.deaths = _history(span, death)
 
-    def explain(self, record: LossesExplained) -> None:
+    def explain(self, record: records.LossesExplained) -> None:
         """Correct the cause of losses. Nothing was heard from their agent, and the network was blamed for this."""
         for death in self._whole:
             if death.cause is Cause.NETWORK and death.sid in record.sids:
@@ -523,7 +512,7 @@ class LeftStates(Struct, eq=False):
     bytes: int = 0
     """How many bytes all states take."""
 
-    def add(self, record: TaskCheckpointed, _: object) -> list[Span]:
+    def add(self, record: records.TaskCheckpointed, _: object) -> list[Span]:
         """A task left a state. It replaces an earlier one."""
         spans = self.allocated.set_apart(record.sid, [record.task])
         (span,) = spans
@@ -815,7 +804,7 @@ class PendingTasks(Struct, eq=False):
                 del queues[lane]
         return spans
 
-    def unaddress(self, record: TasksUnaddressed, _: object) -> list[Span]:
+    def unaddress(self, record: records.TasksUnaddressed, _: object) -> list[Span]:
         """Any slave may run tasks that were addressed to one."""
         spans = self.remove(record.sid, record.tasks)
         for span in spans:
@@ -927,7 +916,6 @@ class ReusedIds(Struct, eq=False):
 
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
 _REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
-_NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRUNNABLE
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
 Tags = Sequence[tuple[Any, ...]]
