@@ -182,6 +182,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """The columns of the rows in `Batch.rows`, after `seq` and `generation`. If the last one is `keys`, its value is the
 place of bytes in `Batch.blob`."""
 
+TABLES_BY_SEQ = (*COLUMNS, "results")
+"""The tables that share one sequence of row numbers."""
+
 
 class StoredGroup(Struct, gc=False):
     """A row of the table `results`."""

@@ -182,41 +182,11 @@ class _Held(Struct, gc=False):
     """When it got the first of them, or when it sent the last results."""
 
 
-class ResultRows(Struct, eq=False):
-    """Turns groups of results into rows."""
-
-    numbers: RowNumbers
-
-    def add(
-        self,
-        sid: SlaveId,
-        results: Results,
-        frames: Sequence[Buffer],
-        at: float,
-        batch: Batch,
-        *,
-        brought: records.ResultsHandedOver | None = None,
-    ) -> None:
-        """Add the rows of a group of results of a slave."""
-        packed, columns, failed = pack(results, frames), columns_of(results), len(results.failed)
-        generation = self.numbers.generation if brought is None else brought.generation
-        row = self.numbers.next()
-        batch.groups.append(StoredGroup(row, at, sid, columns, failed, packed, generation, brought))
-        if results.failed:
-            for task, attempt, *texts in failure_rows(results, frames, {} if brought else batch.calls):
-                self.numbers.add(batch, "failures", at, task, attempt, sid, *texts, generation=generation)
-
-    def handed_over(self, record: records.ResultsHandedOver, at: float, batch: Batch) -> None:
-        """Add the rows of results that an agent has brought."""
-        self.add(record.sid, record.results, record.frames, at, batch, brought=record)
-
-
 class TaskRows:
     """Turns records about tasks into rows."""
 
     def __init__(self, numbers: RowNumbers) -> None:
         self.numbers = numbers
-        self.results = ResultRows(numbers)
         self._held: dict[str, _Held] = {}
         """Slaves with tasks."""
         self.makers: dict[type, Maker] = {
@@ -226,7 +196,7 @@ class TaskRows:
             records.TasksAllocated: self._allocated,
             records.AttemptsStarted: self._allocated,
             records.ResultsReceived: self._received,
-            records.ResultsHandedOver: self.results.handed_over,
+            records.ResultsHandedOver: self._handed_over,
             records.TasksAnswered: self._answered,
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
@@ -296,8 +266,24 @@ class TaskRows:
                 self.numbers.add(batch, "once", each.first, each.count, int(may_have_run))
 
     def _received(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
-        self.results.add(record.sid, record.results, record.frames, at, batch)
+        self._results(record, self.numbers.generation, at, batch)
         self._heard(record.sid, sum(record.results.counts), at)
+
+    def _handed_over(self, record: records.ResultsHandedOver, at: float, batch: Batch) -> None:
+        self._results(record, record.generation, at, batch)
+
+    def _results(
+        self, record: records.ResultsReceived | records.ResultsHandedOver, generation: int, at: float, batch: Batch
+    ) -> None:
+        """Add the rows of a group of results of a slave."""
+        sid, results, frames = record.sid, record.results, record.frames
+        brought = record if isinstance(record, records.ResultsHandedOver) else None
+        packed, columns, failed = pack(results, frames), columns_of(results), len(results.failed)
+        row = self.numbers.next()
+        batch.groups.append(StoredGroup(row, at, sid, columns, failed, packed, generation, brought))
+        if results.failed:
+            for task, attempt, *texts in failure_rows(results, frames, {} if brought else batch.calls):
+                self.numbers.add(batch, "failures", at, task, attempt, sid, *texts, generation=generation)
 
     def _answered(self, record: records.TasksAnswered, at: float, batch: Batch) -> None:
         failed, why = {*record.results.failed}, "its result came from an earlier life of the master"

@@ -27,22 +27,6 @@ import zlib
 APPLICATION_ID = 0x6D777079
 """Marks a SQLite file as a run database: the characters `mwpy`."""
 
-TABLES_BY_SEQ = (
-    "algorithms",
-    "submissions",
-    "reused",
-    "allocations",
-    "once",
-    "results",
-    "failures",
-    "ends",
-    "losses",
-    "agents",
-    "slaves",
-    "events",
-)
-"""The tables that share one sequence of row numbers."""
-
 CHECKED: dict[str, tuple[str, ...]] = {
     "algorithms": ("seq", "generation", "number", "name", "code", "parts"),
     "submissions": ("seq", "generation", "first", "count", "algorithm", "keys"),

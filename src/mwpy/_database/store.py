@@ -50,6 +50,7 @@ from mwpy._database.opening import (
 )
 from mwpy._database.packing import (
     COLUMNS,
+    TABLES_BY_SEQ,
     USED_UP,
     Batch,
     Damaged,
@@ -61,7 +62,7 @@ from mwpy._database.packing import (
     unpack_head,
 )
 from mwpy._database.rows import LARGE_BYTES, Rows, ValueDamaged, ValueFiles, sync_folder
-from mwpy._database.schema import CHECKED, TABLES_BY_SEQ, row_checksum
+from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._system import clock
 from mwpy._system.locks import FileLock
 from mwpy._values import records
@@ -149,16 +150,12 @@ def read_earlier(
         )
     )
     known: set[tuple[int, int]] = set()
-    for _, entry in heapq.merge(*streams, key=_seq):
+    for _, entry in heapq.merge(*streams, key=lambda numbered: numbered[0]):
         if isinstance(entry, EarlierAlgorithm):
             known.add((entry.generation, entry.number))
         elif isinstance(entry, EarlierTasks) and (entry.generation, entry.algorithm) not in known:
             continue  # the row of its algorithm is damaged
         yield entry
-
-
-def _seq(numbered: tuple[int, Earlier]) -> int:
-    return numbered[0]
 
 
 def _entries(
@@ -261,10 +258,6 @@ def insert(connection: Connection, table: str, rows: Sequence[Sequence[object]],
     """Add rows to a table. Some of them have the place of bytes in `blob`."""
     if table in _CHECKED_PLACES:
         rows = [_with_checksum(row, _CHECKED_PLACES[table], blob) for row in rows]
-    _insert(connection, table, rows, blob)
-
-
-def _insert(connection: Connection, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
     statement, text = _INSERTS[table], _json(rows)
     connection.run(statement, (text, blob) if "?2" in statement else (text,))
 
@@ -292,7 +285,7 @@ def insert_groups(connection: Connection, groups: Sequence[StoredGroup], files: 
             frames = None if file is not None else b"".join(packed.frames)
             connection.run(_INSERT_GROUP, (*row, packed.head, file, frames))
     if rows:
-        _insert(connection, "results", rows, blob)
+        insert(connection, "results", rows, blob)
 
 
 def _with_checksum(row: Sequence[Any], places: Sequence[int], blob: bytes | bytearray) -> list[object]:

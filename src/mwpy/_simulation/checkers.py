@@ -341,8 +341,6 @@ class ReferenceChecker(Struct, eq=False):
     """The tasks that refer to others, and these others."""
     values: dict[int, object] = field(default_factory=dict)
     """The values that the algorithm got."""
-    num_seen: int = 0
-    """How often a slave got a task with values."""
     causes: dict[int, int] = field(default_factory=dict)
     """For each task that failed because of another one: the id of that task."""
     _seen: dict[int, dict[int, object]] = field(default_factory=dict)
@@ -351,7 +349,6 @@ class ReferenceChecker(Struct, eq=False):
     def saw(self, task: int, values: dict[int, object]) -> None:
         """A slave begins a task with these values. All attempts must get the same."""
         assert self._seen.setdefault(task, values) == values, f"task {task} gets {values}, not {self._seen[task]}"
-        self.num_seen += 1
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result."""
@@ -409,15 +406,15 @@ class RetryChecker(Struct, eq=False):
 
     def sent(self, tasks: Sequence[TaskRange]) -> None:
         """Tasks are sent to a slave."""
-        again = [task for task, _ in _each_retry(tasks) if task in self.cancelled]
+        again = [task for task, _ in _each_number(tasks) if task in self.cancelled]
         assert not again, f"tasks {again} are sent again although they are cancelled"
-        early = [task for task, _ in _each_retry(tasks) if self.now < self._due_at.get(task, 0.0)]
+        early = [task for task, _ in _each_number(tasks) if self.now < self._due_at.get(task, 0.0)]
         assert not early, f"tasks {early} are sent again before their pauses are over"
 
     def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
         """Tasks come back, and pause for some seconds."""
         self.lost(tasks, charges)
-        for task, _ in _each_retry(tasks):
+        for task, _ in _each_number(tasks):
             charged = any(charge.is_charged for charge in charges)
             expected_s = self.attempts.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
             assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
@@ -425,7 +422,7 @@ class RetryChecker(Struct, eq=False):
 
     def lost(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
         """Attempts of tasks are lost, or come back."""
-        for task, attempt in _each_retry(tasks):
+        for task, attempt in _each_number(tasks):
             if any(charge.cause is Cause.ERROR for charge in charges):
                 assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
                 assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
@@ -440,11 +437,6 @@ class RetryChecker(Struct, eq=False):
         assert result.ok == (end == VALUE), f"task {task} has the result of another attempt"
         used_up = self.charged.get(task, 0) + 1 >= self.attempts.policies[task].attempts_max
         assert end != AGAIN or used_up or task in self.cancelled, f"task {task} was not tried again"
-
-
-def _each_retry(tasks: Sequence[TaskRange]) -> list[tuple[int, int]]:
-    """The ids and attempts of all tasks."""
-    return [(each.first + place, each.attempt) for each in tasks for place in range(each.count)]
 
 
 # Tasks of a simulated computation leave states, and report. This checks from outside which state each attempt begins
@@ -516,9 +508,8 @@ class StateChecker(Struct, eq=False):
 
     def sent(self, tasks: Sequence[TaskRange]) -> None:
         """Tasks are sent to a slave."""
-        for each in tasks:
-            for task in range(each.first, each.first + each.count):
-                self._expected[task, each.attempt] = self._arrived.get(task)
+        for task, attempt in _each_number(tasks):
+            self._expected[task, attempt] = self._arrived.get(task)
 
     def began(self, task: int, attempt: int, state: Progress | None) -> None:
         """A slave begins an attempt with a state, or with none."""

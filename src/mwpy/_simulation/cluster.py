@@ -189,7 +189,8 @@ class Cluster:
         for number in range(agents):
             again = partial(self._start_again, number)
             kind = bad if number == agents - 1 > 0 else ""
-            limits = replace(_draw_limits(random), **_draw_forks(Random(f"forks {seed} {number}")))
+            forks = Random(f"forks {seed} {number}")  # some scripts leave something that must not be copied
+            limits = replace(_draw_limits(random), forks=forks.random() < 0.7, unsafe=forks.random() < 0.2)
             limits = replace(limits, max_share_bytes=shares.choice((1 << 30, 3 * PART_BYTES)))
             limits = replace(limits, returns_s=Random(f"returns {seed} {number}").choice((0.0, 2.0, 60.0)))
             host = AgentHost(f"host {number}", again, limits=limits, able=number == 0, bad=kind)
@@ -316,8 +317,12 @@ class Cluster:
         if self.master.over:  # the resource file says that the computation is finished
             self.world.after(0.0, lambda: host.ended(ExitCode.OK))
             return
-        process = host.process = AgentProcess(host, self.world, partial(_newest_life, self), self._start_s)
+        process = host.process = AgentProcess(host, self.world, self._newest_life, self._start_s)
         self.world.note(f"{host.name} starts an agent, {process.connection.peer.decode()}")
+
+    def _newest_life(self) -> Life:
+        """The present life of the master, or the last one."""
+        return Life(self.master.network, self.checker, self.master.algorithm.durations)
 
     def _start_again(self, number: int, code: ExitCode | None) -> None:
         if not self.master.closing:
@@ -352,11 +357,6 @@ class Cluster:
         return any(slave.code is None and (slave.running or slave.sid in kept) for slave in slaves)
 
 
-def _newest_life(cluster: Cluster) -> Life:
-    """The present life of the master, or the last one."""
-    return Life(cluster.master.network, cluster.checker, cluster.master.algorithm.durations)
-
-
 def _draw_limits(random: Random) -> Limits:
     """Some agents have some limits, which are small enough to matter in a short history."""
     return Limits(
@@ -367,8 +367,3 @@ def _draw_limits(random: Random) -> Limits:
         idle_exit_s=random.choice((None, None, 0.3, 3.0)),
         lifetime_s=random.choice((None, None, 9.0, 15.0)),
     )
-
-
-def _draw_forks(random: Random) -> dict[str, bool]:
-    """Some agents start each slave as a fresh interpreter. Some scripts leave something that must not be copied."""
-    return {"forks": random.random() < 0.7, "unsafe": random.random() < 0.2}

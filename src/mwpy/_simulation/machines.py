@@ -9,7 +9,7 @@ import math
 import signal
 from collections.abc import Callable, Container, Sequence
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -41,20 +41,11 @@ FORK_S = 0.02
 """The longest fork, and the longest start of a slave after it, in seconds."""
 
 
-class Nursery(Protocol):
-    """Makes the slaves that a template forks: `SimulatedLauncher`."""
-
-    def make_slave(self, number: int, edits: int) -> SimulatedSlave: ...
-    def begin(self, slave: SimulatedSlave, longest_s: float) -> None: ...
-    def check_start(self, slave: SimulatedSlave) -> None: ...
-    def template_ended(self) -> None: ...
-
-
 class SimulatedTemplate:
     """A simulated template. While it starts a slave, it is also the process of this slave.
 
     Args:
-        nursery: makes the slaves.
+        launcher: makes the slaves.
         link: its agent's link.
         edits: how often the script was edited before it is loaded.
         unsafe: whether the script leaves something that must not be copied.
@@ -65,9 +56,11 @@ class SimulatedTemplate:
     out_of_memory = False
     limit_kills = 0
 
-    def __init__(self, world: World, nursery: Nursery, link: SimulatedAgentLink, edits: int, unsafe: bool) -> None:
+    def __init__(
+        self, world: World, launcher: SimulatedLauncher, link: SimulatedAgentLink, edits: int, unsafe: bool
+    ) -> None:
         self._world = world
-        self._nursery = nursery
+        self._launcher = launcher
         self._link = link
         self._edits = edits
         self._unsafe = unsafe
@@ -108,7 +101,7 @@ class SimulatedTemplate:
         """Start a slave."""
         assert self._starts is None, "it starts another slave"
         assert not self.is_over, "it takes no orders"
-        slave = self._starts = self._nursery.make_slave(number, self._edits)
+        slave = self._starts = self._launcher.make_slave(number, self._edits)
         if self._is_loaded:
             self._world.after(self._world.random.random() * FORK_S, self._fork)
         return SlaveParts(self, slave.channel, slave.outputs)
@@ -150,7 +143,7 @@ class SimulatedTemplate:
             self._code = code
             if self._starts is not None:
                 self._starts.end(code)
-            self._nursery.template_ended()
+            self._launcher.owner.template_ended()
 
     def load(self, longest_s: float) -> None:
         """Begin to load the script. Sometimes this never ends."""
@@ -161,7 +154,7 @@ class SimulatedTemplate:
 
     def _hang(self) -> None:
         if self._starts is not None:
-            self._nursery.check_start(self._starts)
+            self._launcher.owner.check_start(self._starts)
 
     def _loaded(self) -> None:
         self._is_loaded = True
@@ -187,7 +180,7 @@ class SimulatedTemplate:
         else:
             answer = Answer(slave.number, slave.number)
         if slave.code is None:
-            self._nursery.begin(slave, FORK_S)
+            self._launcher.begin(slave, FORK_S)
         self._answers.append((answer, None if answer.failure else slave))
         self._link.readable(ORDERS_FD, True)
         if not self._unsafe and self._world.chance(0.03):  # before its agent reads the answer
@@ -195,16 +188,6 @@ class SimulatedTemplate:
 
 
 # Starts the simulated slaves of an agent, as the real launcher does: as fresh interpreters, or with a template.
-
-
-class Owner(Protocol):
-    """The process of the agent: `AgentProcess`."""
-
-    outlets: dict[int, SimulatedOutlet]
-
-    def check_start(self, slave: SimulatedSlave) -> None: ...
-    def template_ended(self) -> None: ...
-    def slave_ended(self, slave: SimulatedSlave) -> None: ...
 
 
 class SimulatedLauncher(Struct, eq=False):
@@ -216,7 +199,8 @@ class SimulatedLauncher(Struct, eq=False):
     _slaves: dict[int, SimulatedSlave]
     _unsafe: bool
     """Whether the script leaves something that must not be copied by a fork."""
-    _owner: Owner
+    owner: AgentProcess
+    """The process of the agent."""
     _template: SimulatedTemplate | None = None
 
     @property
@@ -229,7 +213,7 @@ class SimulatedLauncher(Struct, eq=False):
         slave = self.make_slave(number, self.workload.checker.code.edits)
         if self._world.chance(0.05):
             slave.hang(closes=False)
-            self.check_start(slave)
+            self.owner.check_start(slave)
         self.begin(slave, self.workload.start_s)
         return SlaveParts(slave, slave.channel, slave.outputs)
 
@@ -249,7 +233,7 @@ class SimulatedLauncher(Struct, eq=False):
         """Make a slave that has no process yet; sometimes fail because memory is missing."""
         if self._world.chance(0.02):
             raise OSError("no memory")
-        outlets, ended = self._owner.outlets, self._owner.slave_ended
+        outlets, ended = self.owner.outlets, self.owner.slave_ended
         slave = self._slaves[number] = SimulatedSlave(number, self.workload, self._link, outlets, ended, edits)
         return slave
 
@@ -258,18 +242,10 @@ class SimulatedLauncher(Struct, eq=False):
         slave.has_process = True
         self._world.after(self._world.random.random() * longest_s, slave.start)
 
-    def check_start(self, slave: SimulatedSlave) -> None:
-        """Check that a slave is killed whose start hangs."""
-        self._owner.check_start(slave)
-
     def kill_template(self) -> None:
         """Something kills the template."""
         if self._template is not None:
             self._template.end(SIGKILL)
-
-    def template_ended(self) -> None:
-        """The agent gets a signal."""
-        self._owner.template_ended()
 
 
 # How a simulated agent finds its master again after its connection broke.

@@ -331,7 +331,7 @@ class SimulatedSlave:
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
         self._stretch = SimulatedStretch(self._world, number, self.channel.reply)
-        """The tasks whose results travel with a digest."""
+        """The results of its tasks of portions."""
         self._timed: dict[int, None] = {}
         """The positions of tasks with a limit of time."""
         self._passed_on = 0

@@ -18,7 +18,7 @@ from math import inf
 from msgspec import Struct, field
 
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
+from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState, RenewSlaves, Send, Waiting
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -111,7 +111,7 @@ class SlaveKinds(Struct, eq=False):
             free = (
                 slave
                 for slave in (*members.idle.values(), *members.slaves.values())
-                if slave.kind is _UNORDERED and slave.state in (SlaveState.IDLE, SlaveState.BUSY)
+                if slave.kind is _UNORDERED and slave.state in SERVING
             )
             slave = next(free, None)
             if slave is None:

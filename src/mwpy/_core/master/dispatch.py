@@ -19,7 +19,7 @@ from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.losses import Absences
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent
+from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, Members, SlaveEvent
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Lane, PendingTasks
@@ -318,9 +318,6 @@ class Definitions(Struct, eq=False):
 # idle, and the other agents continue. Each iteration decides this again, so it does not matter which agents leave.
 
 
-_SERVING = (SlaveState.IDLE, SlaveState.BUSY)
-
-
 class Isolation(Struct, eq=False):
     """Reserves agents, each for one suspect."""
 
@@ -393,7 +390,7 @@ class Isolation(Struct, eq=False):
 
 def _may_run(slave: ConnectedSlave, number: int) -> bool:
     """Whether a slave may be sent a suspect of this algorithm, if its agent is idle."""
-    return slave.has_room and slave.state in _SERVING and number not in slave.refused
+    return slave.has_room and slave.state in SERVING and number not in slave.refused
 
 
 # Shared objects in the master: which ones tasks need, and the parts that agents ask for.

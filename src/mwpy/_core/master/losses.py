@@ -23,7 +23,7 @@ from mwpy._core.holding import take, take_each
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.handback import HandBack, without_extra
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
+from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
@@ -403,9 +403,6 @@ def _more_memory(span: Span, allowed: int) -> int:
 # for all of them.
 
 
-_STAYS = SlaveState.IDLE, SlaveState.BUSY
-
-
 class Refusals(Struct, eq=False):
     """Hands back the tasks that all slaves refuse."""
 
@@ -442,7 +439,7 @@ def _refused(agents: Iterable[ConnectedAgent]) -> Iterator[dict[int, str]]:
         if agent.coming:
             yield agent.refused
         for slave in agent.slaves.values():
-            yield slave.refused if slave.state in _STAYS else agent.refused
+            yield slave.refused if slave.state in SERVING else agent.refused
 
 
 # Agents that are away: nothing is heard from them, and they may come back with their running tasks.
@@ -497,7 +494,7 @@ class Absences(Struct, eq=False):
         reason = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
         self.state.record(records.AgentAway(agent.name, reason))
         for slave in agent.slaves.values():
-            if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
+            if slave.state in SERVING:
                 self.state.change(slave, SlaveEvent.GO_AWAY)
         held = sum(slave.held.count for slave in agent.slaves.values())
         tasks = f", and {counted(held, 'task')} with it" if held else ""

@@ -60,6 +60,9 @@ TRANSITIONS: dict[SlaveEvent, dict[SlaveState, SlaveState]] = {
 _STEPS = {(before, after) for steps in TRANSITIONS.values() for before, after in steps.items()}
 """The changes of state that some event causes."""
 
+SERVING = SlaveState.IDLE, SlaveState.BUSY
+"""The states of a slave that is ready for tasks."""
+
 
 FEEDING_BYTES = MAX_WAITING_BYTES // 4
 """An agent for which more waits is sent no tasks. So a correct agent is not dropped, however slowly it reads."""

@@ -335,7 +335,7 @@ def is_holdable(span: Span) -> bool:
 class FormerGeneration(Struct, eq=False):
     """The algorithms and tasks of a generation. Each task takes 4 bytes."""
 
-    _algorithms: dict[int, EarlierAlgorithm] = field(default_factory=dict)
+    algorithms: dict[int, EarlierAlgorithm] = field(default_factory=dict)
     """By number."""
     _numbers: array[int] = field(default_factory=lambda: array("i"))
     """The number of the occurrence of each task, by task id; -1 if there is none."""
@@ -343,14 +343,6 @@ class FormerGeneration(Struct, eq=False):
     """The first tasks of the entries of this generation."""
     _algorithm_of: array[int] = field(default_factory=lambda: array("q"))
     """The algorithm of each entry."""
-
-    def define(self, algorithm: EarlierAlgorithm) -> None:
-        """An algorithm got its number."""
-        self._algorithms[algorithm.number] = algorithm
-
-    def algorithm(self, number: int) -> EarlierAlgorithm:
-        """The algorithm with this number."""
-        return self._algorithms[number]
 
     def add(self, entry: EarlierTasks, numbers: Iterable[int]) -> None:
         """Add tasks, in the order of their ids.
@@ -378,7 +370,7 @@ class FormerGeneration(Struct, eq=False):
         while start < end:
             place = bisect_right(self._firsts, start)
             until = min(end, self._firsts[place]) if place < len(self._firsts) else end
-            yield self._algorithms[self._algorithm_of[place - 1]], until - start
+            yield self.algorithms[self._algorithm_of[place - 1]], until - start
             start = until
 
 
@@ -808,7 +800,7 @@ class Reuse:
             self._begin(entry.generation)
         match entry:
             case EarlierAlgorithm():
-                self._former[entry.generation].define(entry)
+                self._former[entry.generation].algorithms[entry.number] = entry
             case EarlierTasks():
                 self._waiting.append(entry)
             case EarlierSent():
@@ -849,7 +841,7 @@ class Reuse:
 
     def _add(self, entry: EarlierTasks) -> None:
         former = self._former[entry.generation]
-        algorithm = former.algorithm(entry.algorithm)
+        algorithm = former.algorithms[entry.algorithm]
         if not (algorithm.code or self._codes.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
             former.add(entry, repeat(-1, entry.count))
             return

@@ -22,7 +22,7 @@ from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
 from mwpy._core.master.failures import RecentFailures, Stop
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Absences, Delays
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, absent, num_present
+from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, absent, num_present
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState, Send, Waiting
 from mwpy._core.master.totals import Totals
@@ -285,8 +285,6 @@ MISSING_NAMED = 5
 
 TEXT_CHARACTERS = 500
 
-_SERVING = SlaveState.IDLE, SlaveState.BUSY
-
 
 class ExplanationReport(Struct, eq=False):
     """Says why a task waits, or how it ended."""
@@ -359,28 +357,22 @@ class ExplanationReport(Struct, eq=False):
     def _pending(self, task: int, now: float) -> Explanation | None:
         """About a pending task; None if it is not pending."""
         pending = self.state.jar.pending
-        for sid, queue in pending.addressed.items():
+        for queue in (*pending.addressed.values(), *pending.suspects.values(), *pending.queues.values()):
             found = self._find(queue, task)
             if found is not None:
                 span, before = found
-                reasons = [*self._general(), WaitReason(Why.ADDRESSED, sid), *_before(before)]
-                agent = self.state.members.slaves[sid].agent
-                agents = self._by_agent(span, now, [agent], only=sid)
-                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=agents)
-        for queue in pending.suspects.values():
-            found = self._find(queue, task)
-            if found is not None:
-                span, before = found
-                reasons = [*self._general(), WaitReason(Why.RUNS_ALONE), *_before(before)]
-                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now))
-        for queue in pending.queues.values():
-            found = self._find(queue, task)
-            if found is not None:
-                span, before = found
-                reasons = [*self._general(), *_before(before)]
-                if len(pending.queues) > 1:
+                only, agents = span.policy.sid, None
+                reasons = self._general()
+                if only is not None:
+                    reasons.append(WaitReason(Why.ADDRESSED, only))
+                    agents = [self.state.members.slaves[only].agent]
+                elif span.runs_alone:
+                    reasons.append(WaitReason(Why.RUNS_ALONE))
+                reasons += _before(before)
+                if only is None and not span.runs_alone and len(pending.queues) > 1:
                     reasons.append(WaitReason(Why.TURNS, number=len(pending.queues) - 1))
-                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=self._by_agent(span, now))
+                by_agent = self._by_agent(span, now, agents, only)
+                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=by_agent)
         return None
 
     def _find(self, queue: deque[Span], task: int) -> tuple[Span, int] | None:
@@ -453,7 +445,7 @@ class ExplanationReport(Struct, eq=False):
             return WaitReason(Why.LEAVING, shortened(agent.leaving, TEXT_CHARACTERS))
         if agent.is_away:
             return WaitReason(Why.AWAY)
-        serving = [slave for slave in agent.slaves.values() if slave.state in _SERVING and only in (None, slave.sid)]
+        serving = [slave for slave in agent.slaves.values() if slave.state in SERVING and only in (None, slave.sid)]
         if not serving:
             return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
         number = span.algorithm.number
