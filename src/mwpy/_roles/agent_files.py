@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct, field
+
 from mwpy import resource_file
 from mwpy._core.agent.child import AddressesFound, ComputationOver
 from mwpy._roles.edges import AgentConnection, OutputStream, SlaveParts
@@ -37,7 +39,7 @@ class SlaveHandle:
         self.exit_seen = False
 
 
-class WatchedFiles:
+class WatchedFiles(Struct, eq=False):
     """Tells the link what to wait for.
 
     Args:
@@ -46,20 +48,17 @@ class WatchedFiles:
         slaves: the slaves that run; the agent adds and removes them.
     """
 
-    def __init__(
-        self, link: AgentConnection, outlets: Mapping[int, OutputStream], slaves: Mapping[int, SlaveHandle]
-    ) -> None:
-        self._link = link
-        self._outlets = outlets
-        self._slaves = slaves
-        self._owners: dict[int, tuple[SlaveHandle | None, int]] = {}
-        """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave."""
-        self._waiting: dict[int, None] = {}
-        """The agent's own streams that have not accepted everything."""
-        self._listens = True
-        """Whether the streams of slaves are read."""
-        self._full: dict[int, float] = {}
-        """The agent's own streams that are full, and until when slaves wait for each of them."""
+    _link: AgentConnection
+    _outlets: Mapping[int, OutputStream]
+    _slaves: Mapping[int, SlaveHandle]
+    _owners: dict[int, tuple[SlaveHandle | None, int]] = field(default_factory=dict)
+    """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave."""
+    _waiting: dict[int, None] = field(default_factory=dict)
+    """The agent's own streams that have not accepted everything."""
+    _listens: bool = True
+    """Whether the streams of slaves are read."""
+    _full: dict[int, float] = field(default_factory=dict)
+    """The agent's own streams that are full, and until when slaves wait for each of them."""
 
     @property
     def full_until(self) -> float | None:

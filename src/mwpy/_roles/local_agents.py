@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._core.local_agents import LocalAgentCore
 from mwpy._roles.edges import Process, ProcessStarter
@@ -34,7 +34,7 @@ class _LocalAgent(Struct, eq=False):
     """Why there will be no other; empty if the last one has sent the reason to the master."""
 
 
-class LocalAgents:
+class LocalAgents(Struct, eq=False):
     """Local agents of one master.
 
     Args:
@@ -45,20 +45,12 @@ class LocalAgents:
         connected: whether an agent with this process id is connected to the master.
     """
 
-    def __init__(
-        self,
-        start: ProcessStarter,
-        clock: Clock,
-        notify: Callable[[str], None],
-        joined: Callable[[], int],
-        connected: Callable[[int], bool],
-    ) -> None:
-        self._start_process = start
-        self._clock = clock
-        self._notify = notify
-        self._joined = joined
-        self._connected = connected
-        self._agents: list[_LocalAgent] = []
+    _start_process: ProcessStarter
+    _clock: Clock
+    _notify: Callable[[str], None]
+    _joined: Callable[[], int]
+    _connected: Callable[[int], bool]
+    _agents: list[_LocalAgent] = field(default_factory=list)
 
     def keep(self, command: Sequence[str], environment: Mapping[str, str], process: Process) -> None:
         """Replace an agent, which has just been started, whenever it ends."""

@@ -387,7 +387,7 @@ def remove(options: OverseerOptions, batch: Batch) -> int:
     return ExitCode.OK
 
 
-class Overseer:
+class Overseer(Struct, eq=False):
     """The loop of an overseer.
 
     Args:
@@ -399,26 +399,16 @@ class Overseer:
         dry_run: say what would be done, and do nothing.
     """
 
-    def __init__(
-        self,
-        core: OverseerCore,
-        files: Files,
-        batch: Batch,
-        clock: Clock,
-        say: Callable[[str], None],
-        *,
-        dry_run: bool = False,
-    ) -> None:
-        self._core = core
-        self._files = files
-        self._batch = batch
-        self._clock = clock
-        self._say = say
-        self._dry_run = dry_run
-        self._contents: dict[str, ResourceFile] = {}
-        self.failed = False
-        """Whether a file could not be read, or the batch system did not answer or refused."""
-        self._round = Round()
+    _core: OverseerCore
+    _files: Files
+    _batch: Batch
+    _clock: Clock
+    _say: Callable[[str], None]
+    dry_run: bool = False
+    failed: bool = False
+    """Whether a file could not be read, or the batch system did not answer or refused."""
+    _contents: dict[str, ResourceFile] = field(default_factory=dict)
+    _round: Round = field(default_factory=Round)
 
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
@@ -454,7 +444,7 @@ class Overseer:
             for job_id in actions.ask:
                 self._handle(Ended(job_id, self._batch.outcome(job_id)))
         self._round.decided(actions)
-        if not self._dry_run:
+        if not self.dry_run:
             self._act(actions)
             self._decide()
 

@@ -22,7 +22,7 @@ from itertools import count as counted
 from itertools import repeat
 from math import inf
 from operator import sub
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -72,13 +72,7 @@ if TYPE_CHECKING:
 _NOT_LOADED = object()
 
 
-class FlushResults(Protocol):
-    """`TaskRunner.flush`."""
-
-    def __call__(self, *, in_task: bool) -> None: ...
-
-
-class RunningTasks:
+class RunningTasks(Struct, eq=False):
     """The tasks of one span, while a slave runs them one after the other.
 
     Args:
@@ -86,27 +80,21 @@ class RunningTasks:
         number: the slave's number within its agent.
         limit: the largest state, in bytes.
         codec: encodes states.
-        flush: sends the results of earlier tasks.
+        flush: sends the results of earlier tasks, while a task runs.
     """
 
-    def __init__(
-        self,
-        end: SlaveChannel,
-        number: int,
-        limit: int,
-        codec: Codec,
-        flush: FlushResults,
-    ) -> None:
-        self._end = end
-        self._number = number
-        self._limit = limit
-        self._codec = codec
-        self._flush = flush
-        self._first = self._attempt = self._position = 0
-        self._left: Sequence[Buffer] = ()
-        self._restored: object = _NOT_LOADED
-        self.began = 0.0
-        """When the running task began, on the monotonic clock."""
+    _end: SlaveChannel
+    _number: int
+    _limit: int
+    _codec: Codec
+    _flush: Callable[[], None]
+    _first: int = 0
+    _attempt: int = 0
+    _position: int = 0
+    _left: Sequence[Buffer] = ()
+    _restored: object = _NOT_LOADED
+    began: float = 0.0
+    """When the running task began, on the monotonic clock."""
 
     def begin(self, first: int, attempt: int, position: int, left: Sequence[Buffer]) -> RunningTasks:
         """The slave begins a span.
@@ -138,7 +126,7 @@ class RunningTasks:
                 f"the state is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): leave less, "
                 f"or write it to a file and leave the name, or raise the limit"
             )
-        self._flush(in_task=True)  # a state ends the silence after which the agent reads them in the journal
+        self._flush()  # a state ends the silence after which the agent reads them in the journal
         self._end.send(wire.encode(messages.Checkpoint(self._number, self.running, self._attempt), [entry, *buffers]))
 
     def report(self, values: dict[str, object]) -> None:
@@ -185,20 +173,9 @@ class WaitingTasks(Struct, frozen=True, eq=False):
 
     def cut(self, count: int) -> tuple[WaitingTasks, WaitingTasks]:
         """Split into the first `count` tasks and the others."""
-        rest = WaitingTasks(
-            self.first + count,
-            self.count - count,
-            self.attempt,
-            self.position + count,
-            self.number,
-            self.seconds_max,
-            self.calls[count:],
-            self.buffers[count:],
-            self.left,
-            self.shares,
-            self.portion,
-        )
-        return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
+        first = replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count])
+        after = {"first": self.first + count, "position": self.position + count, "count": self.count - count}
+        return first, replace(self, **after, calls=self.calls[count:], buffers=self.buffers[count:])
 
 
 # The shared objects that an agent has given to this slave.
@@ -930,7 +907,7 @@ class TaskRunner:
         self._due = 0.0
         """When the gathered results must be sent."""
         self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
-        self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
+        self._tasks = RunningTasks(end, number, max_result_bytes, codec, partial(self.flush, in_task=True))
         self._logs = TaskLogs(end, number, self._tasks, self._send)
         self._peaks = PeakMemory(self._send_peak) if is_own_process else None
         self._surroundings = surroundings

@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
+from msgspec import Struct
+
 from mwpy._system.live_line import ERASE_RIGHT, undrawn
 
 if TYPE_CHECKING:
@@ -190,7 +192,7 @@ class Inlet:
 # Lines for a file or a standard stream: what is lost when a disk is full, and where the lines of a full file go.
 
 
-class WholeLines:
+class WholeLines(Struct, eq=False):
     """Writes lines so that a failure loses whole lines only. It runs in the thread that writes.
 
     Args:
@@ -199,16 +201,13 @@ class WholeLines:
         report: the function that reports the first of several failures.
     """
 
-    def __init__(
-        self, put: Callable[[memoryview], int], gap: Callable[[int], str], report: Callable[[Exception], None]
-    ) -> None:
-        self._put = put
-        self._gap = gap
-        self._report = report
-        self._lost = 0
-        """How many lines could not be written since the last one that could."""
-        self._end = b"\n"
-        """The last byte that was written. If it is no line feed, the last line was cut."""
+    _put: Callable[[memoryview], int]
+    _gap: Callable[[int], str]
+    _report: Callable[[Exception], None]
+    _lost: int = 0
+    """How many lines could not be written since the last one that could."""
+    _end: bytes = b"\n"
+    """The last byte that was written. If it is no line feed, the last line was cut."""
 
     def write(self, text: str) -> None:
         """Write lines. After a failure, the next line that can be written says how many lines are missing before it."""
