@@ -109,8 +109,6 @@ class Master(Maps):
         with io.submitting:
             if refers:
                 task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers, key or b"")
-            elif key is None:
-                task_id = io.submissions.add(defined, checked, payload, buffers, tag)
             else:
                 task_id = io.submissions.add_keyed(defined, checked, payload, buffers, tag, key)
         if keys is not None:

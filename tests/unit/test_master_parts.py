@@ -660,7 +660,7 @@ def test_an_interrupt_before_a_task_is_submitted_cancels_no_task_of_others(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(io.submissions, "add", interrupted)
+        patch.setattr(io.submissions, "add_keyed", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _results(io, inbox, iter([1]))
     assert not io.commands

@@ -84,10 +84,7 @@ class Submission(Struct, eq=False):
         key = None if parts.keys is None else parts.keys.of(defined, args, kwargs, payload, extras, seed)
         if extras is not None:
             payload = extras.add(payload, seed)
-        submissions = parts.access.io.submissions
-        if key is None:
-            return submissions.add(defined, policy, payload, buffers, future)
-        return submissions.add_keyed(defined, policy, payload, buffers, future, key)
+        return parts.access.io.submissions.add_keyed(defined, policy, payload, buffers, future, key)
 
 
 # Cancels what a cell of a notebook has submitted to an executor, if the cell is interrupted.
@@ -615,10 +612,8 @@ class ExecutorThread:
                 continue
             try:
                 if work[1] is not last[1] or work[4] is not last[4]:
-                    last, terms = (
-                        _NO_WORK,
-                        self._submission.terms_of(work),
-                    )  # once for all calls of a function that follow
+                    last = _NO_WORK  # if the terms are wrong
+                    terms = self._submission.terms_of(work)  # once for all calls of a function that follow
                     last = work
                 future.task_id = number = self._submission.submit(work, terms)
             except BaseException as error:

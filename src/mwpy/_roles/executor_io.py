@@ -196,6 +196,13 @@ class ExecutorIo:
     def __init__(self, io: SharedIo, owner: Owner) -> None:
         self.io = io
         self.owner = owner
+        self.core = io.core
+        self.link = io.link
+        self.local = io.local
+        self.submitting = io.submitting
+        self.algorithm_numbers = io.algorithm_numbers
+        self.keyed = io.submissions.keyed
+        """Whether each task has a key."""
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.progress = ExecutorProgress(io.progress)
         self.waiting = Waiting.NOT
@@ -213,26 +220,6 @@ class ExecutorIo:
     def submissions(self) -> ExecutorIo:
         """The submission of tasks."""
         return self
-
-    @property
-    def submitting(self) -> threading.RLock:
-        return self.io.submitting
-
-    @property
-    def core(self) -> MasterCore:
-        return self.io.core
-
-    @property
-    def link(self) -> MasterConnections:
-        return self.io.link
-
-    @property
-    def local(self) -> LocalAgents:
-        return self.io.local
-
-    @property
-    def algorithm_numbers(self) -> Iterator[int]:
-        return self.io.algorithm_numbers
 
     @property
     def holds_back(self) -> bool:
@@ -254,21 +241,6 @@ class ExecutorIo:
         """How many tasks of the master have not ended."""
         return self.io.submissions.runnable()
 
-    def add(
-        self, algorithm: Defined, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
-    ) -> TaskId:
-        """Submit a task."""
-        with self.io.submitting:
-            self.io.executors.submitted += 1
-            number = self.io.submissions.add(algorithm, policy, payload, buffers, tag)
-            self.open_ids.add(number)
-        return number
-
-    @property
-    def keyed(self) -> bool:
-        """Whether each task has a key."""
-        return self.io.submissions.keyed
-
     def add_keyed(
         self,
         algorithm: Defined,
@@ -276,9 +248,9 @@ class ExecutorIo:
         payload: bytes,
         buffers: Sequence[Buffer],
         tag: object,
-        key: bytes,
+        key: bytes | None,
     ) -> TaskId:
-        """Submit a task with a key."""
+        """Submit a task; see `Submissions`."""
         with self.io.submitting:
             self.io.executors.submitted += 1
             number = self.io.submissions.add_keyed(algorithm, policy, payload, buffers, tag, key)

@@ -36,7 +36,6 @@ from mwpy._values.policy import FailureLimit, FailuresByKind, MaxFailures, Polic
 from mwpy._values.task import Result, failed, is_stored, seed_at, size_of
 
 if TYPE_CHECKING:
-    from mwpy._roles.inbox import Inbox
     from mwpy._roles.task_keys import TaskKeys
     from mwpy.executor import Executor
 
@@ -509,13 +508,9 @@ class MapRun:
                 self.inbox.receive()
         except TooManyFailures as error:
             if self.values:
-                error.remaining = chain(rest, self._tasks.unended(), self._unread())
+                error.remaining = chain(rest, self._tasks.unended(), self.source.items)
                 raise
             self._stopped, self._exhausted = error, True
-
-    def _unread(self) -> Iterator[Any]:
-        """The items that were not read."""
-        return self.source.items
 
     def _counted(self) -> Iterator[tuple[int, Arrived]]:
         """Take some of the results that arrived, and stop at the last failure that is allowed."""
@@ -545,7 +540,7 @@ class MapRun:
                     yield result
         if self._stopped is not None:
             self._stopped.task_ids = self._stopped.task_ids or [task_id for task_id, _ in not_run]
-            self._stopped.remaining = chain([item for _, item in not_run], self._unread())
+            self._stopped.remaining = chain([item for _, item in not_run], self.source.items)
             raise self._stopped
 
     def _read(self, at_call: bool = False) -> None:
@@ -613,8 +608,6 @@ class MapRun:
             portion = self._open(submissions.total + 1, (item,), size)
             if refers:
                 submissions.add_referring(defined, policy, payload, buffers, portion, refers, key or b"")
-            elif key is None:
-                submissions.add(defined, policy, payload, buffers, portion)
             else:
                 submissions.add_keyed(defined, policy, payload, buffers, portion, key)
 

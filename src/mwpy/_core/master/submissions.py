@@ -102,14 +102,15 @@ class Submissions:
         payload: bytes,
         buffers: Sequence[Buffer],
         tag: object,
-        key: bytes,
+        key: bytes | None,
     ) -> TaskId:
-        """Like `add`, for a task whose key does not follow from its payload."""
+        """Like `add`, for a task whose key may not follow from its payload. `key` is None if it does."""
         batch = self._open
         if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
             batch = self._begin(algorithm, policy)
         self.total = number = self.total + 1
-        batch.keys[number] = key
+        if key is not None:
+            batch.keys[number] = key
         batch.fields.extend((number, payload, buffers, tag))
         return TaskId(number)
 
