@@ -23,9 +23,9 @@ from mwpy._core.agent import child
 from mwpy._core.agent.child import AgentSettings, DropShare, OpenShare, Resumed, ShareNotKept, ShareOpened, WriteShare
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.holding import known
-from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
+from mwpy._roles.agent_files import STDERR, STDOUT, Search, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, MasterSearch, ShareStore
-from mwpy._roles.join import SessionLink, hello_of_this_process
+from mwpy._roles.join import SessionLink, connect, find_master, hello_of_this_process
 from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
 from mwpy._system import clock, forks, memory
 from mwpy._system.clock import Clock
@@ -70,9 +70,6 @@ def contact_of(options: Options, resumed: str = "") -> Contact | None:
     Args:
         resumed: the name that this agent had before it was stopped; empty if it was not.
     """
-    from mwpy._roles.agent_files import Search
-    from mwpy._roles.join import connect, find_master  # only here, because it loads ZeroMQ
-
     found = find_master(options)
     if found is None:
         return None
@@ -95,8 +92,8 @@ def contact_again(options: Options, resumed: str) -> Contact | None:
 
 def local_contact(options: Options, master: MasterStream) -> Contact:
     """Return the connection to the master that has started this process."""
-    link = LocalAgentLink(master, options.silence_s())
-    return Contact(link, hello_of_this_process(options.member_id, "", options.slave_processes), None)
+    hello = hello_of_this_process(options.member_id, "", options.slave_processes)
+    return Contact(LocalAgentLink(master, options.silence_s()), hello, None)
 
 
 # The files of an agent's shared objects: does what the core decides, and reports what happened.
@@ -444,9 +441,8 @@ class Agent:
                 self._processes.start(number, now)
             for number in actions.fork:
                 self._processes.fork(number, now)
-            for number in actions.feed:
-                if number in self._slaves:
-                    self._slaves[number].channel.feed(now)
+            for slave in self._alive(actions.feed):
+                slave.channel.feed(now)
             if actions.end_at is not None:
                 for slave in self._slaves.values():
                     slave.channel.end_at(actions.end_at)
@@ -460,18 +456,14 @@ class Agent:
                 self._send_to_slave(number, message)
             if actions.recall:
                 self._recall(actions.recall, now)
-            for number in actions.abort:
-                if number in self._slaves:
-                    self._slaves[number].parts.process.abort()
-            for number in actions.kill:
-                if number in self._slaves:
-                    self._slaves[number].parts.process.kill()
-            for number in actions.read_journal:
-                if number in self._slaves:
-                    self._read_journal(self._slaves[number], now)
-            for number in actions.check_memory:
-                if number in self._slaves:
-                    self._check_memory(self._slaves[number])
+            for slave in self._alive(actions.abort):
+                slave.parts.process.abort()
+            for slave in self._alive(actions.kill):
+                slave.parts.process.kill()
+            for slave in self._alive(actions.read_journal):
+                self._read_journal(slave, now)
+            for slave in self._alive(actions.check_memory):
+                self._check_memory(slave)
             for number, exact_above in actions.measure:
                 if number in self._slaves:
                     self._measure(self._slaves[number], exact_above, now)
@@ -489,6 +481,10 @@ class Agent:
             looked = actions.read_journal, actions.check_memory, actions.measure, actions.share_files
             if not any((*looked, actions.recall, actions.start, actions.fork, actions.collect, actions.look_up)):
                 return None
+
+    def _alive(self, numbers: Sequence[int]) -> Iterator[SlaveHandle]:
+        """The slaves with these numbers that have not ended."""
+        return (self._slaves[number] for number in numbers if number in self._slaves)
 
     def _send_to_slave(self, number: int, message: child.Outgoing) -> None:
         slave = self._slaves.get(number)

@@ -374,7 +374,7 @@ def start(
     try:
         store = None if options.run_database is None else _open_store(options, options.run_database, generation)
         if options.run_database is not None and connections.key:  # now that no other master has the run database
-            _keep_place(options.run_database, connections)
+            keep(options.run_database, FormerPlace(connections.key, connections.port))
         if local_slaves and (store is None or not store.is_restart):
             first = start_agent(local_command, environment=environment)
         from mwpy._roles import master_io
@@ -416,7 +416,11 @@ def _new_core(options: Options, generation: str, connections: Connections, audit
     settings = master_io.settings_of(options, generation, only_here(options))
     room, files = connections.room, connections.max_open_files
     if room < FEW_AGENTS and not only_here(options):
-        audit.write([Notice(_about_room(room, files))], clock.wall())
+        notice = (
+            f"there is room for {room} agents, because this process may have only {files} open files; raise this limit "
+            f"(ulimit -n) if you need more, or start agents with more slaves each (--mw-slave-processes)"
+        )
+        audit.write([Notice(notice)], clock.wall())
     return MasterCore(replace(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
 
 
@@ -428,11 +432,6 @@ def _publish(
 
     content = first_content(options, generation, connections.addresses, connections.key, slave_command)
     return ResourceKeeper(path, content)
-
-
-def _keep_place(run_database: str, connections: Connections) -> None:
-
-    keep(run_database, FormerPlace(connections.key, connections.port))
 
 
 def _open_store(options: Options, path: str, generation: str) -> RunStore:
@@ -462,13 +461,6 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     io.outcomes = LiveOutcomes(slave)
     audit.write([Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
-
-
-def _about_room(room: int, limit: int) -> str:
-    return (
-        f"there is room for {room} agents, because this process may have only {limit} open files; raise this limit "
-        f"(ulimit -n) if you need more, or start agents with more slaves each (--mw-slave-processes)"
-    )
 
 
 # What the methods of a master use: made once for each thread that uses it.

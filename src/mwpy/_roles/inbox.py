@@ -63,7 +63,7 @@ from mwpy._values.task import (
 )
 
 if TYPE_CHECKING:
-    from mwpy._core.master.state import Actions, LogGroup, MasterSettings, Stopped
+    from mwpy._core.master.state import Actions, MasterSettings, Stopped
     from mwpy._roles.master_io import MasterIo
 
 

@@ -470,9 +470,6 @@ CAREFUL_ATTEMPT = 3
 are common, because tasks that are finished and not sent for long are run again."""
 
 
-_NONE: Sequence[Buffer] = ()
-
-
 class _Gathered(Struct, eq=False):
     """The results of a stretch that were not sent."""
 
@@ -532,7 +529,7 @@ class Stretches(Struct, eq=False):
     _ended: float = 0.0
     """When the last block ended."""
     _gathered: _Gathered = field(default_factory=lambda: _Gathered(0, 0.0))
-    _large: Sequence[Buffer] = _NONE
+    _large: Sequence[Buffer] = ()
     """The large buffers of the last value."""
 
     def run(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
@@ -566,7 +563,7 @@ class Stretches(Struct, eq=False):
             gathered.times += map(sub, ends, [began, *ends])
             gathered.add(span.first + ran, count, span.attempt)
             ran += count
-            large, self._large = self._large, _NONE
+            large, self._large = self._large, ()
             if type(last := gathered.values[-1]) in (str, bytes):
                 gathered.size += len(last)
             if large or gathered.is_due(now, STRETCH_S if now - began <= count * SHORT_S else STRETCH_S / 2):
@@ -604,7 +601,7 @@ class Stretches(Struct, eq=False):
             check_size(len(entry) + sum(map(len, large)), self.limit)
         except BaseException as error:
             gathered.failed.append(at)
-            return self.codec.dumps_failure(not_sendable(error, value)), _NONE
+            return self.codec.dumps_failure(not_sendable(error, value)), ()
         return entry, large
 
     def flush(self, large: Sequence[Buffer] = ()) -> None:
@@ -858,7 +855,6 @@ MEASURE_S = 0.02
 
 CODEC = Codec()
 
-_NO_STATE: Sequence[Buffer] = ()
 _NO_KEYWORDS: dict[str, Any] = {}
 
 
@@ -1184,7 +1180,8 @@ class TaskRunner:
         portions = group.portions or repeat(0, len(group.tasks))
         columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, portions, strict=True)
         for first, count, attempt, number, own_limits, portion in columns:
-            own, left = slice(start, start + count), _NO_STATE
+            own = slice(start, start + count)
+            left: Sequence[Buffer] = ()
             seconds_max = None if own_limits is None else own_limits.seconds
             if not portion:
                 calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
