@@ -18,7 +18,7 @@ if __name__ == "__main__":
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mwpy._system import script
+from mwpy._system import shadows
 
 try:
     from mwpy._system.time_left import seconds_left, warned
@@ -52,7 +52,7 @@ try:
     from mwpy._values.task import Result, UnrunnableTask, result, task_seed
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
 except Exception as error:
-    script.explain(error)
+    shadows.explain(error)
     raise
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ if not TYPE_CHECKING:  # else mypy would accept every name
         try:
             value = globals()[name] = getattr(import_module(_OF_ROLES[name]), name)
         except Exception as error:
-            script.explain(error)
+            shadows.explain(error)
             raise
         return value
 

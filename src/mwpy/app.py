@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from mwpy._system import clock, process, script
+from mwpy._system import clock, process, script, shadows
 from mwpy._system.process import handle_here
 from mwpy._system.script import MAIN, loaded_script
 from mwpy._values.algorithm import REGISTRY, refusal
@@ -134,7 +134,7 @@ def report_errors(run: Callable[[], int]) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and script.is_unread():
             return ExitCode.OK
-        script.explain(error)
+        shadows.explain(error)
         raise
     finally:
         with suppress(OSError):  # such as a full disk, which Python reports at the end
@@ -235,7 +235,7 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
         has_returned, returned = True, _code_of(leaving)
     except BaseException as error:
         if not (isinstance(error, BrokenPipeError) and script.is_unread()):
-            script.explain(error)
+            shadows.explain(error)
             traceback.print_exc()
         returned = int(ExitCode.FAILED)
     for number in handlers:
@@ -295,7 +295,8 @@ def _start_in_process(options: Options) -> Computation:
 
 def _start_master(options: Options, rest: list[str]) -> Computation:
     """Start a master, and its slaves on this machine."""
-    from mwpy._roles.computation import only_here, start
+    from mwpy._roles.computation import start
+    from mwpy._roles.connections import only_here
     from mwpy._system.process import count_cores
 
     _require_file()
@@ -402,7 +403,7 @@ def local_master(
 
 def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
     """Start an agent, and import what the master needs while the agent starts."""
-    from mwpy._roles.slave_processes import start_local
+    from mwpy._roles.computation import start_local
 
     loaded = loaded_script()
     computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded)

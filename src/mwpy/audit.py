@@ -27,7 +27,7 @@ from mwpy._system.streams import RotatedFile, WholeLines, put_on_stream
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords
-from mwpy._values.plain import ASK_OWNER
+from mwpy._values.phrases import ASK_OWNER
 from mwpy._values.record_texts import CONTROLS, text_of, unescaped
 
 if TYPE_CHECKING:

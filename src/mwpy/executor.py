@@ -16,11 +16,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from mwpy._roles.computation import MasterParts
+from mwpy._roles.computation import MasterParts, start_local
 from mwpy._roles.executor import Demand, ExecutorThread, OwnComputation, OwnOverseer, SharedComputation
-from mwpy._roles.executor_io import Future
+from mwpy._roles.executor_future import Future
 from mwpy._roles.progress import ShowProgress, progress_of
-from mwpy._roles.slave_processes import start_local
 from mwpy._system import clock, script
 from mwpy._system.packages import module_path
 from mwpy._system.process import count_cores

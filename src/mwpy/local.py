@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 
 from mwpy._roles.master_io import MasterIo
-from mwpy._system import clock, script
+from mwpy._system import clock, shadows
 from mwpy._transport.codec import Codec
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy._values.policy import Policies
 from mwpy.master import Master
 
@@ -119,7 +119,7 @@ class LocalMaster(Master):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            script.explain(error)
+            shadows.explain(error)
         self._end(finished=error is None)
 
     def _end(self, finished: bool) -> None:

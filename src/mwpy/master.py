@@ -14,7 +14,7 @@ from mwpy._core.master.state import AllocateSlaves, DeallocateSlaves, FreeSlave,
 from mwpy._roles.computation import MasterParts
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, TargetNumbers, kind_of_slave, whole_number
 from mwpy._roles.maps import Maps, algorithm_of_call
-from mwpy._roles.task_keys import Terms
+from mwpy._roles.terms import Terms
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of

@@ -16,9 +16,9 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from mwpy._values import plain
+from mwpy._values import phrases
 from mwpy._values.errors import ResourceFileError
-from mwpy._values.plain import ASK_OWNER
+from mwpy._values.phrases import ASK_OWNER
 
 __all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", "due", "is_stale", "read", "write"]
 
@@ -249,7 +249,7 @@ class _Reader(Struct, frozen=True):
 
 def is_stale(content: ResourceFile, now: float) -> bool:
     """Return whether the file missed three updates, at the Unix time `now`."""
-    return plain.is_stale(now - content.timestamp, content.update_interval)
+    return phrases.is_stale(now - content.timestamp, content.update_interval)
 
 
 def due(last: ResourceFile | None, new: ResourceFile) -> bool:

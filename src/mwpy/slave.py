@@ -161,9 +161,9 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     OWN_CODE.remember()  # in the template, for all its slaves
     settings = slave_or_template(described)
     if isinstance(settings, TemplateSettings):
-        from mwpy._roles import slave_processes
+        from mwpy._roles import template
 
-        settings = slave_processes.serve(settings)
+        settings = template.serve(settings)
     surroundings = Surroundings()
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage), surroundings)
     _prepare_process(settings.agent_pid, end.fault)

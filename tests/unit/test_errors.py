@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import mwpy
-from mwpy._roles.executor_io import Future, exception_of
+from mwpy._roles.executor_future import Future, exception_of
 from mwpy._values import errors
 from mwpy._values.errors import ExitCode, MwpyError, TaskFailed, UsageError
 from mwpy._values.options import parse

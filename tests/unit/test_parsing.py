@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mwpy._values.plain import parsed
+from mwpy._values.phrases import parsed
 
 SOURCE = "\n".join(f"x{number} = (({number} + a) * [b, (c, d)])" for number in range(100))
 

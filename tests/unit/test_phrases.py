@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.plain import amount, bytes_in, counted, first_of
+from mwpy._values.phrases import amount, bytes_in, counted, first_of
 
 
 def test_a_noun_is_plural_unless_it_is_one() -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from mwpy._system.script import explain
+from mwpy._system.shadows import explain
 
 
 @pytest.mark.parametrize("name", ["queue", "zmq"])

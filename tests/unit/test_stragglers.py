@@ -13,7 +13,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import Actions, CancelTasks, Event, MasterSettings, Received, Running, Vanished
 from mwpy._roles.definitions import Definitions
-from mwpy._roles.task_keys import TermsOf
+from mwpy._roles.terms import TermsOf
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of

@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from mwpy._database.opening import Connection, is_network, kind_of_file_system, lock, open_for_writing, real_path
+from mwpy._database.opening import Connection, lock, open_for_writing
+from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.rows import ValueFiles
 from mwpy._values.errors import RunDatabaseError
 

@@ -39,15 +39,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from mwpy._database import rows
-from mwpy._database.opening import (
-    Connection,
-    is_network,
-    kind_of_file_system,
-    lock,
-    open_for_reading,
-    open_for_writing,
-    real_path,
-)
+from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
 from mwpy._database.packing import (
     COLUMNS,
     TABLES_BY_SEQ,
@@ -61,6 +53,7 @@ from mwpy._database.packing import (
     unpack,
     unpack_head,
 )
+from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.rows import LARGE_BYTES, Rows, ValueDamaged, ValueFiles, sync_folder
 from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._system import clock

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from mwpy._values.jobs import Job, JobState, Outcome
-from mwpy._values.plain import counted, is_stale
+from mwpy._values.phrases import counted, is_stale
 
 SKEW_S = 30.0
 """A clock with a larger error, in seconds, falsifies the age of a resource file and the remaining time of a job."""

@@ -23,9 +23,9 @@ from mwpy._core.agent import child
 from mwpy._core.agent.child import AgentSettings, DropShare, OpenShare, Resumed, ShareNotKept, ShareOpened, WriteShare
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.holding import known
-from mwpy._roles.agent_files import STDERR, STDOUT, Search, SlaveHandle, WatchedFiles
+from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, MasterSearch, ShareStore
-from mwpy._roles.join import SessionLink, connect, find_master, hello_of_this_process
+from mwpy._roles.session_link import SessionLink
 from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
 from mwpy._system import clock, forks, memory
 from mwpy._system.clock import Clock
@@ -47,6 +47,8 @@ from mwpy.audit import AuditFile
 if TYPE_CHECKING:
     from mwpy._transport.link import AgentLink
 
+
+from mwpy._roles.session_link import hello_of_this_process
 
 # How an agent gets its connection to the master: at its start, and when it joins again.
 
@@ -70,6 +72,8 @@ def contact_of(options: Options, resumed: str = "") -> Contact | None:
     Args:
         resumed: the name that this agent had before it was stopped; empty if it was not.
     """
+    from mwpy._roles.join import Search, connect, find_master  # only here, because it loads ZeroMQ
+
     found = find_master(options)
     if found is None:
         return None

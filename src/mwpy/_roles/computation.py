@@ -9,40 +9,29 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy import resource_file
 from mwpy._core.master.algorithms import FailedCalls
 from mwpy._core.master.state import Tell
-from mwpy._database.opening import real_path
 from mwpy._roles.cells import CellTasks, follow_cells
 from mwpy._roles.definitions import CodeWatch, Definitions
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
 from mwpy._roles.replay import calls_of_newest_master
-from mwpy._roles.task_keys import TermsOf
+from mwpy._roles.terms import TermsOf
 from mwpy._system import clock, forks, process
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.packages import is_interactive
 from mwpy._system.process import log_levels
-from mwpy._transport import wire
 from mwpy._transport.codec import Codec
-from mwpy._transport.error_texts import encodable
-from mwpy._transport.link import EVERYWHERE, MasterLink, candidates, ipv4_of, member_keys, new_key, server_keys
-from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
-from mwpy._values import messages
 from mwpy._values.errors import OutOfTime, UsageError
-from mwpy._values.messagepack import encode_json, json_decoder
-from mwpy._values.options import AGENT_VARIABLE, MASTER_VARIABLE, UNREADABLE, Options
+from mwpy._values.options import Options
 from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined, Notice, Started
-from mwpy.resource_file import MemberKeys, ResourceFile
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
@@ -51,204 +40,13 @@ if TYPE_CHECKING:
     from mwpy._roles.run_store import RunStore
     from mwpy._roles.task_keys import TaskKeys
     from mwpy.audit import AuditFile
+from operator import index
 
-
-# The key and the port of a master with a run database, in a file beside it that only its owner can read.
-#
-# The next master of the run database takes both again. So an agent finds it although its resource file is a copy, such
-# as the one that HTCondor transfers with a job.
-
-
-class FormerPlace(Struct, frozen=True):
-    """The content of the file."""
-
-    key: str = ""
-    """The key of the computation; empty if it is not known."""
-    port: int = 0
-    """The port of the last master; 0 if it is not known."""
-
-
-def _beside(run_database: str) -> Path:
-    path = real_path(run_database)
-    return path.with_name(f"{path.name}.keys")
-
-
-def recall(run_database: str) -> FormerPlace:
-    """Read the key and the port of the last master of a run database. A file that others can read or have written does
-    not count: they would know the key."""
-    with suppress(OSError, *UNREADABLE):
-        fd = os.open(_beside(run_database), os.O_RDONLY | os.O_NOFOLLOW)
-        with os.fdopen(fd, "rb") as file:
-            status = os.fstat(fd)
-            if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-                return json_decoder(FormerPlace)(file.read())
-    return FormerPlace()
-
-
-def keep(run_database: str, place: FormerPlace) -> None:
-    """Write the key and the port of this master, for the next one.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    path = _beside(run_database)
-    try:
-        resource_file.replace_file(path, encode_json(place) + b"\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}, where the next master of the run database finds its keys: "
-            f"{error.strerror or error}; make its directory writable and free some space"
-        ) from error
-
-
-# What a master needs that agents of other machines can find and join: the network, and the first resource file.
-#
-# This loads ZeroMQ, so a master that only its own agents can join does not load it.
-
-
-def _published(options: Options) -> str | None:
-    """The host that others use; None for all addresses of this machine."""
-    return None if options.master_host in EVERYWHERE else options.master_host
-
-
-def addresses(options: Options, port: int, only_here: bool) -> tuple[str, ...]:
-    """Return where agents find the master, best first."""
-    return candidates(port, "127.0.0.1" if only_here else _published(options))
-
-
-def listen(options: Options, key: str, only_here: bool, former_port: int = 0) -> MasterLink:
-    """Listen for agents on the published host; without one, on all addresses, or on loopback if nobody else can join.
-
-    Args:
-        former_port: the port to use if the options name none, and if it is free; 0 for any.
-
-    Raises:
-        UsageError: the host or the port cannot be used.
-    """
-    published = _published(options)
-    host = "127.0.0.1" if only_here else "*" if published is None else ipv4_of(published)
-    if host is None:
-        raise UsageError(
-            f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
-        )
-    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
-    given = key, options.silence_s(), largest, wire.encode(messages.Probe())
-    if options.master_port is None and former_port:
-        with suppress(UsageError):  # another process may have it by now
-            return MasterLink(host, former_port, *given)
-    return MasterLink(host, options.master_port or 0, *given)
-
-
-def first_content(
-    options: Options, generation: str, addresses: Sequence[str], key: str, slave_command: Sequence[str]
-) -> ResourceFile:
-    """The content of the resource file before the first slave connects."""
-    member = member_keys(key)
-    return ResourceFile(
-        computation_status=resource_file.IN_PROGRESS,
-        timestamp=clock.wall(),
-        update_interval=options.resource_file_update_interval,
-        member_id=options.member_id,
-        generation=generation,
-        master_addresses=tuple(addresses),
-        keys=MemberKeys(server_keys(key).public, member.public, member.secret),
-        slaves_wanted=0,
-        slaves_connected=0,
-        slaves_needed=0,
-        slave_executable=slave_command[0],
-        slave_arguments=tuple(slave_command[1:]),
-        client_timeout=options.silence_s(),
-    )
-
-
-# The connections of a master: streams to the agents that it starts, and the network if other agents can join.
-#
-# A master that only its own agents can join opens no port, has no key, and does not load ZeroMQ.
-
-
-RESERVE_SHARE = 8
-LEAST_RESERVE = 16
-"""One in eight files, and at least 16, are left for the master algorithm; agents that are being refused may have half
-of them."""
-
-
-class AgentStarter(Struct, frozen=True):
-    """Starts agents on this machine."""
-
-    link: LocalMasterLink
-
-    def __call__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> process.Child:
-        """Start an agent with a stream to this master.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        given = self.link.open()
-        try:
-            variables = {**environment, MASTER_VARIABLE: given.to_json()}
-            return process.start(command, environment=variables, pass_fds=given.numbers())
-        finally:
-            for fd in given.numbers():
-                os.close(fd)
-
-
-class Connections(Struct, frozen=True):
-    """The connections of a master that starts."""
-
-    link: LocalMasterLink
-    max_open_files: int
-    """How many files this process may open."""
-    room: int
-    """How many agents there is room for."""
-    key: str = ""
-    """The key of the computation; empty if only agents of this master can join."""
-    addresses: Sequence[str] = ()
-    """Where other agents find the master."""
-    port: int = 0
-    """Their port; 0 if only agents of this master can join."""
-
-
-def open_connections(options: Options, key: str | None) -> Connections:
-    """Make the connections of a master.
-
-    Args:
-        key: the key of the computation; None for that of the last master of the run database, or a new one.
-
-    Raises:
-        UsageError: the host or the port cannot be used.
-    """
-    limit = process.raise_limit()
-    if only_here(options) and options.master_port is None:
-        return Connections(_with_streams(NoNetwork(), options), limit, limit)
-    OWN_CODE.remember()  # before a slave can join that loads files which were edited meanwhile
-    former = FormerPlace() if options.run_database is None else recall(options.run_database)
-    key = key or former.key or new_key()
-    link = listen(options, key, only_here(options), former.port)
-    reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
-    room = max(1, limit - process.count_open() - reserve)
-    link.limit(room + reserve // 2)
-    found = addresses(options, link.port, only_here(options))
-    return Connections(_with_streams(link, options), limit, room, key, found, link.port)
-
-
-def _with_streams(network: Network, options: Options) -> LocalMasterLink:
-    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
-    return LocalMasterLink(network, options.silence_s(), largest)
-
-
-def only_here(options: Options) -> bool:
-    """Whether only local slaves can join, because others would have neither a resource file nor the key."""
-    return not (options.resource_file or options.master_host or options.key_file or options.key)
-
-
-def directions(options: Options, slaves: int) -> dict[str, str]:
-    """Return the variables that make a process an agent of this master, with this many slaves."""
-    words = ["--mw-slave", "--mw-member-id", encodable(options.member_id)]
-    words += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
-    words += ["--mw-grace-period", str(options.grace_period)]
-    words += ["--mw-client-timeout", str(options.silence_s()), *options.for_agents(local=True)]
-    return {AGENT_VARIABLE: encode_json(words).decode()}
-
+from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
+from mwpy._system.packages import module_path
+from mwpy._system.process import agent_command, count_cores
+from mwpy._system.script import LoadedScript
+from mwpy._values.options import MODULE_PATH, OWN_MODULE_PATH, SCRIPT_VARIABLE
 
 FINISH_GRACE_S = 10.0
 """Seconds that slaves get to end by themselves when the computation is complete."""
@@ -374,6 +172,8 @@ def start(
     try:
         store = None if options.run_database is None else _open_store(options, options.run_database, generation)
         if options.run_database is not None and connections.key:  # now that no other master has the run database
+            from mwpy._roles.network import FormerPlace, keep
+
             keep(options.run_database, FormerPlace(connections.key, connections.port))
         if local_slaves and (store is None or not store.is_restart):
             first = start_agent(local_command, environment=environment)
@@ -428,6 +228,7 @@ def _publish(
     options: Options, path: str, generation: str, connections: Connections, slave_command: Sequence[str]
 ) -> ResourceKeeper:
     """Write the resource file."""
+    from mwpy._roles.network import first_content
     from mwpy._roles.resource_keeper import ResourceKeeper
 
     content = first_content(options, generation, connections.addresses, connections.key, slave_command)
@@ -517,3 +318,49 @@ def _keys_of(
     from mwpy._roles.task_keys import TaskKeys, with_code  # only here, because it loads what compares code
 
     return TaskKeys(notice), partial(with_code, notice=notice)
+
+
+# The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
+
+
+def start_local(slaves: int | None, options: Options, script: LoadedScript | None) -> Computation:
+    """Start a master with slaves on this machine. The thread that calls this is its owner.
+
+    Args:
+        slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
+        script: what the slaves load; None for nothing.
+
+    Raises:
+        UsageError: the number is negative, or no whole number.
+        MwpyError: it cannot start.
+    """
+    try:
+        slaves = None if slaves is None else index(slaves)
+    except TypeError:
+        raise UsageError(f"slaves={slaves!r}: give a whole number, or None for one slave per core") from None
+    if slaves is not None and slaves < 0:
+        raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
+    file = options.resource_file
+    if slaves == 0 and file is None:
+        return start_own_slave(options, _without_a_file())
+    command = agent_command()
+    environment = {MODULE_PATH: module_path(), OWN_MODULE_PATH: os.environ.get(MODULE_PATH, "")}
+    arguments: list[str] = []
+    if script is not None:
+        environment[SCRIPT_VARIABLE], arguments = script.to_json(), sys.argv
+    elsewhere = ["--mw-slave", "--mw-resource-file", file, *options.for_agents(local=False)] if file is not None else []
+    return start(
+        options,
+        open_audit=_without_a_file,
+        key=None,
+        slave_command=[*command, *elsewhere],
+        local_command=agent_command(arguments),
+        local_slaves=count_cores() if slaves is None else slaves,
+        environment=environment,
+    )
+
+
+def _without_a_file() -> AuditFile:
+    from mwpy.audit import AuditFile  # when the agent has started
+
+    return AuditFile()

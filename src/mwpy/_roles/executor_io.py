@@ -1,6 +1,4 @@
-"""The futures of an executor, and how its thread uses a master beside the thread of the algorithm.
-
-How the threads of executors use a master beside the thread of its algorithm.
+"""How the threads of executors use a master beside the thread of its algorithm.
 
 The I/O thread takes tasks from all of them, and divides what comes back: the tag of an executor's task is its future,
 which knows its executor. What concerns no task of an executor is for the algorithm.
@@ -8,13 +6,10 @@ which knows its executor. What concerns no task of an executor is for the algori
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence, Sized
-from concurrent.futures import _base
-from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,118 +21,12 @@ from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import ExecutorProgress, OpenProgress
-from mwpy._system import live_line
-from mwpy._values.errors import TaskFailed, shown_in_ipython
 from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.messages import size_of_records
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import Result
 
-# The futures of executors: what a caller of `submit` waits for.
-
-
-T = TypeVar("T")
-
-
-class Future(concurrent.futures.Future[T]):
-    """The end of a task that an executor runs, as `concurrent.futures.Future` has it. `cancel` can also kill.
-
-    Its attributes cost memory for each pending task, so those that most futures do not need are defaults of the class.
-    """
-
-    task_id: int | None = None
-    """The id of the task in the master; None if it has not been handed over."""
-    place: int = 0
-    """Which one of the tasks of its executor it is, counted from 1; 0 if it has not been handed over."""
-    _kill: Callable[[Future[Any]], None]
-    """Tells the executor that a task is not wanted any more."""
-    _condition: threading.Condition
-    """The lock of the base class, which all changes of `_state` need."""
-    _invoke_callbacks: Callable[[], None]
-
-    def __init__(self, kill: Callable[[Future[Any]], None]) -> None:
-        super().__init__()
-        self._kill = kill
-
-    @property
-    def kill_by(self) -> Callable[[Future[Any]], None]:
-        """What it was made with. It identifies the executor."""
-        return self._kill
-
-    def cancel(self, *, kill: bool = False) -> bool:
-        """Cancel the task.
-
-        Args:
-            kill: whether a task that was sent is cancelled, too. The slave that runs it is replaced by another. Without
-                this, a task that was sent goes on.
-
-        Returns:
-            Whether the task is cancelled.
-        """
-        if super().cancel():
-            with self._condition:
-                if self._state == _base.CANCELLED:  # those that wait learn it now, not when its turn would come
-                    self.set_running_or_notify_cancel()
-            return True
-        if not kill:
-            return False
-        with self._condition:
-            if self._state != _base.RUNNING:
-                return self.cancelled()
-            self._state = _base.CANCELLED
-            self.set_running_or_notify_cancel()
-            self._condition.notify_all()
-        self._kill(self)
-        self._invoke_callbacks()
-        return True
-
-    def start(self) -> bool:
-        """The task is handed over to the master now. Return whether it is still wanted."""
-        with self._condition:
-            if self._state != _base.PENDING:
-                return False
-            self._state = _base.RUNNING
-            return True
-
-    def finish(self, result: Result[Any]) -> None:
-        """The task has ended. Unpickling its value may raise anything, and this concerns no other task."""
-        result.tag = None  # this future, which says nothing in an error
-        try:
-            value = result.value
-        except TaskFailed as failure:
-            self.end(error=exception_of(failure.with_traceback(None)))
-        except BaseException as error:
-            self.end(error=error)
-        else:
-            self.end(value)
-
-    def end(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Set the value or the error, unless the future is cancelled. A callback that raises harms no other future."""
-        try:
-            if error is None:
-                self.set_result(value)
-            else:
-                self.set_exception(error)
-        except (concurrent.futures.InvalidStateError, SystemExit):  # SystemExit ends a thread in silence elsewhere
-            pass
-        except BaseException as raised:
-            own = threading.current_thread()
-            threading.excepthook(threading.ExceptHookArgs((type(raised), raised, raised.__traceback__, own)))
-
-
-def exception_of(failure: TaskFailed) -> BaseException:
-    """Return the exception of the task itself, if it could be rebuilt here. Its cause is the `TaskFailed`.
-
-    In IPython, it has one attribute more, because nothing else tells IPython which frames to show.
-    """
-    raised = failure.__cause__
-    if raised is None or not failure.remote_traceback:
-        return failure
-    failure.__cause__, raised.__cause__ = None, failure
-    if live_line.is_ipython() and not hasattr(raised, "_render_traceback_"):
-        object.__setattr__(raised, "_render_traceback_", partial(shown_in_ipython, raised))
-    return raised
-
+if TYPE_CHECKING:
+    from mwpy._roles.executor_future import Future
 
 FROM_LEAST_TO_MOST = (Waiting.NOT, Waiting.FOR_A_WHILE, Waiting.FOREVER)
 
@@ -279,6 +168,7 @@ class ExecutorIo:
             self._news = own
 
     def _divided(self, all_of_them: list[E]) -> tuple[list[E], list[E]]:
+        from mwpy._roles.executor_future import Future  # only here, because it loads concurrent.futures and logging
 
         own, others = list[E](), list[E]()
         for each in all_of_them:
@@ -387,5 +277,6 @@ def _divided(group: LogGroup, ids: Container[int]) -> tuple[LogGroup | None, Log
 
 
 def _without_futures(all_of_them: list[E]) -> list[E]:
+    from mwpy._roles.executor_future import Future  # only here, as above
 
     return [each for each in all_of_them if type(each.tag) is not Future]

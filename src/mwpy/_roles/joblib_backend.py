@@ -28,7 +28,7 @@ from joblib.parallel import (
     register_parallel_backend,
 )
 
-from mwpy._roles.executor_io import Future
+from mwpy._roles.executor_future import Future
 from mwpy._roles.joblib_batches import Batches, Done, RepeatedArrays
 from mwpy._roles.maps import PORTION_BYTES, PortionSizes
 from mwpy._system import clock, script

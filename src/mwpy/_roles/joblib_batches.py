@@ -21,7 +21,7 @@ from weakref import ref
 
 from msgspec import Struct, field
 
-from mwpy._roles.executor_io import Future
+from mwpy._roles.executor_future import Future
 from mwpy._system.script import MAIN
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec

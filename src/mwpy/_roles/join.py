@@ -5,12 +5,8 @@ How an agent finds and connects to its master: through a resource file, through 
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
-from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, cast
@@ -19,37 +15,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy import resource_file
-from mwpy._core.agent import child
-from mwpy._core.session import KEPT_BYTES, UNCOUNTED, Session
-from mwpy._roles.edges import AgentConnection, MasterSearch
+from mwpy._core.agent.child import AddressesFound, ComputationOver
+from mwpy._roles.session_link import hello_of_this_process
 from mwpy._system import clock
+from mwpy._system.process import Question
 from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, CurvePair, ipv4_of, member_keys, server_keys
 from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
-from mwpy._values.algorithm import PYTHON
-from mwpy._values.bounds import MAX_NAME, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
-from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode
 from mwpy._values.messages import explained
-from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, JOB_VARIABLE, Options
-from mwpy._values.plain import ASK_OWNER
+from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, Options
+from mwpy._values.phrases import ASK_OWNER
 from mwpy.resource_file import ResourceFile
 
 # The first message of a process to its master.
-
-
-def hello_of_this_process(member_id: str, generation: str, slaves: int) -> messages.Hello:
-    """Return the first message of this process.
-
-    Args:
-        generation: the life of the master that the process wants to join; empty for any.
-        slaves: how many slaves it will start.
-    """
-    job = shortened(os.environ.get(JOB_VARIABLE, ""), MAX_NAME)
-    return messages.Hello(member_id, generation, platform.node(), os.getpid(), PYTHON, slaves, job)
 
 
 CONNECT_S = 5.0
@@ -287,208 +270,13 @@ def _first_fate(link: AgentLink) -> Connected | Broken:
 # master, and `_core/session.py` what is sent again.
 
 
-class SessionLink:
-    """The connections to the master, as one.
-
-    Args:
-        link: the first connection.
-        search: finds the master, and connects to it again; None if the agent has no session.
-        brought: the results that the agent brings from a former generation of the master, as messages.
-    """
-
-    def __init__(
-        self, link: AgentConnection, search: MasterSearch | None, brought: Sequence[Sequence[Buffer]] = ()
-    ) -> None:
-        self._link = link
-        self._search = search
-        self._brought = [*brought]
-        self._brought_bytes = 0
-        """About how many bytes of these came since the last session ended."""
-        self.sids: dict[int, SlaveId] = {}
-        """The ids that the master has given to slaves, by number, until it has handled everything of the slave."""
-        self._died: deque[tuple[int, int]] = deque()
-        """The slaves that have died: how many messages were sent until then, and the number."""
-        self.asks = False
-        """Whether an answer of the search is missing."""
-        self.session: Session | None = None
-        """The session; None before the master has accepted this agent, and if the agent has none."""
-        self._has_session = False
-        """Whether the session begins when the master accepts this agent."""
-        self._has_ended = False
-        self._watched: dict[int, tuple[bool, bool]] = {}
-        """What is watched at each file descriptor: writable, readable."""
-
-    # ---- the connection ------------------------------------------------------------------------------------
-
-    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
-        """Let `poll` wait for a file descriptor too."""
-        was_watched = any(self._watched.get(fd, ()))
-        self._watched[fd] = writable, readable
-        if writable or readable:
-            self._link.watch(fd, writable, readable)
-        elif was_watched:
-            self._link.unwatch(fd)
-
-    def unwatch(self, fd: int) -> None:
-        """Stop waiting for a file descriptor."""
-        if any(self._watched.pop(fd)):
-            self._link.unwatch(fd)
-
-    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
-        """Wait for something to happen; see `AgentLink.poll`."""
-        return self._link.poll(timeout_s)
-
-    def end(self) -> None:
-        """The connection has ended: keep what is sent from now on."""
-        self._has_ended = True
-
-    def ask(self) -> None:
-        """Find out where the master may be; `answers` returns it."""
-        assert self._search is not None, "there is no session"
-        self.asks = True
-        self._search.ask()
-
-    def answers(self) -> list[child.AgentEvent]:
-        """Return what was found out since `ask`."""
-        answer = self._search.answer() if self.asks and self._search is not None else None
-        self.asks = self.asks and answer is None
-        return [] if answer is None else [answer]
-
-    def connect(self, address: str) -> None:
-        """Use another connection from now on, to this address."""
-        assert self._search is not None, "there is no session"
-        link = self._search.connect(address)
-        for fd, (writable, readable) in self._watched.items():
-            if writable or readable:
-                link.watch(fd, writable, readable)
-        self._link.close(0.0)
-        self._link = link
-
-    def close(self, linger_s: float) -> None:
-        """Close the connection. Messages that were sent have `linger_s` seconds to leave."""
-        self._link.close(linger_s)
-
-    # ---- messages ------------------------------------------------------------------------------------------
-
-    def greet(self, hello: messages.Hello) -> None:
-        """Send the first message on a connection."""
-        self._has_session = bool(hello.session)
-        handled = None if self.session is None else self.session.handled
-        self._link.send(wire.encode(replace(hello, handled=handled)))
-
-    def post(self, succeeds: str | None, outgoing: Sequence[child.Outgoing]) -> None:
-        """Send what the core has decided to send.
-
-        Args:
-            succeeds: the generation of the master with which the session has ended before; None if it goes on.
-        """
-        if succeeds is not None:
-            self._brought += self.handovers(succeeds)
-            self.session = None
-            self.sids.clear()
-            self._died.clear()
-        for message in outgoing:
-            frames = message.received or wire.encode(message.message, message.payload)
-            if self.session is None and self._has_ended and isinstance(message.message, messages.Handover):
-                self._brought.append(frames)
-                self._brought_bytes += sum(map(len, frames))
-            self.send(frames)
-
-    def send(self, frames: Sequence[Buffer]) -> None:
-        """Send to the master, now or when there is a connection again."""
-        if self.session is not None:
-            self.session.keep(frames)
-            if wire.is_a(messages.SlaveDied, frames):
-                died, _ = wire.parse(frames, wire.FROM_AGENT)
-                assert isinstance(died, messages.SlaveDied)
-                self._died.append((self.session.sent, died.slave))
-        if not self._has_ended:
-            self._link.send(frames)
-
-    def takes(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> bool:
-        """Count a message of the master. Return whether it concerns only the session.
-
-        Raises:
-            ProtocolError: it contradicts the session; the master's fault.
-        """
-        session = self.session
-        if isinstance(message, messages.Refused) and self._has_ended:  # the session does not go on at this master
-            return False
-        if type(message) not in UNCOUNTED:
-            if session is not None:
-                session.note_handled(frames, now)
-                if isinstance(message, messages.SlaveNamed):
-                    self.sids[message.slave] = message.sid
-            return False
-        if isinstance(message, messages.Welcome):
-            self._answered(message)
-        elif isinstance(message, messages.Handled) and session is not None:
-            session.drop(message.count)
-            self._forget_dead(message.count)
-        return not isinstance(message, messages.Welcome)
-
-    def _answered(self, welcome: messages.Welcome) -> None:
-        """The master has accepted the agent, or goes on with its session: send again what it has not handled."""
-        if self.session is None:
-            self.session = Session() if self._has_session else None
-            self._has_ended = False
-            brought, self._brought, self._brought_bytes = self._brought, [], 0
-            for frames in brought:
-                self.send(frames)
-            return
-        if welcome.handled is None:
-            raise ProtocolError("a second Welcome")
-        self._forget_dead(welcome.handled)
-        for frames in self.session.go_on(welcome.handled):
-            self._link.send(frames)
-        self._has_ended = False
-
-    def _forget_dead(self, handled: int) -> None:
-        """Forget the dead slaves whose last message the master has handled."""
-        while self._died and self._died[0][0] <= handled:
-            self.sids.pop(self._died.popleft()[1], None)
-
-    def handovers(self, generation: str) -> list[Sequence[Buffer]]:
-        """The results that the master has not handled, as messages for its next generation.
-
-        Args:
-            generation: the one that has ended.
-        """
-        found: list[Sequence[Buffer]] = []
-        for frames in () if self.session is None else self.session.kept:
-            message, payload = wire.parse(frames, wire.FROM_AGENT)
-            if isinstance(message, messages.Handover):
-                found.append(frames)
-            elif isinstance(message, messages.Results):
-                handover = messages.Handover(generation, self.sids[message.slave], message)
-                found.append(wire.encode(handover, payload))
-        return found
-
-    @property
-    def say_at(self) -> float:
-        """When to call `say`; infinity if there is no need."""
-        say_at = None if self.session is None or self._has_ended else self.session.say_at
-        return inf if say_at is None else say_at
-
-    def say(self) -> None:
-        """Say how many messages of the master were handled."""
-        if self.session is not None:
-            self._link.send(wire.encode(self.session.said()))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so much waits for a connection that slaves must wait, too."""
-        kept_bytes = self._brought_bytes if self.session is None else self.session.kept_bytes
-        return self._has_ended and kept_bytes > KEPT_BYTES
-
-
 # Asks a running master what it does. The inquirer is a member without slaves; see `_core/master/silence.py`.
 
 
 ANSWER_S = 60.0
 """Seconds in which a master answers. Other inquirers may be served first."""
 
-Question = messages.AskStatus | messages.AskTask
+Asked = messages.AskStatus | messages.AskTask
 Answer = messages.Status | messages.Explanation
 
 
@@ -534,7 +322,7 @@ class Inquirer:
             )
         return answer
 
-    def _answer(self, question: Callable[[ResourceFile], Question]) -> Answer | None:
+    def _answer(self, question: Callable[[ResourceFile], Asked]) -> Answer | None:
         """Ask, and return the answer; None if the computation is finished.
 
         A master that ended since the last question may be followed by the next one, or be finished, so the resource
@@ -560,7 +348,7 @@ class Inquirer:
             self._content = resource_file.read(str(self._path))
         return None
 
-    def _ask(self, question: Question) -> Answer | messages.Shutdown | None:
+    def _ask(self, question: Asked) -> Answer | messages.Shutdown | None:
         """Return the answer to a question; None if the master has ended the connection.
 
         Raises:
@@ -647,3 +435,95 @@ def explain(resource_file: str | PathLike[str], task_id: int) -> str:
     """
     with Inquirer(resource_file) as inquirer:
         return explained(inquirer.explanation(task_id))
+
+
+# How an agent finds its master again: it reads the resource file and looks up addresses in a thread of its own.
+#
+# While the network fails, a file system may hang, and a name server may not answer. But the agent must serve its
+# slaves.
+#
+# The resource file may be of another generation of the master than the agent: a later one, or a former one if a network
+# file system shows an old file. So the agent tries the addresses in the file, and the address at which its master was.
+# A master that answers says which generation it is of.
+
+
+class Search:
+    """Finds the master of an agent.
+
+    Args:
+        options: where to look.
+        contact: where the master was.
+        address: its address that answered then.
+    """
+
+    def __init__(self, options: Options, contact: MasterContact, address: str) -> None:
+        self._options = options
+        self._contact = contact
+        """How the last connection was made."""
+        self._address = address
+        self._places: Places = {}
+        """What was found out last."""
+        self._question = Question(self._look, "mwpy-search")
+
+    def ask(self) -> None:
+        """Find out where the master may be now."""
+        self.answer()
+
+    def answer(self) -> AddressesFound | ComputationOver | None:
+        """Return what was found out; None if this needs more time."""
+        try:
+            found = self._question.ask(0.0)
+        except TimeoutError:
+            return None
+        if isinstance(found, ComputationOver):
+            return found
+        self._places = found
+        return AddressesFound([*found])
+
+    def _look(self) -> Places | ComputationOver:
+        before, published = self._contact, self._published()
+        if published is None:
+            return _places(before, self._address)
+        if published.computation_status == resource_file.FINISHED:
+            return ComputationOver("the resource file says that the computation is finished", finished=True)
+        contact = contact_in(published, self._options)
+        if contact.generation == before.generation:
+            return _places(contact, self._address)
+        if contact.member_id != before.member_id:
+            return ComputationOver("the resource file is of another computation", finished=False)
+        places, former = _places(contact), _places(before, self._address)
+        return places | {name: former[name] for name in former if name not in places}
+
+    def _published(self) -> resource_file.ResourceFile | None:
+        """The content of the resource file; None if there is none."""
+        if self._options.resource_file is None:
+            return None
+        try:
+            return resource_file.read(self._options.resource_file)
+        except MwpyError:  # it may be torn, or its file system may be away
+            return None
+
+    def connect(self, address: str) -> AgentLink:
+        """Begin to connect to one of these addresses."""
+        self._contact, self._address = self._places[address]
+        return link_to(self._contact, self._address)
+
+
+def _places(contact: MasterContact, first: str | None = None) -> Places:
+    """The places of a contact.
+
+    Args:
+        first: an address that has answered.
+    """
+    found = [] if first is None else [first]
+    for address in contact.addresses:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        number = ipv4_of(host)
+        if number is not None:
+            found.append(f"tcp://{number}:{port}")
+    return {f"{address} {contact.server_public}": (contact, address) for address in found}
+
+
+Places = dict[str, tuple[MasterContact, str]]
+"""Where the master may be, by name: an address, and how to connect to it. Two generations may have the same address and
+other keys."""

@@ -17,12 +17,11 @@ from msgspec import Struct
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import CancelTasks, MasterSettings, Running, TakeReports
 from mwpy._roles.computation import MasterParts
-from mwpy._roles.executor_io import Future
 from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.map_tasks import Arrived, Portion, count_of
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of
 from mwpy._roles.summary import summary_of
-from mwpy._roles.task_keys import Extras, Terms, check_map_key
+from mwpy._roles.terms import Extras, Terms, check_map_key
 from mwpy._system import clock
 from mwpy._transport.codec import Codec
 from mwpy._transport.stream import LARGE_BYTES
@@ -676,6 +675,8 @@ def fetch_reports(inbox: Inbox) -> list[Report]:
 
 def _is_wanted(report: Report) -> bool:
     """Whether the algorithm has submitted the task of a report. The tag of an item becomes this item."""
+    from mwpy._roles.executor_future import Future  # only here, because it loads concurrent.futures and logging
+
     tag = report.tag
     if type(tag) is Portion:
         if tag.tasks.closed:

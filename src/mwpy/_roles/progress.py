@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from mwpy._system import clock
 from mwpy._system.live_line import Cell, LiveLine, is_notebook, is_terminal, width_of
 from mwpy._values.errors import UsageError
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy._values.task import in_one_line
 
 # The text about progress: done, total, failed, slaves, rate and time left.

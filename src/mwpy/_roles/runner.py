@@ -55,7 +55,7 @@ from mwpy._values.groups import CALLS, ROWS
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
 from mwpy._values.messages import MAX_LEVEL, MAX_PATH, MAX_ROWS, LoadFailure, Logged, LogRow, size_of_records
-from mwpy._values.plain import first_of
+from mwpy._values.phrases import first_of
 from mwpy._values.shares import SharedObject
 from mwpy._values.task import RUNNING
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Container, Sequence
 from functools import partial
-from operator import index
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
@@ -22,33 +20,25 @@ from msgspec.structs import replace
 from mwpy._core.agent import child
 from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
-from mwpy._roles.computation import Computation, start, start_own_slave
 from mwpy._roles.edges import AgentEdges, SlaveParts, Template
-from mwpy._roles.join import SessionLink
-from mwpy._system import forks, memory, process
-from mwpy._system.packages import module_path
-from mwpy._system.process import agent_command, count_cores
-from mwpy._system.script import LoadedScript
+from mwpy._roles.session_link import SessionLink
+from mwpy._system import forks, process
 from mwpy._system.slave_folders import SlaveFolders
 from mwpy._system.streams import Inlet
-from mwpy._transport.channel import AgentOrders, Answer, SlaveFds, TemplateOrders, open_channel, open_orders
+from mwpy._transport.channel import AgentOrders, Answer, SlaveFds, open_channel, open_orders
 from mwpy._values import messages, records
-from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS
 from mwpy._values.options import (
     FAULT_HANDLER,
     MODULE_PATH,
-    OWN_MODULE_PATH,
-    SCRIPT_VARIABLE,
     SLAVE_VARIABLE,
-    Options,
     SlaveSettings,
     TemplateSettings,
     thread_limits,
 )
 
 if TYPE_CHECKING:
-    from mwpy.audit import AuditFile
+    pass
 
 
 class SlaveProcesses(Struct, eq=False):
@@ -374,124 +364,3 @@ class TemplateProcess:
     def close(self) -> None:
         """Let it end if it still waits for orders."""
         self._orders.close()
-
-
-# The template: a process that has loaded the script, runs nothing, and forks slaves when its agent orders one.
-#
-# Its first slave gets the standard output and error with which the template was started, because what the script prints
-# while it is loaded belongs to the start of this slave. While the template forks another slave, it has the output and
-# error of that slave: if it hangs there, the fault handler writes where. Between two orders it has none.
-#
-# If the script has left something that must not be copied, the template becomes its first slave.
-
-
-NAME = b"mwpy-template"
-"""The name of the template in `ps`."""
-
-
-def serve(settings: TemplateSettings) -> SlaveSettings:
-    """Fork slaves until the agent closes the orders; then end this process.
-
-    Returns:
-        In each slave: its settings.
-    """
-    if not forks.die_with_parent(settings.agent_pid):
-        os._exit(ExitCode.FAILED)
-    for number in (signal.SIGINT, signal.SIGTERM):  # as in a slave: only the agent acts on them
-        signal.signal(number, signal.SIG_IGN)
-    forks.keep_children()  # the script may ignore their ends
-    orders = TemplateOrders(settings.orders)
-    own_name = forks.name_process(NAME)
-    unsafe = _why_unsafe(orders)
-    if not unsafe:
-        forks.prepare_forks()
-    while (order := orders.take()) is not None:
-        slave, outputs = order
-        answer = Answer(slave.slave, os.getpid(), unsafe) if unsafe else _fork(slave, outputs)
-        if answer is not None:
-            orders.answer(answer)
-        if answer is None or unsafe:
-            orders.close()
-            forks.name_process(own_name)
-            return slave
-    os._exit(ExitCode.OK)
-
-
-def _why_unsafe(orders: TemplateOrders) -> str:
-    try:
-        return forks.why_unsafe([orders.fileno()])
-    except Exception as error:  # an object of the script behaves strangely
-        return f"it cannot be found out whether the script can be forked ({type(error).__name__}: {error})"
-
-
-def _fork(slave: SlaveSettings, outputs: Sequence[int]) -> Answer | None:
-    """Fork a slave, and return the answer to the order; None in the slave."""
-    forks.flush()
-    if outputs:
-        _have_outputs(*outputs)
-    try:
-        pid = forks.fork_orphan()
-        answer = Answer(slave.slave, pid, own_bytes=memory.resident_bytes())
-    except OSError as error:
-        answer = Answer(slave.slave, failure=str(error))
-    else:
-        if not pid:
-            return None
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    _have_outputs(nowhere, os.dup(nowhere))
-    for fd in (slave.stream, slave.memory, slave.passage):
-        os.close(fd)
-    return answer
-
-
-def _have_outputs(stdout: int, stderr: int) -> None:
-    """Replace standard output and error by two descriptors, which are closed."""
-    for number, fd in ((1, stdout), (2, stderr)):
-        os.dup2(fd, number)
-        os.close(fd)
-
-
-# The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
-
-
-def start_local(slaves: int | None, options: Options, script: LoadedScript | None) -> Computation:
-    """Start a master with slaves on this machine. The thread that calls this is its owner.
-
-    Args:
-        slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
-        script: what the slaves load; None for nothing.
-
-    Raises:
-        UsageError: the number is negative, or no whole number.
-        MwpyError: it cannot start.
-    """
-    try:
-        slaves = None if slaves is None else index(slaves)
-    except TypeError:
-        raise UsageError(f"slaves={slaves!r}: give a whole number, or None for one slave per core") from None
-    if slaves is not None and slaves < 0:
-        raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
-    file = options.resource_file
-    if slaves == 0 and file is None:
-        return start_own_slave(options, _without_a_file())
-    command = agent_command()
-    environment = {MODULE_PATH: module_path(), OWN_MODULE_PATH: os.environ.get(MODULE_PATH, "")}
-    arguments: list[str] = []
-    if script is not None:
-        environment[SCRIPT_VARIABLE], arguments = script.to_json(), sys.argv
-    elsewhere = ["--mw-slave", "--mw-resource-file", file, *options.for_agents(local=False)] if file is not None else []
-    return start(
-        options,
-        open_audit=_without_a_file,
-        key=None,
-        slave_command=[*command, *elsewhere],
-        local_command=agent_command(arguments),
-        local_slaves=count_cores() if slaves is None else slaves,
-        environment=environment,
-    )
-
-
-def _without_a_file() -> AuditFile:
-    from mwpy.audit import AuditFile  # when the agent has started
-
-    return AuditFile()

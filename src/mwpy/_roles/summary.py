@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mwpy._roles.master_io import MasterIo
 from mwpy._values import records
-from mwpy._values.plain import amount, counted
+from mwpy._values.phrases import amount, counted
 
 SPARE = 1.2
 """A request for memory is this many times the largest peak that was measured: other tasks may need more."""

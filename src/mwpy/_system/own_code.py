@@ -36,7 +36,7 @@ from msgspec import Struct, field
 from mwpy._system.packages import imported_inside, is_interactive, is_of_user, stamp_of
 from mwpy._system.script import MAIN, is_same
 from mwpy._values.messages import ModuleCode
-from mwpy._values.plain import parsed
+from mwpy._values.phrases import parsed
 
 DIGITS = 16
 """Hexadecimal digits of a digest."""

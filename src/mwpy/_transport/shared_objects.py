@@ -31,7 +31,7 @@ from mwpy._transport.stream import SEALS, add_seals, write_all
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import Share
-from mwpy._values.plain import amount
+from mwpy._values.phrases import amount
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
 
 DIGEST_DIGITS = 32

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mwpy._values.ids import TaskId
 from mwpy._values.last_words import Death
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 
 
 class ExitCode(IntEnum):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from mwpy._values.bounds import MAX_STREAM, Number, Stream
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
-from mwpy._values.plain import amount
+from mwpy._values.phrases import amount
 
 LAST_WORDS_BYTES = MAX_STREAM
 """How much of the end of each stream of a slave is kept."""

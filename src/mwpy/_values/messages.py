@@ -42,7 +42,7 @@ from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import decode
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy._values.policy import Limits
 from mwpy._values.task import loaded
 

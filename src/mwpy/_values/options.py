@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_SLAVES
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json_decoder
-from mwpy._values.plain import bytes_in
+from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import ATTEMPTS_MAX, MaxFailures, Policies
 
 # The environment variables that mwpy reads, and what a slave process is given through one of them.

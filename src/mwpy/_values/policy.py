@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from mwpy._values.bounds import MAX_SECONDS
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
 from mwpy._values.ids import SlaveId
-from mwpy._values.plain import bytes_in
+from mwpy._values.phrases import bytes_in
 
 Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
 """After which exceptions a task is tried again: types, or a predicate."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from mwpy._values import records
-from mwpy._values.plain import amount, counted, first_of
+from mwpy._values.phrases import amount, counted, first_of
 from mwpy._values.records import ReusedTasks, TaskRange
 
 CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"

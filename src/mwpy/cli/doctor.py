@@ -20,7 +20,7 @@ from mwpy._batch import Batch
 from mwpy._doctor import examination
 from mwpy._doctor.diagnosis import Finding
 from mwpy._values.errors import ExitCode
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
 
 __all__ = ["main", "make_parser"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode, UsageError
-from mwpy._values.plain import amount, counted
+from mwpy._values.phrases import amount, counted
 from mwpy.cli._arguments import Parser, number, on_screen
 from mwpy.run_database import RunDatabase
 

@@ -15,7 +15,7 @@ from typing import Any
 from mwpy._roles.join import Inquirer
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy.cli._arguments import Parser, number, on_screen
 
 __all__ = ["main", "make_parser", "shown"]

@@ -37,7 +37,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import REPLACED, describe_exit
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import split_list
-from mwpy._values.plain import amount, counted
+from mwpy._values.phrases import amount, counted
 from mwpy._values.policy import Limits
 
 # Whether the agent trusts what it reads from a slave.

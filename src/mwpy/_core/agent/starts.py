@@ -27,7 +27,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.options import NEAR_THE_END_S
-from mwpy._values.plain import amount
+from mwpy._values.phrases import amount
 
 # How an agent leaves: it returns unstarted tasks, lets running ones finish within a grace period, kills what is left.
 #

@@ -44,7 +44,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import PART_BYTES, LoadFailure, Share
-from mwpy._values.plain import amount
+from mwpy._values.phrases import amount
 
 # States of tasks on their way to the master.
 #

@@ -25,7 +25,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import LoadFailure
-from mwpy._values.plain import amount
+from mwpy._values.phrases import amount
 from mwpy._values.task import SlaveKind, SlaveState
 
 # The kinds of slaves: how many of each kind the algorithm wants, and which slaves have which kind.

@@ -88,7 +88,7 @@ from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messages import Logged, size_of_records
-from mwpy._values.plain import amount, counted
+from mwpy._values.phrases import amount, counted
 
 # Takes over what tasks have logged, and gives it to the algorithm's thread.
 #

@@ -40,7 +40,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy._values.task import SlaveKind
 
 NEEDED = 10

@@ -31,7 +31,7 @@ from mwpy._values import messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import SlaveState
 

@@ -52,7 +52,7 @@ from mwpy._values.earlier import (
 )
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messages import Results
-from mwpy._values.plain import counted, first_of
+from mwpy._values.phrases import counted, first_of
 from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks, TaskRange
 from mwpy._values.shares import NO_KEY
 from mwpy._values.task import Origin, StoredAt, TaskState, stored_result

@@ -36,7 +36,7 @@ from mwpy._values.groups import Stretch
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messagepack import FAILURE, Pickled
 from mwpy._values.messages import Report, size_of_report
-from mwpy._values.plain import amount
+from mwpy._values.phrases import amount
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Origin, Result, TaskState, headline, kind_of
 

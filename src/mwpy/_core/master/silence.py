@@ -31,7 +31,7 @@ from mwpy._values.bounds import shortened
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import AlgorithmStatus, Explanation, Fate, HostStatus, Notice, Place, Status, WaitReason, Why
-from mwpy._values.plain import counted, first_of
+from mwpy._values.phrases import counted, first_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
 FIRST_S = 5.0

@@ -28,7 +28,7 @@ from mwpy._values.groups import Stretch, spans_of
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messages import LogRow, Message, Report
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
-from mwpy._values.plain import counted
+from mwpy._values.phrases import counted
 from mwpy._values.policy import MaxFailures
 from mwpy._values.records import ResultsHandedOver
 from mwpy._values.task import Result, SlaveKind, UnrunnableTask

@@ -42,7 +42,7 @@ from mwpy._core.overseer.files import (
 )
 from mwpy._core.overseer.state import About, Complaints, OverseerSettings, OverseerState
 from mwpy._values.jobs import End, Job, JobState, Outcome
-from mwpy._values.plain import amount, counted, first_of
+from mwpy._values.phrases import amount, counted, first_of
 
 # Receives what resource files and the batch system say, and decides when the next round is due.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from mwpy._values.jobs import Job, Outcome
-from mwpy._values.plain import is_stale
+from mwpy._values.phrases import is_stale
 
 
 class Need(Struct, frozen=True):

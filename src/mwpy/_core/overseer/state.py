@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from mwpy._core.overseer.computation import UNCONNECTED_S, WatchedComputation
 from mwpy._core.overseer.files import OverseerActions
-from mwpy._values.plain import counted, first_of
+from mwpy._values.phrases import counted, first_of
 
 
 class OverseerSettings(Struct, frozen=True):
