@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from mwpy._transport.link import LOOKS_A_TIMEOUT, AgentLink, CurvePair, MasterLink, member_keys, new_key, server_keys
 from mwpy._transport.stream import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 
 PATIENCE_S = 120.0
 """The test fails after this time."""

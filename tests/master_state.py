@@ -14,7 +14,7 @@ from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._values import records
-from mwpy._values.ids import SlaveId
+from mwpy._values.bounds import SlaveId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.task import SlaveKind, SlaveState

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.groups import PackedCalls
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined

@@ -9,10 +9,10 @@ from typing import Any
 
 from mwpy._database.store import Writer
 from mwpy._values import records
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import Given
 from mwpy._values.groups import payload, spans_of
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import as_failure, encode
 from mwpy._values.messages import AlgorithmDefinition, Results

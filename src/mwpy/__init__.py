@@ -23,6 +23,7 @@ from mwpy._system import shadows
 try:
     from mwpy._system.time_left import seconds_left, warned
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
+    from mwpy._values.bounds import SlaveId, TaskId
     from mwpy._values.causes import Cause
     from mwpy._values.errors import (
         AlgorithmUnavailable,
@@ -46,7 +47,6 @@ try:
         TooManyFailures,
         UsageError,
     )
-    from mwpy._values.ids import SlaveId, TaskId
     from mwpy._values.messages import Report, checkpoint, report, restored
     from mwpy._values.policy import Policies
     from mwpy._values.task import Result, UnrunnableTask, result, task_seed

@@ -295,8 +295,7 @@ def _start_in_process(options: Options) -> Computation:
 
 def _start_master(options: Options, rest: list[str]) -> Computation:
     """Start a master, and its slaves on this machine."""
-    from mwpy._roles.computation import start
-    from mwpy._roles.connections import only_here
+    from mwpy._roles.computation import only_here, start
     from mwpy._system.process import count_cores
 
     _require_file()

@@ -12,14 +12,14 @@ from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from mwpy._core.master.state import AllocateSlaves, DeallocateSlaves, FreeSlave, Tell
 from mwpy._roles.computation import MasterParts
+from mwpy._roles.definitions import Terms
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, TargetNumbers, kind_of_slave, whole_number
 from mwpy._roles.maps import Maps, algorithm_of_call
-from mwpy._roles.terms import Terms
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.shares import PLAIN_CALLS

@@ -13,23 +13,23 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from mwpy._roles.runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
-from mwpy._system import script
+from mwpy._roles.runner import FOREVER_S, TaskRunner
+from mwpy._system import forks, memory, script
 from mwpy._system.forks import die_with_parent
+from mwpy._system.locks import use
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.packages import reseed, take_module_path
 from mwpy._system.process import handle_here
 from mwpy._system.script import LoadedScript
-from mwpy._system.slave_folders import use
-from mwpy._system.surroundings import Surroundings
-from mwpy._transport.channel import SlaveEnd, SlaveFds
+from mwpy._system.time_left import Surroundings
+from mwpy._transport.channel import Answer, SlaveEnd, SlaveFds, TemplateOrders
 from mwpy._values.algorithm import REGISTRY
+from mwpy._values.bounds import SlaveId
 from mwpy._values.errors import ExitCode, UsageError
-from mwpy._values.ids import SlaveId
 from mwpy._values.options import (
     BREAKPOINT_VARIABLE,
     EXAMINED,
@@ -38,11 +38,85 @@ from mwpy._values.options import (
     OWN_MODULE_PATH,
     SCRIPT_VARIABLE,
     SLAVE_VARIABLE,
+    SlaveSettings,
     TemplateSettings,
     slave_or_template,
 )
 
-__all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "run"]
+# The template: a process that has loaded the script, runs nothing, and forks slaves when its agent orders one.
+#
+# Its first slave gets the standard output and error with which the template was started, because what the script prints
+# while it is loaded belongs to the start of this slave. While the template forks another slave, it has the output and
+# error of that slave: if it hangs there, the fault handler writes where. Between two orders it has none.
+#
+# If the script has left something that must not be copied, the template becomes its first slave.
+
+
+NAME = b"mwpy-template"
+"""The name of the template in `ps`."""
+
+
+def serve(settings: TemplateSettings) -> SlaveSettings:
+    """Fork slaves until the agent closes the orders; then end this process.
+
+    Returns:
+        In each slave: its settings.
+    """
+    if not forks.die_with_parent(settings.agent_pid):
+        os._exit(ExitCode.FAILED)
+    for number in (signal.SIGINT, signal.SIGTERM):  # as in a slave: only the agent acts on them
+        signal.signal(number, signal.SIG_IGN)
+    forks.keep_children()  # the script may ignore their ends
+    orders = TemplateOrders(settings.orders)
+    own_name = forks.name_process(NAME)
+    unsafe = _why_unsafe(orders)
+    if not unsafe:
+        forks.prepare_forks()
+    while (order := orders.take()) is not None:
+        slave, outputs = order
+        answer = Answer(slave.slave, os.getpid(), unsafe) if unsafe else _fork(slave, outputs)
+        if answer is not None:
+            orders.answer(answer)
+        if answer is None or unsafe:
+            orders.close()
+            forks.name_process(own_name)
+            return slave
+    os._exit(ExitCode.OK)
+
+
+def _why_unsafe(orders: TemplateOrders) -> str:
+    try:
+        return forks.why_unsafe([orders.fileno()])
+    except Exception as error:  # an object of the script behaves strangely
+        return f"it cannot be found out whether the script can be forked ({type(error).__name__}: {error})"
+
+
+def _fork(slave: SlaveSettings, outputs: Sequence[int]) -> Answer | None:
+    """Fork a slave, and return the answer to the order; None in the slave."""
+    forks.flush()
+    if outputs:
+        _have_outputs(*outputs)
+    try:
+        pid = forks.fork_orphan()
+        answer = Answer(slave.slave, pid, own_bytes=memory.resident_bytes())
+    except OSError as error:
+        answer = Answer(slave.slave, failure=str(error))
+    else:
+        if not pid:
+            return None
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    _have_outputs(nowhere, os.dup(nowhere))
+    for fd in (slave.stream, slave.memory, slave.passage):
+        os.close(fd)
+    return answer
+
+
+def _have_outputs(stdout: int, stderr: int) -> None:
+    """Replace standard output and error by two descriptors, which are closed."""
+    for number, fd in ((1, stdout), (2, stderr)):
+        os.dup2(fd, number)
+        os.close(fd)
+
 
 CLOSED = (
     "mwpy: a task closed or replaced the connection of its slave, so this slave ends: close only the file descriptors "
@@ -161,9 +235,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     OWN_CODE.remember()  # in the template, for all its slaves
     settings = slave_or_template(described)
     if isinstance(settings, TemplateSettings):
-        from mwpy._roles import template
-
-        settings = template.serve(settings)
+        settings = serve(settings)
     surroundings = Surroundings()
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage), surroundings)
     _prepare_process(settings.agent_pid, end.fault)

@@ -18,8 +18,8 @@ from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads_call
 from mwpy._transport.link import CurvePair
 from mwpy._values import groups, messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer
 
 M = TypeVar("M", bound=messages.Message)
 

@@ -39,7 +39,7 @@ from mwpy._transport.link import (
     server_keys,
 )
 from mwpy._transport.stream import Connected, Frames, Malformed, Unreachable
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 
 TIMEOUT_S = 1.0
 """The timeout of the link, in tests that depend on it."""

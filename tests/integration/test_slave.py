@@ -21,7 +21,7 @@ from mwpy._transport.channel import PAYLOAD_BYTES, SETTLE_S, open_channel
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON
-from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.messages import check
 from mwpy._values.options import SLAVE_VARIABLE, SlaveSettings
 

@@ -17,8 +17,8 @@ import pytest
 from tests.integration.apps.stage import until
 
 import mwpy
-from mwpy._system import slave_folders
-from mwpy._system.slave_folders import SlaveFolders
+from mwpy._system import locks
+from mwpy._system.locks import SlaveFolders
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_folder_that_cannot_be_made_is_reported_once(
 
 def test_an_agent_removes_the_old_folder_of_one_that_was_killed(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves the folders of agents that live: these have a lock, or were just made."""
-    killed, living, new = (base / f"{slave_folders._prefix()}{name}" for name in ("killed", "living", "new"))
+    killed, living, new = (base / f"{locks._prefix()}{name}" for name in ("killed", "living", "new"))
     for folder in (killed, living, new):
         folder.mkdir()
         (folder / "file").touch()

@@ -50,9 +50,9 @@ from mwpy._core.master.state import (
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.codec import Codec, split_resumed
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import LoadFailure, check
 from mwpy._values.policy import TaskPolicy

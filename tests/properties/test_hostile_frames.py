@@ -28,9 +28,8 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._transport import wire
 from mwpy._transport.stream import Frames, Happened
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
 
 FRAMES_TO_SETTLE = 1000

@@ -17,10 +17,10 @@ from mwpy._core.master.restart import FormerAgents, Reuse
 from mwpy._core.master.state import Garbage, MasterSettings, Received, Stored
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import LogRow, Share
 

@@ -27,8 +27,8 @@ from mwpy._core.master.state import (
 )
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import TaskPolicy

@@ -35,8 +35,8 @@ from mwpy._simulation import algorithm
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
 from mwpy.testing import Cluster, SimulationFailure
 

@@ -16,8 +16,8 @@ from mwpy._core.master.restart import Reuse
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings
 from mwpy._values import records
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.earlier import Earlier, EarlierAlgorithm, EarlierAnswers, EarlierTasks
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import DEFAULT_POLICY

@@ -10,8 +10,8 @@ from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, Received, RenewSlaves, Returned, ShutDown, Vanished
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Why
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import SlaveState

@@ -21,8 +21,8 @@ from mwpy._core.agent.traffic import CHECKPOINT_S
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 
 FAILURE = Codec().dumps_failure(OSError("busy"))

@@ -15,7 +15,7 @@ from mwpy._roles.edges import AgentEdges, SlaveParts, Template
 from mwpy._transport.shared_objects import Store
 from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages, records
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 
 TIMEOUT_S = 30.0
 

@@ -24,7 +24,7 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import PARTS_COMING
 from mwpy._transport import wire
 from mwpy._values import groups, messages
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import PART_BYTES, Share
 

@@ -11,7 +11,7 @@ from tests.spans import MAX, MIN
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
-from mwpy._values.ids import SlaveId
+from mwpy._values.bounds import SlaveId
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind
 

@@ -12,9 +12,9 @@ import pytest
 from tests.spans import MAX, span
 
 from mwpy._values import messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy._values.task import SlaveKind, SlaveState
 from mwpy.audit import KEPT, AuditFile, End, Level, read_ends, text_of

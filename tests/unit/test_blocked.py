@@ -25,9 +25,9 @@ from mwpy._core.master.state import (
 from mwpy._simulation.lives import Replay
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import DEFAULT_POLICY, MaxFailures, TaskPolicy
 from mwpy._values.task import ResultReference

@@ -19,9 +19,9 @@ from mwpy._core.master.state import (
     Vanished,
 )
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import SlaveKind, SlaveState

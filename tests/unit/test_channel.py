@@ -18,8 +18,8 @@ from mwpy._transport import channel, stream
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel
 from mwpy._transport.stream import Passage
 from mwpy._values import groups, messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 
 MEGABYTE = 1 << 20
 

@@ -34,6 +34,7 @@ from mwpy._database.reading import prune
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import LogSync
 from mwpy._values import records
+from mwpy._values.bounds import TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
     EarlierAlgorithm,
@@ -46,7 +47,6 @@ from mwpy._values.earlier import (
 )
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
-from mwpy._values.ids import TaskId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy._values.records import ReusedTasks

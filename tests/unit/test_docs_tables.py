@@ -20,10 +20,9 @@ from mwpy._core.agent.traffic import CHECKPOINT_S, REPORT_S
 from mwpy._core.master.results import REPORTS_BYTES, STATES_BYTES
 from mwpy._core.master.silence import FIRST_S
 from mwpy._values import records
-from mwpy._values.bounds import MAX_REPORT_BYTES
+from mwpy._values.bounds import MAX_REPORT_BYTES, SlaveId
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Report
 from mwpy._values.options import OPTIONS, Option, Options
 from mwpy._values.policy import ATTEMPTS_MAX, DEFAULT_POLICY, Policies

@@ -10,8 +10,8 @@ from mwpy._core.master import silence
 from mwpy._core.master.silence import DEATHS_SHOWN, MISSING_NAMED, PAUSE_OF_AN_OBJECT_S, PAUSE_S
 from mwpy._core.master.state import AllocateSlaves, CancelTasks, FreeSlave, Running, Vanished
 from mwpy._values import messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import Explanation, Fate, LoadFailure, Place, WaitReason, Why, explained
 from mwpy._values.policy import MaxFailures, TaskPolicy

@@ -27,9 +27,8 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.bounds import MAX_TASKS, Buffer, SlaveId
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import LogRow, Share
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import mwpy
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import TaskFailed, UsageError
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.task import Origin, Result, UnrunnableTask
 
 

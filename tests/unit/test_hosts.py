@@ -16,8 +16,8 @@ from mwpy._core.master.hosts import EXCLUDED_S, NEEDED, WITNESSED, Hosts
 from mwpy._core.master.state import AllocateSlaves, MasterSettings, Received
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined

@@ -6,7 +6,6 @@ import pytest
 from tests.asked import ASK, Asked
 from tests.spans import MAX, MIN, defined, held_by, span
 
-from mwpy._core.master import failures as recent
 from mwpy._core.master import silence
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.silence import (
@@ -22,9 +21,9 @@ from mwpy._core.master.silence import (
 from mwpy._core.master.state import NOTICES_KEPT, CancelTasks, Garbage, Running, ShutDown, Vanished
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import AlgorithmStatus, HostStatus, Notice
 from mwpy._values.policy import OTHER_KINDS
@@ -300,8 +299,8 @@ def test_a_task_that_succeeds_is_no_failure(asked: Asked) -> None:
 
 
 def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "FAILURES_KEPT", 5)
-    monkeypatch.setattr(recent, "KINDS_KEPT", 3)
+    monkeypatch.setattr(totals, "FAILURES_KEPT", 5)
+    monkeypatch.setattr(totals, "KINDS_KEPT", 3)
     asked.connect()
     failures = asked.core.inquiries.report.failures
     for number in range(1, 8):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords, story_of
 
 TRACE = "Fatal Python error: Segmentation fault\n\nCurrent thread\n"

@@ -32,8 +32,8 @@ from mwpy._transport.link import (
     server_keys,
 )
 from mwpy._transport.stream import FRAMES_SLACK, Broken, Connected, Frames, Malformed, NotAccepted, Unreachable
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import Buffer
 
 FOREVER_S = 900.0
 """A timeout longer than the time limit of a test. A test that passes has not waited for it."""

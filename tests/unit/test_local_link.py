@@ -32,8 +32,8 @@ from mwpy._transport.stream import (
     file_of,
     heartbeat_interval,
 )
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import Buffer
 from mwpy._values.options import MasterStream
 
 CALM_S = 3000.0

@@ -12,8 +12,8 @@ import pytest
 
 from mwpy import cli
 from mwpy._values import records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy.audit import AuditFile
 

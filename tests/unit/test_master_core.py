@@ -23,9 +23,9 @@ from mwpy._core.master.state import (
     Waiting,
 )
 from mwpy._values import groups, messages
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import LogRow, check
 from mwpy._values.policy import TaskPolicy

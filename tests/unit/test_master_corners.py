@@ -10,8 +10,8 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import UNLIMITED, MasterCore
 from mwpy._core.master.state import AllocateSlaves, FreeSlave, MasterSettings, Received, Vanished
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind

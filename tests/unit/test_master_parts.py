@@ -35,10 +35,10 @@ from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec, loads_call, loads_function
 from mwpy._transport.stream import LARGE_BYTES
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, TooManyFailures, UsageError
 from mwpy._values.groups import Stretch
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled, decode
 from mwpy._values.policy import DEFAULT_POLICY

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, TooManyFailures, UsageError
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death
 from mwpy._values.options import parse
 from mwpy._values.policy import KINDS_KEPT, LEAST_ENDED, OTHER_KINDS, FailuresByKind, MaxFailures, Policies, TaskPolicy

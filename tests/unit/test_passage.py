@@ -21,8 +21,8 @@ from mwpy._transport.stream import (
     make_passage,
     unfold,
 )
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode
 
 LARGE = bytes(range(256)) * 256

@@ -9,8 +9,8 @@ from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import MasterSettings
+from mwpy._roles.definitions import Extras
 from mwpy._roles.maps import FIRST_ITEMS, MOST_ITEMS, MapItems, PortionSizes, items_of, with_terms
-from mwpy._roles.terms import Extras
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS
 from mwpy._values.policy import TaskPolicy

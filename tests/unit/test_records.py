@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mwpy._values import messagepack, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.groups import payload
-from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
 
 

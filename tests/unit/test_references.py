@@ -13,8 +13,8 @@ import pytest
 from attrs import frozen
 
 from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads_call, seed_of, with_condition, with_seed
+from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
-from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.messagepack import as_pickle, as_read, decode, encode
 from mwpy._values.task import Reference, ReferringBuffers, ResultReference, given_value, result
 

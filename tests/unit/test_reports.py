@@ -14,10 +14,9 @@ from mwpy._core.master import results
 from mwpy._core.master.state import CancelTasks, Received, Running, ShutDown, TakeReports
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_REPORT_BYTES
+from mwpy._values.bounds import MAX_REPORT_BYTES, SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import Report, check

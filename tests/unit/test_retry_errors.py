@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mwpy._roles import terms
+from mwpy._roles import definitions
 from mwpy._roles.definitions import Definitions
 from mwpy._transport.codec import (
     MAX_CONDITION_BYTES,
@@ -103,7 +103,7 @@ def _holder(large: Any) -> Callable[[Exception], bool]:
 
 def test_the_policy_of_all_tasks_travels_with_tasks_that_have_no_other() -> None:
     """A call can switch it off."""
-    found = terms.TermsOf(Definitions(CODEC), {"retry_errors": OSError}, CODEC)
+    found = definitions.TermsOf(Definitions(CODEC), {"retry_errors": OSError}, CODEC)
     policy, extras = found.policy(algorithm_of(max), {})
     assert policy.retries_errors
     assert extras is not None

@@ -15,6 +15,7 @@ from mwpy._core.master.restart import MISSES, Reuse
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings, Tell
 from mwpy._values import records
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.earlier import (
     EarlierAlgorithm,
     EarlierAnswers,
@@ -23,7 +24,6 @@ from mwpy._values.earlier import (
     EarlierUsedUp,
 )
 from mwpy._values.groups import ARGUMENTS, PackedCalls
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
 from mwpy._values import code, structure
+from mwpy._values.bounds import TaskId
 from mwpy._values.code import NotComparable, call_digest, value_digest
-from mwpy._values.ids import TaskId
 from mwpy._values.task import result
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()

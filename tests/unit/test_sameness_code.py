@@ -22,6 +22,7 @@ import pytest
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
 from mwpy._values import code, sources
+from mwpy._values.bounds import TaskId
 from mwpy._values.code import (
     Code,
     Node,
@@ -33,7 +34,6 @@ from mwpy._values.code import (
     parts_in,
     reachable,
 )
-from mwpy._values.ids import TaskId
 from mwpy._values.task import result
 
 HELPERS = '''

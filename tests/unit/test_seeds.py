@@ -9,8 +9,8 @@ import pytest
 
 import mwpy
 from mwpy._transport.codec import Codec, loads_call, seed_of, with_seed
+from mwpy._values.bounds import TaskId
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import TaskId
 from mwpy._values.messagepack import decode
 from mwpy._values.task import RUNNING, Origin, Seeds, UnrunnableTask, seed_at
 

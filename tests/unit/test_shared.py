@@ -15,8 +15,8 @@ import pytest
 from mwpy._system.process import count_open
 from mwpy._transport import stream
 from mwpy._transport.stream import LARGE_BYTES, SEALS, file_of, lend, received
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 
 LARGE = bytes(range(256)) * 256
 assert len(LARGE) == LARGE_BYTES

@@ -17,8 +17,8 @@ from mwpy._system import memory
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec, loads_call
 from mwpy._transport.shared_objects import KNOWN, Store
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import SharedObjectMissing
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
 from mwpy._values.messages import Share
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject

@@ -22,8 +22,8 @@ from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ArgumentNotPicklable, ProtocolError, UsageError
-from mwpy._values.ids import Buffer
 from mwpy._values.messages import PART_BYTES, Share, check
 from mwpy._values.shares import Shared, SharedObject, shares_in
 from mwpy._values.structure import digest_of

@@ -13,9 +13,9 @@ from mwpy._core.master.spans import portion_of
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.tasks import MAX_SPAN, Taskjar
 from mwpy._values import records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import ARGUMENTS, PackedCalls
-from mwpy._values.ids import SlaveId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import TaskRange
 from mwpy._values.task import SlaveKind

@@ -30,9 +30,9 @@ from mwpy._core.master.state import (
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks, FormerAgent
 from mwpy._values.errors import DependencyFailed, ProtocolError, TaskCancelled
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import MAX_ATTEMPT, AlgorithmDefinition, Results, explained
 from mwpy._values.policy import DEFAULT_POLICY, MaxFailures, TaskPolicy

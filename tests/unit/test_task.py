@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mwpy._transport.codec import Codec
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.groups import Stretch
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import FAILURE, Pickled, encode
 from mwpy._values.policy import Limits, TaskPolicy, check_keywords

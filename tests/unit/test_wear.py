@@ -25,10 +25,9 @@ from mwpy._core.agent.limits import EXIT_S, divide
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import check
 from mwpy._values.policy import Limits

@@ -9,10 +9,9 @@ import pytest
 
 from mwpy._transport import wire
 from mwpy._values import messages
-from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, MAX_REASON, MAX_SLAVES, MAX_TASKS
+from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, MAX_REASON, MAX_SLAVES, MAX_TASKS, SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy._values.messages import AlgorithmStatus, Fate, HostStatus, LogRow, Notice, Place, Share, WaitReason, Why
 from mwpy._values.policy import Limits

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from mwpy._values import messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 
 UNCOUNTED = frozenset({messages.Hello, messages.Welcome, messages.Handled, messages.Probe})
 """Messages that concern one connection only."""

@@ -40,25 +40,30 @@ from typing import Any, Literal
 
 from mwpy._database import rows
 from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
-from mwpy._database.packing import (
+from mwpy._database.place import is_network, kind_of_file_system, real_path
+from mwpy._database.rows import (
     COLUMNS,
+    LARGE_BYTES,
     TABLES_BY_SEQ,
     USED_UP,
     Batch,
     Damaged,
     RowNumbers,
+    Rows,
     StoredGroup,
+    ValueDamaged,
+    ValueFiles,
     content_checksum,
     size_of_frames,
+    sync_folder,
     unpack,
     unpack_head,
 )
-from mwpy._database.place import is_network, kind_of_file_system, real_path
-from mwpy._database.rows import LARGE_BYTES, Rows, ValueDamaged, ValueFiles, sync_folder
 from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._system import clock
 from mwpy._system.locks import FileLock
 from mwpy._values import records
+from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.earlier import (
     Earlier,
     EarlierAlgorithm,
@@ -70,7 +75,6 @@ from mwpy._values.earlier import (
     Given,
 )
 from mwpy._values.errors import MwpyError, RunDatabaseError
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messagepack import encode_json
 from mwpy._values.messages import Results
 

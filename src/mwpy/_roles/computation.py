@@ -9,27 +9,30 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.master.algorithms import FailedCalls
-from mwpy._core.master.state import Tell
-from mwpy._roles.cells import CellTasks, follow_cells
-from mwpy._roles.definitions import CodeWatch, Definitions
+from mwpy._core.master.state import CancelTasks, Running, Tell
+from mwpy._roles.definitions import CodeWatch, Definitions, TermsOf
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
 from mwpy._roles.replay import calls_of_newest_master
-from mwpy._roles.terms import TermsOf
 from mwpy._system import clock, forks, process
 from mwpy._system.own_code import OWN_CODE
-from mwpy._system.packages import is_interactive
-from mwpy._system.process import log_levels
+from mwpy._system.packages import is_interactive, module_path
+from mwpy._system.process import agent_command, count_cores, log_levels
+from mwpy._system.script import LoadedScript
 from mwpy._transport.codec import Codec
+from mwpy._transport.error_texts import encodable
+from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
 from mwpy._values.errors import OutOfTime, UsageError
-from mwpy._values.options import Options
+from mwpy._values.messagepack import encode_json
+from mwpy._values.options import AGENT_VARIABLE, MASTER_VARIABLE, MODULE_PATH, OWN_MODULE_PATH, SCRIPT_VARIABLE, Options
 from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined, Notice, Started
 
@@ -40,13 +43,184 @@ if TYPE_CHECKING:
     from mwpy._roles.run_store import RunStore
     from mwpy._roles.task_keys import TaskKeys
     from mwpy.audit import AuditFile
-from operator import index
 
-from mwpy._roles.connections import AgentStarter, Connections, directions, only_here, open_connections
-from mwpy._system.packages import module_path
-from mwpy._system.process import agent_command, count_cores
-from mwpy._system.script import LoadedScript
-from mwpy._values.options import MODULE_PATH, OWN_MODULE_PATH, SCRIPT_VARIABLE
+
+# Cancels what a cell of a notebook has submitted, if the cell is interrupted.
+#
+# IPython says when a cell begins and how it ends. mwpy does not import IPython: where nobody has imported it, there are
+# no cells, and an interrupt ends maps only.
+
+
+BEGIN, END = "pre_run_cell", "post_run_cell"
+"""The events of IPython."""
+
+
+class UsedInCells(Protocol):
+    """Something that cells use. IPython runs cells in the main thread, and calls these methods there."""
+
+    def cell_begins(self) -> None: ...
+    def cell_interrupted(self) -> None: ...
+
+
+def follow_cells(used: UsedInCells) -> None:
+    """Tell an object about the cells that begin and are interrupted, as long as something else refers to it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None:
+        return
+    reference, events = weakref.ref(used), shell.events
+
+    def begin(_: object) -> None:
+        if (found := reference()) is not None:
+            found.cell_begins()
+
+    def end(result: object) -> None:
+        if (found := reference()) is None:
+            events.unregister(BEGIN, begin)
+            events.unregister(END, end)
+        elif _is_interrupted(result):
+            found.cell_interrupted()
+
+    events.register(BEGIN, begin)
+    events.register(END, end)
+
+
+def _is_interrupted(result: Any) -> bool:
+    """Whether a cell was interrupted. A cell that awaits is cancelled, and may have no result."""
+    asyncio = sys.modules.get("asyncio")
+    kinds = KeyboardInterrupt if asyncio is None else (KeyboardInterrupt, asyncio.CancelledError)
+    return result is None or isinstance(result.error_in_exec, kinds)
+
+
+def _without(others: Iterable[int], first: int, last: int) -> list[tuple[int, int]]:
+    """The ids from the first to the last without some others, as ranges with their counts."""
+    ranges = []
+    for number in sorted(others):
+        if first <= number <= last:
+            ranges.append((first, number - first))
+            first = number + 1
+    return [(start, count) for start, count in [*ranges, (first, last + 1 - first)] if count > 0]
+
+
+class CellTasks(Struct, eq=False, weakref=True):
+    """The tasks that the cell which runs has submitted to one master."""
+
+    access: Access
+    inbox: Inbox
+    held: HeldResults
+    _before: int = 0
+    """The last task that was submitted before the cell began."""
+
+    def cell_begins(self) -> None:
+        """Remember which tasks are of earlier cells."""
+        if self.access.usable:
+            self._before = self.access.io.submissions.total
+
+    def cell_interrupted(self) -> None:
+        """Kill the tasks of this cell that have not ended. Only a map that goes on learns of them."""
+        if not self.access.usable:
+            return
+        self.inbox.end_abandoned()
+        io = self.access.io
+        with io.submitting:
+            first, last, of_executors = self._before + 1, io.submissions.total, io.executors.open_ids()
+        if ranges := _without(of_executors, first, last):
+            killed = {*self.inbox.ask(CancelTasks(ranges, Running.KILL))}
+            dropped = [result for result in self.inbox.results if result.task_id in killed]
+            self.inbox.results[:] = [result for result in self.inbox.results if result.task_id not in killed]
+            self.held.fetched(dropped)
+
+
+# The connections of a master: streams to the agents that it starts, and the network if other agents can join.
+#
+# A master that only its own agents can join opens no port, has no key, and does not load ZeroMQ.
+
+
+RESERVE_SHARE = 8
+LEAST_RESERVE = 16
+"""One in eight files, and at least 16, are left for the master algorithm; agents that are being refused may have half
+of them."""
+
+
+class AgentStarter(Struct, frozen=True):
+    """Starts agents on this machine."""
+
+    link: LocalMasterLink
+
+    def __call__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> process.Child:
+        """Start an agent with a stream to this master.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        given = self.link.open()
+        try:
+            variables = {**environment, MASTER_VARIABLE: given.to_json()}
+            return process.start(command, environment=variables, pass_fds=given.numbers())
+        finally:
+            for fd in given.numbers():
+                os.close(fd)
+
+
+class Connections(Struct, frozen=True):
+    """The connections of a master that starts."""
+
+    link: LocalMasterLink
+    max_open_files: int
+    """How many files this process may open."""
+    room: int
+    """How many agents there is room for."""
+    key: str = ""
+    """The key of the computation; empty if only agents of this master can join."""
+    addresses: Sequence[str] = ()
+    """Where other agents find the master."""
+    port: int = 0
+    """Their port; 0 if only agents of this master can join."""
+
+
+def open_connections(options: Options, key: str | None) -> Connections:
+    """Make the connections of a master.
+
+    Args:
+        key: the key of the computation; None for that of the last master of the run database, or a new one.
+
+    Raises:
+        UsageError: the host or the port cannot be used.
+    """
+    limit = process.raise_limit()
+    if only_here(options) and options.master_port is None:
+        return Connections(_with_streams(NoNetwork(), options), limit, limit)
+    from mwpy._roles.network import FormerPlace, addresses, listen, recall  # only here, because it loads ZeroMQ
+    from mwpy._transport.link import new_key
+
+    OWN_CODE.remember()  # before a slave can join that loads files which were edited meanwhile
+    former = FormerPlace() if options.run_database is None else recall(options.run_database)
+    key = key or former.key or new_key()
+    link = listen(options, key, only_here(options), former.port)
+    reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
+    room = max(1, limit - process.count_open() - reserve)
+    link.limit(room + reserve // 2)
+    found = addresses(options, link.port, only_here(options))
+    return Connections(_with_streams(link, options), limit, room, key, found, link.port)
+
+
+def _with_streams(network: Network, options: Options) -> LocalMasterLink:
+    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
+    return LocalMasterLink(network, options.silence_s(), largest)
+
+
+def only_here(options: Options) -> bool:
+    """Whether only local slaves can join, because others would have neither a resource file nor the key."""
+    return not (options.resource_file or options.master_host or options.key_file or options.key)
+
+
+def directions(options: Options, slaves: int) -> dict[str, str]:
+    """Return the variables that make a process an agent of this master, with this many slaves."""
+    words = ["--mw-slave", "--mw-member-id", encodable(options.member_id)]
+    words += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
+    words += ["--mw-grace-period", str(options.grace_period)]
+    words += ["--mw-client-timeout", str(options.silence_s()), *options.for_agents(local=True)]
+    return {AGENT_VARIABLE: encode_json(words).decode()}
+
 
 FINISH_GRACE_S = 10.0
 """Seconds that slaves get to end by themselves when the computation is complete."""

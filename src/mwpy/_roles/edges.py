@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mwpy._transport.channel import Answer, Journal
     from mwpy._transport.stream import Broken, Connected, Happened
     from mwpy._values import messages, records
+    from mwpy._values.bounds import Buffer
     from mwpy._values.earlier import Given
-    from mwpy._values.ids import Buffer
     from mwpy._values.messages import Share
 
 

@@ -34,14 +34,13 @@ from weakref import WeakSet
 from msgspec import Struct, field
 
 from mwpy._core.master.state import Actions, CancelTasks, ExpectTasks, Running
-from mwpy._roles.cells import follow_cells
-from mwpy._roles.computation import Computation, MasterParts
+from mwpy._roles.computation import Computation, MasterParts, follow_cells
+from mwpy._roles.definitions import Terms
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_io import ExecutorIo, Owner
 from mwpy._roles.inbox import FORKED, Access
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Careful, Figures, Progress
-from mwpy._roles.terms import Terms
 from mwpy._system import clock, process
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of

@@ -21,7 +21,7 @@ from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import ExecutorProgress, OpenProgress
-from mwpy._values.ids import Buffer, TaskId
+from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.messages import size_of_records
 from mwpy._values.policy import TaskPolicy
 

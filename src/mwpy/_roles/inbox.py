@@ -33,6 +33,7 @@ from mwpy._core.master.state import (
 )
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
 from mwpy._system import clock, process
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.errors import (
     CannotRun,
     DependencyFailed,
@@ -43,7 +44,6 @@ from mwpy._values.errors import (
     TooManyFailures,
     UsageError,
 )
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messagepack import as_read, encode
 from mwpy._values.messages import Report
 from mwpy._values.policy import FailuresByKind

@@ -36,8 +36,6 @@ from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import UsageError
 from mwpy.executor import Executor
 
-__all__ = ["MwpyBackend", "register"]
-
 NAME = "mwpy"
 
 PORTIONS = 4

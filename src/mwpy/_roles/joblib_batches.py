@@ -28,8 +28,6 @@ from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec
 from mwpy._values.shares import Shared
 from mwpy.executor import Executor
 
-__all__ = ["Batches", "Call", "RepeatedArrays"]
-
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """One task of joblib: a function and its arguments."""
 

@@ -23,9 +23,9 @@ from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, CurvePair, ipv4_of, member_keys, server_keys
 from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode
 from mwpy._values.messages import explained
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, Options

@@ -8,17 +8,13 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mwpy._core.master.state import (
     LogGroup,
 )
 from mwpy._values.messages import LogRow
 from mwpy._values.phrases import counted
-
-if TYPE_CHECKING:
-    pass
-
 
 OWN = "mwpy"
 """The logger that says what was left out."""

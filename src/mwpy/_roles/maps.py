@@ -17,18 +17,18 @@ from msgspec import Struct
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import CancelTasks, MasterSettings, Running, TakeReports
 from mwpy._roles.computation import MasterParts
+from mwpy._roles.definitions import Extras, Terms, check_map_key
 from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.map_tasks import Arrived, Portion, count_of
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of
 from mwpy._roles.summary import summary_of
-from mwpy._roles.terms import Extras, Terms, check_map_key
 from mwpy._system import clock
 from mwpy._transport.codec import Codec
 from mwpy._transport.stream import LARGE_BYTES
 from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
+from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls, Stretch
-from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.messages import Report
 from mwpy._values.policy import FailureLimit, FailuresByKind, MaxFailures, Policies, TaskPolicy

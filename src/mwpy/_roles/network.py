@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -23,10 +22,6 @@ from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import encode_json, json_decoder
 from mwpy._values.options import UNREADABLE, Options
 from mwpy.resource_file import MemberKeys, ResourceFile
-
-if TYPE_CHECKING:
-    pass
-
 
 # The key and the port of a master with a run database, in a file beside it that only its owner can read.
 #

@@ -34,9 +34,9 @@ from mwpy._transport.error_texts import users_traceback
 from mwpy._transport.stream import Frames, Happened
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, REGISTRY
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import Buffer
 from mwpy._values.task import Result
 
 NUMBER = 1

@@ -11,8 +11,8 @@ from mwpy._core.master.algorithms import KEPT_CALLS, FailedCalls
 from mwpy._transport.codec import loads_call, loads_function, loads_state, seed_of, split_resumed
 from mwpy._values import messages
 from mwpy._values.algorithm import find
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
 from mwpy._values.task import RUNNING, Result, UnrunnableTask
 

@@ -18,10 +18,10 @@ from mwpy._database.place import real_path
 from mwpy._database.rows import ValueFiles
 from mwpy._database.store import Writer, read_frames
 from mwpy._values import groups, records
+from mwpy._values.bounds import Buffer
 from mwpy._values.code import captured_changes, changes
 from mwpy._values.earlier import Given
 from mwpy._values.errors import ProtocolError, RunDatabaseError
-from mwpy._values.ids import Buffer
 from mwpy._values.messages import Results
 from mwpy._values.options import Options
 from mwpy._values.phrases import counted, first_of

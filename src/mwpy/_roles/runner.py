@@ -32,7 +32,7 @@ from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.packages import undisturbed
-from mwpy._system.surroundings import Surroundings
+from mwpy._system.time_left import Surroundings
 from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import (
@@ -49,10 +49,9 @@ from mwpy._transport.error_texts import describe_error
 from mwpy._transport.shared_objects import LOADED
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON, find, missing_module
-from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, shortened
+from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, Buffer, SlaveId, shortened
 from mwpy._values.errors import AlgorithmUnavailable, EndIsNear, ExitCode, UsageError
 from mwpy._values.groups import CALLS, ROWS
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
 from mwpy._values.messages import MAX_LEVEL, MAX_PATH, MAX_ROWS, LoadFailure, Logged, LogRow, size_of_records
 from mwpy._values.phrases import first_of

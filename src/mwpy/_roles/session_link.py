@@ -17,9 +17,8 @@ from mwpy._transport import wire
 from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
-from mwpy._values.bounds import MAX_NAME, shortened
+from mwpy._values.bounds import MAX_NAME, Buffer, SlaveId, shortened
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.options import JOB_VARIABLE
 
 

@@ -23,7 +23,7 @@ from mwpy._core.session import Session
 from mwpy._roles.edges import MasterConnections
 from mwpy._transport import wire
 from mwpy._values import messages
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 
 Said = Sequence[tuple[bytes, messages.Handled]]
 """What is said about handled messages, each with its peer."""

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Container, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, SlaveParts, Template
 from mwpy._roles.session_link import SessionLink
 from mwpy._system import forks, process
-from mwpy._system.slave_folders import SlaveFolders
+from mwpy._system.locks import SlaveFolders
 from mwpy._system.streams import Inlet
 from mwpy._transport.channel import AgentOrders, Answer, SlaveFds, open_channel, open_orders
 from mwpy._values import messages, records
@@ -36,9 +36,6 @@ from mwpy._values.options import (
     TemplateSettings,
     thread_limits,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class SlaveProcesses(Struct, eq=False):

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._roles.terms import Extras
+from mwpy._roles.definitions import Extras
 from mwpy._values.code import NotComparable, call_digest, code_of, value_digest
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import NO_KEY, PLAIN_CALLS, combined_key, plain_keys

@@ -31,8 +31,8 @@ from mwpy._simulation.machines import Pace
 from mwpy._simulation.shares import SharedByAlgorithm
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
+from mwpy._values.bounds import SlaveId
 from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls
-from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Report
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import ReferringBuffers, ResultReference, SlaveKind

@@ -22,9 +22,9 @@ from mwpy._simulation.world import World
 from mwpy._transport.channel import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messagepack import REFERRING, Pickled
 from mwpy._values.messages import Hello
 from mwpy._values.policy import MaxFailures, TaskPolicy

@@ -35,9 +35,9 @@ from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values import records
 from mwpy._values.algorithm import algorithm_of
+from mwpy._values.bounds import Buffer
 from mwpy._values.earlier import Given
 from mwpy._values.errors import DependencyFailed, TaskCancelled
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import encode
 from mwpy._values.options import Options
 from mwpy._values.policy import TaskPolicy

@@ -19,8 +19,8 @@ from mwpy._simulation.world import World
 from mwpy._transport import wire
 from mwpy._transport.stream import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values import messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 
 ADDRESS = "simulated"

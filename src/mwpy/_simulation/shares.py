@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
 from mwpy._values import messages
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 from mwpy._values.messages import PART_BYTES, LoadFailure, Share
 from mwpy._values.shares import Shared, SharedObject
 

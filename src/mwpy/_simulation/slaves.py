@@ -28,8 +28,8 @@ from mwpy._transport import wire
 from mwpy._transport.channel import AGAIN, VALUE
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
+from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.errors import ProtocolError, describe_exit
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
 
 # The journal of a simulated slave, which its agent can read.

@@ -51,12 +51,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._system import clock
-from mwpy._system.surroundings import Surroundings
+from mwpy._system.time_left import Surroundings
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.stream import MAX_BYTES, Passage, Reader, StreamEnd, is_folded, make_passage, pack, unfold
 from mwpy._values import groups, messages
-from mwpy._values.bounds import MAX_TASKS
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.messagepack import MALFORMED, PLAIN, encode_json, json_decoder
 from mwpy._values.options import SlaveSettings
 

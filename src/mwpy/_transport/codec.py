@@ -29,9 +29,8 @@ from mwpy._system.packages import PICKLE_MARKS, reduced
 from mwpy._system.script import MAIN, LoadedScript, can_run_elsewhere, loaded_script
 from mwpy._transport.error_texts import describe_error, encodable, reduced_error, text_of
 from mwpy._transport.stream import LARGE_BYTES, lend
-from mwpy._values.bounds import MAX_REPORT_BYTES
+from mwpy._values.bounds import MAX_REPORT_BYTES, Buffer
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import (
     CONDITIONAL,
     FAILURE,

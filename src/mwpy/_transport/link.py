@@ -67,8 +67,8 @@ from mwpy._transport.stream import (
     heartbeat_interval,
     milliseconds,
 )
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError, UsageError
-from mwpy._values.ids import Buffer
 
 # The keys of a computation: one secret text, from which both CURVE key pairs are made.
 

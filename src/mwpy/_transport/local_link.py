@@ -39,8 +39,8 @@ from mwpy._transport.stream import (
     make_passage,
     milliseconds,
 )
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError, UsageError
-from mwpy._values.ids import Buffer
 from mwpy._values.options import OWN_ADDRESS, MasterStream
 
 MESSAGE_SLACK = 32 << 20

@@ -28,8 +28,8 @@ from msgspec import Struct, field
 from mwpy._system import memory
 from mwpy._transport.codec import Codec, loads_shared
 from mwpy._transport.stream import SEALS, add_seals, write_all
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import SharedObjectMissing
-from mwpy._values.ids import Buffer
 from mwpy._values.messages import Share
 from mwpy._values.phrases import amount
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of

@@ -28,9 +28,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 
 from mwpy._system import clock, process
-from mwpy._values.bounds import Number
+from mwpy._values.bounds import Buffer, Number
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import MALFORMED, decoder, encode
 
 # Files in memory: large buffers pass from one process of a host to another without a socket.

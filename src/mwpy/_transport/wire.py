@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from mwpy._values import messagepack, messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 from mwpy._values.messages import check
 
 MAX_HEADER_BYTES = 16 << 20

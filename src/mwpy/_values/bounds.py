@@ -8,7 +8,7 @@ keeps the bounds when it sends: `shortened` cuts texts that come from user code.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NewType
 
 from msgspec import Meta
 
@@ -61,3 +61,16 @@ def shortened(text: str, most: int = MAX_REASON) -> str:
     gap = f" [... {len(text)} characters ...] "
     kept = most - len(gap)
     return text[: kept - kept // 2] + gap + text[len(text) - kept // 2 :]
+
+
+# The ids of tasks and slaves, and the type of bytes that are passed on.
+
+
+TaskId = NewType("TaskId", int)
+"""The number of a task within one life of the master, starting at 1; never used twice."""
+
+SlaveId = NewType("SlaveId", str)
+"""The name of a slave process, such as `SLAVE-0`; never used twice within one life of the master."""
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes that are passed on without being changed."""

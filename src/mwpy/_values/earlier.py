@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from mwpy._values import records
-from mwpy._values.ids import SlaveId
+from mwpy._values.bounds import SlaveId
 from mwpy._values.messages import Results
 
 KEY_BYTES = 16

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mwpy._values.ids import TaskId
+from mwpy._values.bounds import TaskId
 from mwpy._values.last_words import Death
 from mwpy._values.phrases import counted
 

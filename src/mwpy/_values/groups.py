@@ -12,8 +12,8 @@ from typing import Any, overload
 
 from msgspec import Struct
 
+from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.messagepack import (
     LIST_OF_ONE,
     LIST_PREFIX,

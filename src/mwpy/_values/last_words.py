@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from mwpy._values.bounds import MAX_STREAM, Number, Stream
+from mwpy._values.bounds import MAX_STREAM, Number, SlaveId, Stream
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.phrases import amount
 
 LAST_WORDS_BYTES = MAX_STREAM

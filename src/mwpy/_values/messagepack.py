@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 
 T = TypeVar("T")
 

@@ -27,6 +27,7 @@ from msgspec import Meta, Struct, field
 from mwpy._values.bounds import (
     MAX_REPORT_BYTES,
     MAX_TASKS,
+    Buffer,
     LostSpans,
     Name,
     Number,
@@ -34,12 +35,13 @@ from mwpy._values.bounds import (
     Reason,
     Seconds,
     SlaveCount,
+    SlaveId,
     Spans,
+    TaskId,
     TimeLeft,
 )
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ProtocolError, UsageError
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import decode
 from mwpy._values.phrases import counted

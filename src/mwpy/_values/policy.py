@@ -13,9 +13,8 @@ from typing import Any, SupportsIndex, TypedDict, Unpack
 
 from msgspec import Struct, field
 
-from mwpy._values.bounds import MAX_SECONDS
+from mwpy._values.bounds import MAX_SECONDS, SlaveId
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
-from mwpy._values.ids import SlaveId
 from mwpy._values.phrases import bytes_in
 
 Condition = tuple[type[Exception], ...] | Callable[[Exception], object]

@@ -19,8 +19,8 @@ from typing import Any
 from msgspec import Struct
 
 from mwpy._values import messagepack
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import TaskPolicy

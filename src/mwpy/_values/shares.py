@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, field
 
+from mwpy._values.bounds import Buffer
 from mwpy._values.earlier import KEY_BYTES
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import PackedCalls
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode
 from mwpy._values.messages import Share
 from mwpy._values.plain import hash_of, may_have_nan, short_digest, without_nan

@@ -20,10 +20,9 @@ from typing import Any, Generic, SupportsIndex, TypeVar
 
 from msgspec import Struct, field
 
-from mwpy._values.bounds import shortened
+from mwpy._values.bounds import Buffer, SlaveId, TaskId, shortened
 from mwpy._values.causes import PlainEnum
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
 from mwpy._values.messagepack import MALFORMED, STORED, Pickled, decoder
 

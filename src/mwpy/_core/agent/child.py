@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take_named
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_SECONDS, MAX_TASKS
+from mwpy._values.bounds import MAX_SECONDS, MAX_TASKS, Buffer, SlaveId
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ExitCode, InternalError
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import Share
 from mwpy._values.options import DEFAULT_START_TIMEOUT_S

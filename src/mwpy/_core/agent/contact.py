@@ -52,10 +52,9 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares, Traffic
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import Buffer
 
 
 class FormerTasks(Struct, eq=False):

@@ -51,10 +51,9 @@ from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Checkpoints, LateResults, Reports, Shares, StartOutput, Traffic
 from mwpy._core.holding import known
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_TASKS, shortened
+from mwpy._values.bounds import MAX_TASKS, Buffer, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, is_from_outside
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS, LastWords
 
 # When an agent looks at each of its slaves.

@@ -32,10 +32,9 @@ from msgspec import Struct, field
 from mwpy._core.agent.child import UNBOUNDED, AgentState, Child, ChildState, Doom, Outgoing
 from mwpy._core.holding import known
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import REPLACED, describe_exit
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import split_list
 from mwpy._values.phrases import amount, counted
 from mwpy._values.policy import Limits

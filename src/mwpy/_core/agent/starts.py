@@ -22,10 +22,9 @@ from math import inf
 
 from mwpy._core.agent.child import FAREWELL_S, AgentState, Child, ChildEvent, ChildState, Forked, Outgoing
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, shortened
+from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, Buffer, SlaveId, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.options import NEAR_THE_END_S
 from mwpy._values.phrases import amount
 

@@ -39,9 +39,8 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.limits import Watch
 from mwpy._core.holding import TaskIds, divided
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import PART_BYTES, LoadFailure, Share
 from mwpy._values.phrases import amount

@@ -21,9 +21,9 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState, RenewSlaves, Send, Waiting
 from mwpy._values import messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import SlaveId
 from mwpy._values.messages import LoadFailure
 from mwpy._values.phrases import amount
 from mwpy._values.task import SlaveKind, SlaveState

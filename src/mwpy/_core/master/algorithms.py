@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 from mwpy._values.records import AlgorithmDefined, AlgorithmsForgotten
 from mwpy._values.shares import SharedObject
 

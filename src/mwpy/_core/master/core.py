@@ -43,7 +43,6 @@ from msgspec import Struct
 from mwpy._core.holding import known
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
 from mwpy._core.master.dispatch import Definitions, Dispatch, Isolation, Shares, Stragglers
-from mwpy._core.master.failures import RecentFailures, Stop
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Absences, Delays, Losses, Refusals
@@ -83,7 +82,7 @@ from mwpy._core.master.state import (
     Waiting,
 )
 from mwpy._core.master.submissions import Cancellation
-from mwpy._core.master.totals import Totals
+from mwpy._core.master.totals import RecentFailures, Stop, Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError

@@ -24,9 +24,9 @@ from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Lane, PendingTasks
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import PackedCalls
-from mwpy._values.ids import Buffer
 from mwpy._values.messages import PART_BYTES, Share
 from mwpy._values.policy import Limits
 from mwpy._values.shares import SharedObject, shares_in

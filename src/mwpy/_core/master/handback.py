@@ -11,8 +11,8 @@ from msgspec import Struct
 from mwpy._core.master.spans import Span, portion_of, size_of
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
 

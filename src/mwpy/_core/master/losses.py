@@ -28,8 +28,8 @@ from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Spa
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.phrases import counted
 from mwpy._values.records import Charge, TaskRange

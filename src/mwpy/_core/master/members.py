@@ -16,10 +16,9 @@ from msgspec import Struct, field
 from mwpy._core.master.spans import Span
 from mwpy._core.master.tasks import HeldTasks
 from mwpy._values import records
-from mwpy._values.bounds import MAX_WAITING_BYTES
+from mwpy._values.bounds import MAX_WAITING_BYTES, SlaveId
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import InternalError
-from mwpy._values.ids import SlaveId
 from mwpy._values.options import OWN_ADDRESS
 from mwpy._values.task import SlaveKind, SlaveState
 

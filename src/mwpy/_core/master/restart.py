@@ -40,6 +40,7 @@ from mwpy._core.master.results import check_failures
 from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import MasterState
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.earlier import (
     KEY_BYTES,
     Earlier,
@@ -50,7 +51,6 @@ from mwpy._values.earlier import (
     EarlierUsedUp,
     FormerAgent,
 )
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messages import Results
 from mwpy._values.phrases import counted, first_of
 from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks, TaskRange

@@ -30,10 +30,10 @@ from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import GiveResult, HoldResults, MasterState, ReleaseResults, TakeReports
 from mwpy._core.master.totals import Totals
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import Stretch
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messagepack import FAILURE, Pickled
 from mwpy._values.messages import Report, size_of_report
 from mwpy._values.phrases import amount

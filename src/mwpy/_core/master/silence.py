@@ -19,17 +19,15 @@ from msgspec import Struct, field, structs
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
-from mwpy._core.master.failures import RecentFailures, Stop
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Absences, Delays
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, absent, num_present
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState, Send, Waiting
-from mwpy._core.master.totals import Totals
+from mwpy._core.master.totals import RecentFailures, Stop, Totals
 from mwpy._values import messages, records
-from mwpy._values.bounds import shortened
+from mwpy._values.bounds import SlaveId, shortened
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import SlaveId
 from mwpy._values.messages import AlgorithmStatus, Explanation, Fate, HostStatus, Notice, Place, Status, WaitReason, Why
 from mwpy._values.phrases import counted, first_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState

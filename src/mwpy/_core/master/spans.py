@@ -11,10 +11,10 @@ from msgspec import Struct
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
 from mwpy._values import messagepack
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.earlier import KEY_BYTES
 from mwpy._values.groups import PackedCalls
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange

@@ -22,10 +22,9 @@ from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, S
 from mwpy._core.master.spans import Span
 from mwpy._core.master.tasks import Taskjar
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_WAITING_BYTES
+from mwpy._values.bounds import MAX_WAITING_BYTES, Buffer, SlaveId, TaskId
 from mwpy._values.errors import InternalError
 from mwpy._values.groups import Stretch, spans_of
-from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.messages import LogRow, Message, Report
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
 from mwpy._values.phrases import counted

@@ -29,9 +29,9 @@ from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import CancelTasks, MasterState, Running
 from mwpy._core.master.tasks import MAX_SPAN, Taskjar
 from mwpy._values import messages, records
+from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import PackedCalls
-from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import TaskRange
 from mwpy._values.shares import plain_keys

@@ -30,10 +30,10 @@ from mwpy._core.holding import TaskIds, count_of, divided, take_each, take_out
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.spans import LeftState, Span, ids_in, portion_of, size_of
 from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import InternalError
 from mwpy._values.groups import PackedCalls
-from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, Death
 from mwpy._values.messagepack import decode, encode, split_list
 from mwpy._values.records import Charge, SlaveEnded, TaskRange

@@ -6,14 +6,20 @@ They are counted per group of tasks. The master states them at its end, and from
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct, field
 
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import MasterState
+from mwpy._core.master.state import CancelTasks, GoOn, MasterState, Running, Stopped
+from mwpy._core.master.submissions import Cancellation
 from mwpy._values import records
+from mwpy._values.bounds import TaskId, shortened
 from mwpy._values.causes import Cause
+from mwpy._values.errors import DependencyFailed, TaskCancelled
+from mwpy._values.messagepack import Pickled
 from mwpy._values.policy import KINDS_KEPT, OTHER_KINDS, TaskPolicy
+from mwpy._values.task import Result, encoded_in, failed, headline, in_one_line
 
 ROWS_KEPT = 10_000
 """How many pairs of algorithm and host are counted. More of them are counted together, as `OTHERS`."""
@@ -142,3 +148,145 @@ class Totals(Struct, eq=False):
         for key, row in self.rows.items():
             assert row.failed <= row.tasks, f"more tasks of {key} failed than ended"
             assert all(count > 0 for count in row.lost.values()), f"{key} lost no attempt for a cause: {row.lost}"
+
+
+# How many tasks fail and why, and whether there are too many of them to go on.
+#
+# Which kinds of failures there were, and which tasks failed last, for inquirers.
+#
+# The jar counts failures. Only when this count changes, the actions of the iteration are searched for failed tasks. So
+# a task that succeeds costs nothing.
+
+
+FAILURES_KEPT = 1000
+"""How many of the newest failures are kept."""
+
+TEXT_CHARACTERS = 500
+
+
+class RecentFailure(Struct, frozen=True):
+    """How a task failed."""
+
+    task: int
+    algorithm: str
+    host: str | None
+    text: str
+    at: float
+    """When, on the core's clock."""
+
+    def __str__(self) -> str:
+        place = "" if self.host is None else f" on {self.host}"
+        return f"task {self.task} ({self.algorithm}){place}: {self.text}"
+
+
+class RecentFailures(Struct, eq=False):
+    """Counts failures by kind, and keeps the newest ones."""
+
+    state: MasterState
+    kinds: dict[str, int] = field(default_factory=dict)
+    """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
+    newest: dict[int, RecentFailure] = field(default_factory=dict)
+    """The newest failures by the id of the task; the last one is the newest."""
+    _seen: int = 0
+    """How many failures the jar had counted when the actions were last searched."""
+
+    def decide(self, now: float) -> None:
+        """Search the actions of this iteration for tasks that failed."""
+        if self.state.jar.failed == self._seen:
+            return
+        self._seen = self.state.jar.failed
+        for result in self.state.actions.results:
+            if failed(result):
+                self._add_result(result, now)
+        for task in self.state.actions.unrunnable:
+            cause = f" ({task.deaths[-1].cause.value})" if task.deaths else ""
+            place = task.algorithm, task.result().host
+            self._add(f"TaskUnrunnable{cause}", RecentFailure(task.task_id, *place, _short(task.reason), now))
+
+    def _add_result(self, result: Result[Any], now: float) -> None:
+        value, _ = encoded_in(result)
+        if isinstance(value, TaskCancelled | DependencyFailed):
+            return  # the jar counts it as cancelled
+        text = headline(value.pickle) if type(value) is Pickled else in_one_line(value.type_name, value.text)
+        failure = RecentFailure(result.task_id, result.algorithm, result.host, text, now)
+        self._add(text.partition(":")[0], failure)
+
+    def _add(self, kind: str, failure: RecentFailure) -> None:
+        if kind not in self.kinds and len(self.kinds) >= KINDS_KEPT:
+            kind = OTHER_KINDS
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self.newest.pop(failure.task, None)
+        self.newest[failure.task] = failure
+        if len(self.newest) > FAILURES_KEPT:
+            del self.newest[next(iter(self.newest))]
+
+    @property
+    def last(self) -> RecentFailure | None:
+        """The newest failure; None if there is none."""
+        return next(reversed(self.newest.values()), None)
+
+
+def _short(text: str) -> str:
+    return " ".join(shortened(text, TEXT_CHARACTERS).split())
+
+
+# Stops the run when too many tasks have failed.
+#
+# The core does not wait for the master algorithm, which may be at work for a long time. It cancels all tasks at once,
+# and also those that are submitted before the algorithm learns of the stop. When the algorithm knows, and all tasks
+# have ended, the core answers which tasks did not run, and goes on with an empty jar and new counts.
+
+
+class Stop(Struct, eq=False):
+    """Decides when the run stops, and when it goes on."""
+
+    state: MasterState
+    cancellation: Cancellation
+    stopped: bool = False
+    """Whether each task is cancelled."""
+    _asked: list[GoOn] = field(default_factory=list)
+    """The commands that were not answered yet."""
+    _not_run: list[TaskId] = field(default_factory=list)
+    """The tasks that were cancelled since the stop."""
+    _failed_before: int = 0
+    """How many tasks had failed when the run went on after the last stop."""
+    _ended_before: int = 0
+
+    def go_on(self, command: GoOn) -> None:
+        """The algorithm knows of the stop."""
+        self._asked.append(command)
+
+    def decide(self) -> None:
+        """Stop the run if it is time, cancel the tasks of a stopped run, and go on with it if this is possible."""
+        limit, jar = self.state.settings.max_failures, self.state.jar
+        if limit is not None and not self.stopped:
+            failed, ended = jar.failed - self._failed_before, self._num_ended - self._ended_before
+            self.stopped = limit.is_reached(failed, ended)
+            if self.stopped:
+                self.state.actions.stopped = Stopped(failed, ended)
+                self.state.notice(f"the run is stopped: {failed} of {ended} ended tasks failed (max_failures={limit})")
+                self._cancel(jar.spans(), Running.FINISH if limit.finish else Running.KILL)
+        if not self.stopped and not self._asked:
+            return
+        if jar.pending.count or jar.blocked.tasks or jar.delayed.tasks:
+            waiting = [*jar.pending.spans(), *jar.blocked.tasks.values(), *jar.delayed.tasks.values()]
+            self._cancel(waiting, Running.FINISH)
+        for record in self.state.actions.records:
+            if isinstance(record, records.TasksCancelled):
+                self._not_run += [TaskId(each.first + at) for each in record.tasks for at in range(each.count)]
+        if self._asked and not jar.num_allocated:
+            self._answer()
+
+    @property
+    def _num_ended(self) -> int:
+        """How many tasks have ended in a way that says something about their algorithm."""
+        return self.state.jar.ended - self.state.jar.cancelled
+
+    def _cancel(self, spans: Iterable[Span], running: Running) -> None:
+        ranges = [*dict.fromkeys((span.first, span.count) for span in spans)]  # a task may have several attempts
+        self.cancellation.cancel(CancelTasks(ranges, running))
+
+    def _answer(self) -> None:
+        self.state.actions.cancelled += [(command, sorted(self._not_run)) for command in self._asked]
+        self.stopped, self._asked, self._not_run = False, [], []
+        self._failed_before, self._ended_before = self.state.jar.failed, self._num_ended
