@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from mwpy._roles.runner import FOREVER_S, TaskRunner
+from mwpy._roles.runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
 from mwpy._system import forks, memory, script
 from mwpy._system.forks import die_with_parent
 from mwpy._system.locks import use
@@ -42,6 +42,8 @@ from mwpy._values.options import (
     TemplateSettings,
     slave_or_template,
 )
+
+__all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "run"]
 
 # The template: a process that has loaded the script, runs nothing, and forks slaves when its agent orders one.
 #

@@ -20,12 +20,13 @@ from tests.stored import NOON, Failures, algorithm, opened, received, submitted,
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings
-from mwpy._database import opening, place, store
+from mwpy._database import opening, store
 from mwpy._database import rows as stored_rows
 from mwpy._database.opening import lock
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import Writer
 from mwpy._roles.run_store import RunStore
+from mwpy._system import locks
 from mwpy._system.locks import LocksUnsupported
 from mwpy._values import records
 from mwpy._values.earlier import KEY_BYTES, EarlierAnswers, EarlierTasks, Given
@@ -429,7 +430,7 @@ def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monke
     ],
 )
 def test_network_file_systems_are_known(kind: str, expected: bool) -> None:
-    assert place.is_network(kind) is expected
+    assert locks.is_network(kind) is expected
 
 
 MOUNTS = """\
@@ -446,12 +447,12 @@ MOUNTS = """\
     [("/tmp", "ext4"), ("/home/me/run", "nfs4"), ("/home/fast/x", "xfs"), ("/homes", "ext4"), ("/my data", "tmpfs")],
 )
 def test_the_file_system_of_a_folder_is_found(folder: str, expected: str) -> None:
-    assert place.kind_of_file_system(Path(folder), MOUNTS) == expected
+    assert locks.kind_of_file_system(Path(folder), MOUNTS) == expected
 
 
 def test_the_file_system_here_is_known(tmp_path: Path) -> None:
-    assert place.kind_of_file_system(tmp_path)
+    assert locks.kind_of_file_system(tmp_path)
 
 
 def test_a_foreign_text_is_no_list_of_mounts() -> None:
-    assert place.kind_of_file_system(Path("/tmp"), "") == ""
+    assert locks.kind_of_file_system(Path("/tmp"), "") == ""

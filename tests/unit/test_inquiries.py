@@ -6,7 +6,7 @@ import pytest
 from tests.asked import ASK, Asked
 from tests.spans import MAX, MIN, defined, held_by, span
 
-from mwpy._core.master import silence
+from mwpy._core.master import silence, totals
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.silence import (
     ALGORITHMS_SHOWN,

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from mwpy._database.opening import Connection, lock, open_for_writing
-from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.rows import ValueFiles
+from mwpy._system.locks import is_network, kind_of_file_system, real_path
 from mwpy._values.errors import RunDatabaseError
 
 KINDS_SHOWN = 20

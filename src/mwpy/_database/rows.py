@@ -1,4 +1,6 @@
-"""Which rows of which tables a record becomes, and the files beside the database that hold large values.
+"""Which rows of which tables a record becomes, how they are packed, and the files that hold large values.
+
+Which rows of which tables a record becomes, and the files beside the database that hold large values.
 
 Which rows of which tables a record becomes.
 

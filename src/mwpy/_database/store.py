@@ -40,7 +40,6 @@ from typing import Any, Literal
 
 from mwpy._database import rows
 from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
-from mwpy._database.place import is_network, kind_of_file_system, real_path
 from mwpy._database.rows import (
     COLUMNS,
     LARGE_BYTES,
@@ -61,7 +60,7 @@ from mwpy._database.rows import (
 )
 from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._system import clock
-from mwpy._system.locks import FileLock
+from mwpy._system.locks import FileLock, is_network, kind_of_file_system, real_path
 from mwpy._values import records
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.earlier import (

@@ -1,4 +1,6 @@
-"""Makes the definition of each task algorithm before its first task, and again when the user has edited its code.
+"""What is submitted with a task: the definition of its algorithm, made again after an edit, its policy and seed.
+
+Makes the definition of each task algorithm before its first task, and again when the user has edited its code.
 
 Makes the definition of each task algorithm that a master algorithm uses, before its first task.
 

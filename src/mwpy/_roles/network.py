@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from mwpy import resource_file
-from mwpy._database.place import real_path
 from mwpy._system import clock
+from mwpy._system.locks import real_path
 from mwpy._transport import wire
 from mwpy._transport.link import EVERYWHERE, MasterLink, candidates, ipv4_of, member_keys, server_keys
 from mwpy._values import messages

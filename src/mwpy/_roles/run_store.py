@@ -14,9 +14,9 @@ from typing import Any, Literal
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.restart import GENERATIONS_KEPT, FormerAgents, Reuse
 from mwpy._database.opening import open_for_reading
-from mwpy._database.place import real_path
 from mwpy._database.rows import ValueFiles
 from mwpy._database.store import Writer, read_frames
+from mwpy._system.locks import real_path
 from mwpy._values import groups, records
 from mwpy._values.bounds import Buffer
 from mwpy._values.code import captured_changes, changes

@@ -1,4 +1,6 @@
-"""How long the task that runs in this process may go on, and a warning before its end.
+"""How long the task that runs in this process may go on, and what it must not leave to the next one.
+
+How long the task that runs in this process may go on, and a warning before its end.
 
 The warning is an exception in the main thread. Only the handler of a signal can raise it there, so a timer sends one.
 The end may come nearer at any time, by an eviction, so the timer rings every `LOOK_S` seconds. A signal of the agent

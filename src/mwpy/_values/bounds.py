@@ -1,4 +1,6 @@
-"""Bounds of everything that a member controls: texts, numbers, and how many of them a message has.
+"""Bounds of everything that a member controls, and the ids of tasks and slaves.
+
+Bounds of everything that a member controls: texts, numbers, and how many of them a message has.
 
 An agent may run anywhere, and a task may overwrite any memory of its slave. So a receiver relies on no size. The fields
 of messages have the types below. Decoding compares each length with its bound before it builds the list or dict.

@@ -1,4 +1,6 @@
-"""Totals: what was done, what was lost, and what was asked for and used, for each algorithm on each host.
+"""Totals for each algorithm on each host, which failures there were, and whether there are too many to go on.
+
+Totals: what was done, what was lost, and what was asked for and used, for each algorithm on each host.
 
 They are counted per group of tasks. The master states them at its end, and from time to time, in case it has no end.
 """
