@@ -996,7 +996,7 @@ class HistoryChecker:
         assert causes.count(Cause.AGENT_LOST) == lost, f"task {number} was lost with {lost} agents: {causes}"
         assert number not in self._last_attempts, f"task {number} is handed back although it is cancelled"
         assert heard_of <= policy.attempts_max, f"task {number} killed {heard_of} slaves"
-        before = heard_of == 0 and self.lives.was_used_up(number)
+        before = heard_of == 0 and self.lives.occurrences.get(number) in self.lives.used_up
         if policy.retry and policy.sid is None and heard_of < policy.attempts_max and not before:
             alone = self._alone.get(number, False)
             assert lost > LOST_AGENTS_ALLOWED and alone, f"task {number} is given up after {lost} lost agents"

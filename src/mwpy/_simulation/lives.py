@@ -281,10 +281,6 @@ class LifeChecker(Struct, eq=False):
         answered = occurrence in self.earlier
         assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
 
-    def was_used_up(self, task: int) -> bool:
-        """Whether the attempts of a task were used up, in this life or before."""
-        return self.occurrences.get(task) in self.used_up
-
     def given_up(self, task: UnrunnableTask) -> None:
         """The algorithm gets a task back."""
         occurrence = self.occurrences.get(task.task_id)
