@@ -628,21 +628,24 @@ class Reached(Struct, eq=False):
     def root(self, function: Any) -> Node:
         """Return the node of the function itself."""
         if isinstance(function, partial):
-            node = Node("", "", hash_of(b"partial"))
-            node.edges["function"] = self.root(function.func)
-            given = self.value("arguments of functools.partial", (function.args, function.keywords))
-            return _with(node, "arguments", given)
+            part = "arguments of functools.partial"
+            return self._bound(b"partial", function.func, "arguments", part, (function.args, function.keywords))
         if isinstance(function, MethodType) and library_name(function) is None:
-            node = Node("", "", hash_of(b"method"))
-            node.edges["function"] = self.root(function.__func__)
-            owner = self.value(f"object of the method {shown_name(function.__func__)}", function.__self__)
-            return _with(node, "object", owner)
+            part = f"object of the method {shown_name(function.__func__)}"
+            return self._bound(b"method", function.__func__, "object", part, function.__self__)
         if isinstance(function, Initialized):
-            node = Node("", "", hash_of(b"initialized"))
-            node.edges["function"] = self.root(function.function)
-            given = self.value("arguments of the initializer", (function.initializer, function.initargs))
-            return _with(node, "initializer", given)
+            given = function.initializer, function.initargs
+            part = "arguments of the initializer"
+            return self._bound(b"initialized", function.function, "initializer", part, given)
         return self.value(f"object of {shown_name(type(function))}", function)
+
+    def _bound(self, kind: bytes, function: Any, name: str, part: str, value: Any) -> Node:
+        """Return the node of a function with a value. If the value cannot be compared, the whole cannot, too."""
+        node = Node("", "", hash_of(kind))
+        node.edges["function"] = self.root(function)
+        other = node.edges[name] = self.value(part, value)
+        node.text = other.text if other.text.startswith(UNKNOWN) else node.edges["function"].text
+        return node
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -846,13 +849,6 @@ class Reached(Struct, eq=False):
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------
-
-
-def _with(node: Node, name: str, other: Node) -> Node:
-    """Add an edge to a root. A root with an object that cannot be compared cannot be compared, too."""
-    node.edges[name] = other
-    node.text = other.text if other.text.startswith(UNKNOWN) else node.edges["function"].text
-    return node
 
 
 def _without_folder(value: Any, space: dict[str, Any]) -> Any:

@@ -133,12 +133,8 @@ class Given:
         self.then = then
         self.calls = {} if calls is None else calls
         self.may_wait = may_wait
-        self.size = self._size_of_all()
+        self.size = RECORD_BYTES * len(self.records)
         """About how many bytes they take."""
-
-    def _size_of_all(self) -> int:
-        size = RECORD_BYTES * len(self.records)
         for record in self.records:
             if isinstance(record, _WITH_FRAMES):
-                size += sum(map(len, record.frames))
-        return size
+                self.size += sum(map(len, record.frames))

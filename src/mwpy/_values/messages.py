@@ -933,8 +933,9 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
 def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
     count = _num_tasks(message)
     _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
-    if message.failed:
-        _check_places("Results: `failed`", message.failed, count)
+    failed = message.failed
+    if failed and (failed != sorted(set(failed)) or not 0 <= failed[0] <= failed[-1] < count):
+        raise ProtocolError("Results: `failed` names positions that the group does not have")
     if message.again and message.again != sorted({*message.again} & {*message.failed}):
         raise ProtocolError("Results: `again` names positions that are not failures")
     if message.plain and (message.failed or message.buffers):
@@ -967,11 +968,6 @@ def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, f
         raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames do not match its lists")
 
 
-def _check_places(what: str, places: Sequence[int], count: int) -> None:
-    if places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count:
-        raise ProtocolError(f"{what} names positions that the group does not have")
-
-
 def _no_frames(message: Message, count: int) -> None:
     if count:
         raise ProtocolError(f"{type(message).__name__}: {count} payload frames, but none are expected")
@@ -984,7 +980,7 @@ def _no_frames(message: Message, count: int) -> None:
 
 
 class RunningTask(Protocol):
-    """The task that runs, for the functions below and for `reports.report`."""
+    """The task that runs, for the functions below."""
 
     def leave(self, state: object) -> None:
         """Leave a state for the next attempt."""
@@ -1004,7 +1000,7 @@ class _Running(threading.local):
 
 
 RUNNING = _Running()
-"""It is global for the same reason as `seeds.RUNNING`."""
+"""It is global for the same reason as `task.RUNNING`."""
 
 
 def checkpoint(state: object) -> None:

@@ -126,7 +126,15 @@ def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> di
     return {name: share for name in THREAD_VARIABLES if name not in environment} | divided
 
 
-class SlaveSettings(Struct, frozen=True):
+class _InVariable(Struct, frozen=True):
+    """What a process is given through an environment variable."""
+
+    def to_json(self) -> str:
+        """Return it as text for the environment."""
+        return encode_json(self).decode()
+
+
+class SlaveSettings(_InVariable, frozen=True):
     """What an agent gives to a slave process at its start, through `SLAVE_VARIABLE`.
 
     Args:
@@ -151,10 +159,6 @@ class SlaveSettings(Struct, frozen=True):
     max_memory_bytes: int = 0
     folder: str = ""
 
-    def to_json(self) -> str:
-        """Return the settings as text for the environment."""
-        return encode_json(self).decode()
-
     @classmethod
     def from_json(cls, text: str) -> SlaveSettings:
         """Read what `to_json` wrote.
@@ -168,7 +172,7 @@ class SlaveSettings(Struct, frozen=True):
             raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
 
 
-class TemplateSettings(Struct, frozen=True):
+class TemplateSettings(_InVariable, frozen=True):
     """What an agent gives to a template, through `SLAVE_VARIABLE`. The template forks slaves.
 
     Args:
@@ -179,12 +183,8 @@ class TemplateSettings(Struct, frozen=True):
     orders: int
     agent_pid: int
 
-    def to_json(self) -> str:
-        """Return the settings as text for the environment."""
-        return encode_json(self).decode()
 
-
-class MasterStream(Struct, frozen=True):
+class MasterStream(_InVariable, frozen=True):
     """What a master gives to an agent that it starts on its own machine, through `MASTER_VARIABLE`.
 
     Args:
@@ -200,10 +200,6 @@ class MasterStream(Struct, frozen=True):
     def numbers(self) -> tuple[int, int]:
         """Return the descriptors, for the call that starts the agent."""
         return self.stream, self.passage
-
-    def to_json(self) -> str:
-        """Return the settings as text for the environment."""
-        return encode_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> MasterStream:

@@ -31,22 +31,11 @@ SIZE_BYTES = 8
 LINE_BYTES = 64
 """Each part of a content begins at a multiple of this, the size of a cache line."""
 
-SLACK_BYTES = 4 << 20
-"""Bytes of a result beyond the limit of the master that its agent does not notice (`MESSAGE_SLACK` of the slaves)."""
-
 
 def places_of(sizes: Sequence[int]) -> list[int]:
     """Return where the parts of a content begin that have these sizes, and the size of the content."""
     rounded = [-(-size // LINE_BYTES) * LINE_BYTES for size in (SIZE_BYTES * (1 + len(sizes)), *sizes)]
     return [*accumulate(rounded)]
-
-
-def most_bytes(result_bytes: int) -> int:
-    """Return the largest size of a content that is a result with at most so many bytes in all its parts.
-
-    A part of less than 64 KiB is in the first part, so the beginnings of all parts take less than 0.2 percent.
-    """
-    return result_bytes + result_bytes // 512 + SLACK_BYTES
 
 
 class SharedObject(Struct, eq=False, weakref=True):
