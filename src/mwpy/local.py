@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-
-from msgspec import Struct
 
 from mwpy._roles.master_io import MasterIo
 from mwpy._system import clock, shadows
@@ -27,56 +24,18 @@ __all__ = ["LocalMaster"]
 # thread changes them, so a figure may be one group of tasks behind another one.
 
 
-class Standing(Struct, frozen=True):
-    """How a computation stands at one moment."""
-
-    slaves: int
-    waiting: int
-    """How many tasks were submitted, have not ended, and do not run."""
-    running: int
-    done: int
-    failed: int
-    """How many tasks failed or are unrunnable."""
-    cancelled: int
-    """How many tasks were cancelled, or failed because of a task that they refer to."""
-    rate: float
-    """How many tasks ended in a second, in the last minute."""
-    last_failure: str
-    """How the last task failed; empty if none has failed."""
-
-    def named(self) -> Iterator[tuple[str, int]]:
-        """The numbers of tasks with their names."""
-        for name in ("waiting", "running", "done", "failed", "cancelled"):
-            yield name, getattr(self, name)
-
-
-class Glance(Struct, eq=False):
-    """Shows a master, also after its end and to threads that cannot use it."""
-
-    _io: MasterIo
-    closed: bool = False
-
-    def figures(self) -> Standing:
-        """The figures of this moment."""
-        core = self._io.core
-        jar, report = core.state.jar, core.inquiries.report
-        failed, cancelled, ended = jar.failed, jar.cancelled, jar.ended
-        running = sum(bool(held.spans) for held in list(jar.held.values()))
-        waiting = max(0, self._io.submissions.total - ended - running)
-        slaves, rate = (0, 0.0) if self.closed else (self._io.num_slaves, report.rate.at(clock.monotonic()))
-        last = list(report.failures.newest.values())[-1:]
-        done = max(0, ended - failed - cancelled)
-        return Standing(slaves, waiting, running, done, failed, cancelled, rate, "".join(map(str, last)))
-
-    def text(self) -> str:
-        """Return the figures in one line."""
-        figures = self.figures()
-        tasks = ", ".join(f"{number} {name}" for name, number in figures.named())
-        last = f"; last failure: {figures.last_failure}" if figures.last_failure else ""
-        return f"<mwpy: {self._state(figures)}; tasks: {tasks}, {figures.rate:.3g} per second{last}>"
-
-    def _state(self, figures: Standing) -> str:
-        return "closed" if self.closed else counted(figures.slaves, "slave")
+def _shown(io: MasterIo, is_closed: bool) -> str:
+    """Show a master, also after its end and to threads that cannot use it."""
+    jar, report = io.core.state.jar, io.core.inquiries.report
+    failed, cancelled, ended = jar.failed, jar.cancelled, jar.ended
+    running = sum(bool(held.spans) for held in list(jar.held.values()))
+    waiting, done = max(0, io.submissions.total - ended - running), max(0, ended - failed - cancelled)
+    state = "closed" if is_closed else counted(io.num_slaves, "slave")
+    tasks = f"{waiting} waiting, {running} running, {done} done, {failed} failed, {cancelled} cancelled"
+    rate = 0.0 if is_closed else report.rate.at(clock.monotonic())
+    last = "".join(map(str, list(report.failures.newest.values())[-1:]))
+    failure = f"; last failure: {last}" if last else ""
+    return f"<mwpy: {state}; tasks: {tasks}, {rate:.3g} per second{failure}>"
 
 
 class LocalMaster(Master):
@@ -97,7 +56,8 @@ class LocalMaster(Master):
     def __init__(self, computation: Computation, codec: Codec, policy: Policies) -> None:
         super().__init__(computation.access, codec, for_all=policy)
         self._computation = computation
-        self._glance = Glance(computation.access.io)
+        self._io = computation.access.io
+        self._is_closed = False
 
     def close(self) -> None:
         """End the computation and its slaves. A second call does nothing.
@@ -110,7 +70,7 @@ class LocalMaster(Master):
         self._end(finished=True)
 
     def __repr__(self) -> str:
-        return self._glance.text()
+        return _shown(self._io, self._is_closed)
 
     def __enter__(self) -> Self:
         return self
@@ -125,9 +85,9 @@ class LocalMaster(Master):
     def _end(self, finished: bool) -> None:
         ended = False
         try:
-            if finished and not self._glance.closed:
+            if finished and not self._is_closed:
                 self._computation.end_executors(give_up=False)
             ended = finished
         finally:
             self._computation.end(ended)
-            self._glance.closed = True
+            self._is_closed = True
