@@ -49,42 +49,9 @@ from mwpy._values.options import AGENT, MODULE_PATH
 from mwpy._values.policy import Policies
 from mwpy._values.task import Result, Seeds, failed
 
-# How a task of an executor is submitted to its master.
-
-
 Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any], Policies]
 """A task that waits in the queue: its future, function, arguments, and the policies that are given with the call. It is
 a plain tuple, because there is one for each task."""
-
-
-class Submission(Struct, eq=False):
-    """Submits tasks, in the thread of the executor.
-
-    Args:
-        parts: the parts of the master.
-        wrap: makes the function that a slave runs for a function that was submitted.
-    """
-
-    _parts: MasterParts
-    _wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-    _seeds: Seeds = field(default_factory=Seeds)
-
-    def terms_of(self, work: Work) -> Terms:
-        """The algorithm and the policies of a task."""
-        prepared = self._parts.definitions.prepare(algorithm_of(self._wrap(work[1])))
-        return self._parts.terms.of(prepared, work[4])
-
-    def submit(self, work: Work, terms: Terms) -> int:
-        """Submit a task, and return its id. Whatever is wrong with its arguments is raised."""
-        parts, (defined, policy, extras), (future, _, args, kwargs, _) = self._parts, terms, work
-        payload, buffers = parts.codec.dumps_call(args, kwargs, defined.name)
-        if buffers and parts.held.refer(buffers):
-            raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
-        seed = None if extras is None or extras.seed is None else self._seeds.next(extras.seed)
-        key = None if parts.keys is None else parts.keys.of(defined, args, kwargs, payload, extras, seed)
-        if extras is not None:
-            payload = extras.add(payload, seed)
-        return parts.access.io.submissions.add_keyed(defined, policy, payload, buffers, future, key)
 
 
 # Cancels what a cell of a notebook has submitted to an executor, if the cell is interrupted.
@@ -425,10 +392,10 @@ class ExecutorThread:
         """The task that is neither in the queue nor with the master, because it is handed over now."""
         self._counts = Counts()
         self._window = Window()
+        self._seeds = Seeds()
         self._cells = ExecutorCells(self.works, self.open, self._lock)
-        # the thread sets these four when the computation has begun
+        # the thread sets these three when the computation has begun
         self._parts: MasterParts
-        self._submission: Submission
         self._wake: Callable[[], None]
         self._count_slaves: Callable[[], int]
         self._thread = threading.Thread(target=self._run, name="mwpy-executor", daemon=False)
@@ -557,7 +524,6 @@ class ExecutorThread:
     def _begin(self) -> None:
         try:
             self._parts = self.computation.begin(self, self.policy)
-            self._submission = Submission(self._parts, self.wrap)
             if self.overseer is not None:
                 self.overseer.start()
         except BaseException:
@@ -613,9 +579,9 @@ class ExecutorThread:
             try:
                 if work[1] is not last[1] or work[4] is not last[4]:
                     last = _NO_WORK  # if the terms are wrong
-                    terms = self._submission.terms_of(work)  # once for all calls of a function that follow
+                    terms = self._terms_of(work)  # once for all calls of a function that follow
                     last = work
-                future.task_id = number = self._submission.submit(work, terms)
+                future.task_id = number = self._submit(work, terms)
             except BaseException as error:
                 future.end(error=error)
             else:
@@ -625,6 +591,23 @@ class ExecutorThread:
         if io.link.asleep:
             io.link.wake()
         return room
+
+    def _terms_of(self, work: Work) -> Terms:
+        """The algorithm and the policies of a task."""
+        prepared = self._parts.definitions.prepare(algorithm_of(self.wrap(work[1])))
+        return self._parts.terms.of(prepared, work[4])
+
+    def _submit(self, work: Work, terms: Terms) -> int:
+        """Submit a task, and return its id. Whatever is wrong with its arguments is raised."""
+        parts, (defined, policy, extras), (future, _, args, kwargs, _) = self._parts, terms, work
+        payload, buffers = parts.codec.dumps_call(args, kwargs, defined.name)
+        if buffers and parts.held.refer(buffers):
+            raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
+        seed = None if extras is None or extras.seed is None else self._seeds.next(extras.seed)
+        key = None if parts.keys is None else parts.keys.of(defined, args, kwargs, payload, extras, seed)
+        if extras is not None:
+            payload = extras.add(payload, seed)
+        return parts.access.io.submissions.add_keyed(defined, policy, payload, buffers, future, key)
 
     def _cancel_in_master(self) -> None:
         """Cancel tasks that are with the master. Those that have ended stay as they are."""
