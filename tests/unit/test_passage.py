@@ -49,7 +49,7 @@ def ends() -> Iterator[Ends]:
 
 def restored(frames: Sequence[Buffer], passage: Passage, *, passes_on: bool = False) -> list[Buffer]:
     assert is_folded(frames)
-    return unfold(frames, passage, MOST_BYTES, passes_on=passes_on)
+    return unfold([*frames], passage, MOST_BYTES, passes_on=passes_on)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from mwpy._batch import BatchUnavailable, Launch, end_of
 from mwpy._system import clock, process
 from mwpy._values.errors import returncode_of_shell
@@ -33,16 +35,15 @@ KEEP_S = 86400.0
 SCRIPT = 'trap : TERM INT; echo $$ >"$0/pid"; "$@"; echo $? >"$0/exit.new"; mv "$0/exit.new" "$0/exit"'
 
 
-class Local:
+class Local(Struct, eq=False):
     """This machine.
 
     Args:
         folder: the parent of the jobs' folders; it is made if it is missing.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._children: list[process.Child] = []
+    _folder: Path
+    _children: list[process.Child] = field(default_factory=list)
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Start jobs."""

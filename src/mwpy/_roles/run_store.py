@@ -42,7 +42,7 @@ ENTRY_BYTES = 60
 """About how many bytes an entry takes beside its encoding."""
 
 
-class StoredValues:
+class StoredValues(Struct, eq=False):
     """The values in a run database.
 
     Args:
@@ -50,12 +50,11 @@ class StoredValues:
         frames: reads the results of a row, until `close` is called.
     """
 
-    def __init__(self, path: Path, frames: Frames) -> None:
-        self._path = path
-        self._frames: Frames | None = frames
-        self._lock = threading.Lock()
-        self._rows: OrderedDict[int, tuple[list[Any], list[Sequence[Buffer]], int]] = OrderedDict()
-        self._bytes = 0
+    _path: Path
+    _frames: Frames | None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _rows: OrderedDict[int, tuple[list[Any], list[Sequence[Buffer]], int]] = field(default_factory=OrderedDict)
+    _bytes: int = 0
 
     def read(self, row: int, place: int) -> tuple[Any, Sequence[Buffer]]:
         """Return the entry of a value and its large buffers. Any thread may call this.

@@ -59,8 +59,6 @@ from mwpy._values.shares import SharedObject
 from mwpy._values.task import RUNNING
 
 if TYPE_CHECKING:
-    from logging import Handler, LogRecord
-
     from mwpy._roles.edges import RunEach, SlaveChannel
 
 
@@ -775,14 +773,14 @@ class TaskLogs(Struct, eq=False):
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _is_sending: bool = False
     """Whether a message is being made or sent. A finalizer of a task may log at any moment, also then."""
-    _handler: Handler | None = None
+    _handler: logging.Handler | None = None
 
     def begin(self, levels: Mapping[str, int] | None) -> None:
         """Take over what is logged from now on, if the master has given its levels. Only the first call does it."""
         if levels is not None and self._handler is None:
             self._handler = install(levels, self.note)
 
-    def note(self, record: LogRecord) -> None:
+    def note(self, record: logging.LogRecord) -> None:
         """Keep a record, or count it. Send it at once if the task has not sent much."""
         if self._end.forked:
             return
@@ -802,8 +800,7 @@ class TaskLogs(Struct, eq=False):
         if threading.get_ident() == self._thread and self._sends.take(1, now):
             self.send()
 
-    def _row(self, record: LogRecord) -> LogRow:
-
+    def _row(self, record: logging.LogRecord) -> LogRow:
         return LogRow(
             self._tasks.running if self.algorithm else 0,
             _sent(self.algorithm, MAX_NAME),

@@ -30,7 +30,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO, Any, Generic, NoReturn, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._system import clock, memory
 from mwpy._values.errors import CannotRun, describe_exit
@@ -674,15 +674,14 @@ def _be_fresh() -> None:
     _unblock()
 
 
-class HeldSignals:
+class HeldSignals(Struct, eq=False):
     """Ctrl-C and SIGTERM, while they must not interrupt this thread. Only the main thread handles signals."""
 
-    def __init__(self) -> None:
-        self.held = False
-        """Whether signals wait between `begin` and `end`. To set this is a single step, which no signal can divide."""
-        self._handlers: dict[signal.Signals, Handler] = {}
-        """The handlers that handle the signals otherwise."""
-        self._caught: list[int] = []
+    held: bool = False
+    """Whether signals wait between `begin` and `end`. To set this is a single step, which no signal can divide."""
+    _handlers: dict[signal.Signals, Handler] = field(default_factory=dict)
+    """The handlers that handle the signals otherwise."""
+    _caught: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
         """Hold the signals back. Call `end` in any case, also if this raises an exception."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._system.live_line import ERASE_RIGHT, undrawn
 
@@ -69,9 +69,8 @@ class Outlet:
         self._piece = select.PIPE_BUF
         if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode):
             self._piece = FULL_BYTES
-        self._before = (
-            ERASE_RIGHT.encode() if fd is not None and os.isatty(fd) and os.environ.get("TERM") != "dumb" else b""
-        )
+        is_terminal = fd is not None and os.isatty(fd) and os.environ.get("TERM") != "dumb"
+        self._before = ERASE_RIGHT.encode() if is_terminal else b""
 
     def patience_until(self) -> float | None:
         """Until when slaves must wait because too much waits to be written; None if they need not wait."""
@@ -123,7 +122,7 @@ class Outlet:
                 self._waiting.appendleft(rest)
 
 
-class Inlet:
+class Inlet(Struct, eq=False):
     """The agent's end of the pipe that is a slave's standard output or error.
 
     Args:
@@ -132,16 +131,15 @@ class Inlet:
         by_lines: whether only complete lines are passed on, as to a terminal where the progress is shown.
     """
 
-    def __init__(self, fd: int, most: int, by_lines: bool = False) -> None:
-        self._fd = fd
-        self._most = most
-        self._by_lines = by_lines
-        self._incomplete = b""
-        """The beginning of a line that is not passed on yet."""
-        self._tail = bytearray()
-        self._cut = False
-        self.ended = False
-        """Whether the other end is closed, by the slave and by every process that it forked."""
+    _fd: int
+    _most: int
+    by_lines: bool = False
+    ended: bool = False
+    """Whether the other end is closed, by the slave and by every process that it forked."""
+    _incomplete: bytes = b""
+    """The beginning of a line that is not passed on yet."""
+    _tail: bytearray = field(default_factory=bytearray)
+    _cut: bool = False
 
     def fileno(self) -> int:
         """Return the file descriptor of the pipe, to wait for."""
@@ -150,7 +148,7 @@ class Inlet:
     def read(self) -> bytes:
         """Read the available bytes, at most the capacity of a pipe; empty if there are none to pass on."""
         data = self._read()
-        if not self._by_lines:
+        if not self.by_lines:
             return data
         data = self._incomplete + data
         end = len(data) if self.ended or len(data) > MOST_INCOMPLETE else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1

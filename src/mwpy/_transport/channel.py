@@ -53,7 +53,7 @@ from msgspec.structs import replace
 from mwpy._system import clock
 from mwpy._system.time_left import Surroundings
 from mwpy._transport.error_texts import encodable
-from mwpy._transport.stream import MAX_BYTES, Passage, Reader, StreamEnd, is_folded, make_passage, pack, unfold
+from mwpy._transport.stream import MAX_BYTES, Passage, Reader, StreamEnd, make_passage, pack, unfold
 from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.messagepack import MALFORMED, PLAIN, encode_json, json_decoder
@@ -468,7 +468,7 @@ class SlaveEnd:
                     if found is None:
                         self.eof = True
                         return []
-                found = [*map(self._restored, found)]
+                found = [unfold(frames, self._passage, MAX_BYTES, passes_on=False) for frames in found]
         except OSError as error:
             self._fail(error)
             return []
@@ -478,11 +478,6 @@ class SlaveEnd:
     def has_message(self) -> bool:
         """Whether a message has begun to arrive, or the agent is gone."""
         return bool(self._ready.poll(0))
-
-    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
-        if not is_folded(frames):
-            return frames
-        return unfold(frames, self._passage, MAX_BYTES, passes_on=False)
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message; sets `eof` when the agent is gone.

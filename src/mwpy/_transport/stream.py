@@ -360,8 +360,8 @@ def is_folded(frames: Sequence[Buffer]) -> bool:
     return bool(frames) and frames[0][:1] == FOLDED
 
 
-def unfold(frames: Sequence[Buffer], passage: Passage, most_bytes: int, *, passes_on: bool) -> list[Buffer]:
-    """Restore a folded message.
+def unfold(frames: list[Buffer], passage: Passage, most_bytes: int, *, passes_on: bool) -> list[Buffer]:
+    """Restore a message if it is folded. Others are returned as they are.
 
     Args:
         passage: the passage of its sender.
@@ -372,7 +372,9 @@ def unfold(frames: Sequence[Buffer], passage: Passage, most_bytes: int, *, passe
         OSError: as `Passage.take`.
         ProtocolError: the sender's fault. It cannot be known what the next message means: drop the sender.
     """
-    references, message = _read(frames, most_bytes), list(frames[1:])
+    if not is_folded(frames):
+        return frames
+    references, message = _read(frames, most_bytes), frames[1:]
     fds = passage.take(len(references.files))
     try:
         for place, inode, size in references.files:
@@ -625,9 +627,7 @@ class StreamEnd:
                     self.eof = True
                     break
                 for frames in found:
-                    if is_folded(frames):
-                        frames = unfold(frames, self._passage, self._max_bytes, passes_on=self._passes_on)  # noqa: PLW2901
-                    messages.append(frames)
+                    messages.append(unfold(frames, self._passage, self._max_bytes, passes_on=self._passes_on))
                 if self._reader.emptied:
                     break
         except BlockingIOError:

@@ -106,8 +106,7 @@ FROM_AGENT = Route(
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
             *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover, _M.StillRunning, _M.Handled),
-            _M.PeakMemory,
-            _M.NotStarted,
+            *(_M.PeakMemory, _M.NotStarted),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from mwpy._roles.join import Inquirer
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode
@@ -63,20 +65,19 @@ def make_parser() -> Parser:
     return parser
 
 
-class _Screen:
+class _Screen(Struct, eq=False):
     """Shows one text after the other.
 
     Args:
         redraws: whether each text replaces the last one. The output is a terminal then.
     """
 
-    def __init__(self, *, redraws: bool) -> None:
-        self._redraws = redraws
-        self._drawn = 0
+    redraws: bool
+    _drawn: int = 0
 
     def show(self, lines: Sequence[str]) -> None:
         """Show a text."""
-        if self._redraws:
+        if self.redraws:
             width, height = shutil.get_terminal_size()
             lines = [line[:width] for line in lines[: max(1, height - 1)]]
             print(f"\x1b[{self._drawn}F\x1b[J" if self._drawn else "", end="")
