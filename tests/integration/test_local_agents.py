@@ -36,7 +36,7 @@ UNNEEDED = {
     *("pkgutil", "random", "shutil", "tempfile", "urllib.parse", "zipfile"),
     *("cloudpickle", "joblib", "sqlite3", "zmq"),
     *("mwpy._batch", "mwpy._database", "mwpy._doctor", "mwpy._simulation", "mwpy._transport.link"),
-    *("mwpy._roles.executor_io", "mwpy._roles.replay", "mwpy._roles.join", "mwpy._roles.runner"),
+    *("mwpy._roles.executor_future", "mwpy._roles.join", "mwpy._roles.log_records", "mwpy._roles.runner"),
     *("mwpy._roles.overseer", "mwpy._roles.run_store", "mwpy.executor", "mwpy.joblib", "mwpy.resource_file"),
 }
 """Modules that no process needs before the first result, except `logging` and its handler in a slave."""
@@ -56,7 +56,7 @@ print(*sorted({*result.value} - before))
 AGENT = """
 import sys
 before = {*sys.modules}
-import mwpy._roles.slave_processes, mwpy._roles.slave_processes, mwpy._roles.agent, mwpy.audit
+import mwpy._roles.slave_processes, mwpy._roles.agent, mwpy.audit
 print(*sorted({*sys.modules} - before))
 """
 

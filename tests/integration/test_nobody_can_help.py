@@ -73,8 +73,10 @@ def test_a_script_that_its_slaves_cannot_open_again_ends_the_run(stage: Stage) -
     command = f"exec {sys.executable} <(cat app.py) --mw-local 1"
     code, out, err = ended(stage, ["bash", "-c", command])
     assert (code, out) == (6, ""), err
-    assert err.splitlines()[-1].startswith(f"{NONE}3 slaves in a row ended before they could take a task: exit code 2")
-    assert "[Errno 2] No such file or directory" in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith(
+        f"{NONE}3 local agents in a row ended within seconds of their start (exit code 2)"
+    )
+    assert "[Errno 2] No such file or directory" in err
 
 
 def test_an_executor_without_any_slave_breaks_with_the_reason(stage: Stage) -> None:

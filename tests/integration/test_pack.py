@@ -105,7 +105,7 @@ def test_packed_slaves_serve_the_script_s_master(
     assert master.end() == 0, master.err
     assert agent.end() == 0, agent.err
     assert EXPECTED in master.out
-    differs = rf"^mwpy: AGENT-0 \(.+\) has sortedcontainers {OLDER}, the master {version('sortedcontainers')}: "
+    differs = rf"^mwpy: AGENT-0 on \S+ has sortedcontainers {OLDER}, the master {version('sortedcontainers')}: "
     assert len(re.findall(differs, master.err, re.MULTILINE)) == 1, master.err
     places = re.findall(r"^from (.+)$", master.out, re.MULTILINE)
     assert places, master.out

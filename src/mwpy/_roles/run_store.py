@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.restart import GENERATIONS_KEPT, FormerAgents, Reuse
 from mwpy._database.opening import open_for_reading
