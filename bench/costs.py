@@ -29,8 +29,8 @@ RUNS = 3
 IDLE_S = 0.1 if QUICK else 60.0
 IDLE_SLAVES = WORKERS if QUICK else 64
 
-NAMES = {"mwpy-agent": "agent", "mwpy-template": "template"}
-"""The parts that have a name for the operating system."""
+TEMPLATE = "mwpy-template"
+"""The name that a template has for the operating system."""
 
 
 class Workload(NamedTuple):
@@ -80,11 +80,20 @@ def threads() -> dict[Path, str]:
     master = os.getpid()
     for process in (master, *descendants(master)):
         for thread in Path(f"/proc/{process}/task").glob("*"):
-            part = NAMES.get((thread / "comm").read_text(encoding="utf-8").strip(), "slaves")
             if process == master:
                 part = "algorithm" if thread.name == str(master) else "I/O"
+            elif _parent_of(process) == master:
+                part = "agent"
+            else:
+                is_template = (thread / "comm").read_text(encoding="utf-8").strip() == TEMPLATE
+                part = "template" if is_template else "slaves"
             found[thread / "schedstat"] = part
     return found
+
+
+def _parent_of(process: int) -> int:
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return int(status.partition("PPid:")[2].split()[0])
 
 
 def used(files: dict[Path, str]) -> Counter[str]:
