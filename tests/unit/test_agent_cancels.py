@@ -14,15 +14,12 @@ from mwpy._core.agent.child import (
     SlaveExited,
     SlaveHeard,
     StreamBroken,
-    Terminated,
 )
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import SPARED_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
-from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
-from mwpy._values.errors import ExitCode
 from mwpy._values.last_words import NO_WORDS
 
 KILLED = "killed by its agent because it ran task 2, whose result is not wanted any more"
@@ -87,31 +84,6 @@ def core() -> AgentCore:
     return core
 
 
-def test_a_recall_of_a_slave_that_was_given_up_changes_nothing(core: AgentCore) -> None:
-    """The agent was frozen while it left. Now its time is over, and the last slave is broken."""
-    core.handle(Terminated("SIGTERM", Cause.EVICTED), 0.0)
-    core.handle(SlaveExited(2, "exit code 0", NO_WORDS, 0), 0.0)
-    core.take_actions()
-    message = messages.Cancel([2], [1], True)
-    core.handle(heard(message), 100.0)
-    core.handle(StreamBroken(1, "nonsense"), 100.0)
-    core.decide(100.0)
-    actions = core.take_actions()
-    assert actions.recall == [(1, message)]
-    core.handle(Recalled(1, 2, message), 100.0)
-    assert isinstance(to_master(actions)[-1], messages.Goodbye)
-    assert actions.exit is ExitCode.EVICTED
-
-
-def test_tasks_that_have_not_started_are_taken_back_and_the_slave_goes_on(core: AgentCore) -> None:
-    """Only the slave gets a message: the master has cancelled them. The running task is not one of them."""
-    actions = cancel(core, 2, 3, 5)
-    assert to_slaves(actions) == [(1, messages.Revoked(1, [3, 5], [1, 1], [1, 1], cancelled=True))]
-    assert (to_master(actions), actions.kill) == ([], [])
-    assert held(core) == [1, 2, 4]
-    assert core.next_deadline() is None
-
-
 @pytest.mark.parametrize("started", [2, 3])
 def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: AgentCore, started: int) -> None:
     """The death names no task. The slave gets no answer to the last recall, so that it cannot start a task.
@@ -157,70 +129,6 @@ def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore
     core.check()
 
 
-def test_the_end_of_another_task_does_not_spare_the_slave(core: AgentCore) -> None:
-    """Another attempt of the cancelled task does not, either."""
-    cancel(core, 2, 2)
-    core.handle(results(1), 0.0)
-    core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [7])), 0.0)
-    assert look(core, 2).kill == [1]
-
-
-def test_more_tasks_can_be_cancelled_while_the_slave_is_spared(core: AgentCore) -> None:
-    """The slave does not get more time by that."""
-    cancel(core, 2, 2)
-    actions = cancel(core, 2, 4, now=0.05)
-    assert to_slaves(actions) == [(1, messages.Revoked(1, [4], [1], [1], cancelled=True))]
-    assert core.next_deadline() == SPARED_S
-    assert look(core, 2).kill == [1]
-
-
-def test_running_tasks_may_finish_if_the_master_says_so(core: AgentCore) -> None:
-    """The master gets the tasks that have not started, and later the result."""
-    actions = cancel(core, 2, 2, 3, 4, kill=False)
-    revoked = messages.Revoked(1, [3, 4], [1, 1], [1, 1], cancelled=True)
-    assert to_slaves(actions) == [(1, revoked)]
-    assert to_master(actions) == [revoked]
-    assert (held(core), core.next_deadline()) == ([1, 2, 5], None)
-    core.handle(results(2), 0.0)
-    assert len(to_master(core.take_actions())) == 1
-
-
-def test_one_message_reaches_every_slave_that_has_cancelled_tasks(core: AgentCore) -> None:
-    message = messages.Cancel([4, 9, 20], [1, 1, 5], kill=True)
-    core.handle(heard(message), 0.0)
-    assert core.take_actions().recall == [(1, message), (2, message)]
-
-
-def test_a_slave_that_is_killed_anyway_is_not_recalled(core: AgentCore) -> None:
-    """A slave that must stop because its agent leaves is recalled, and killed before its grace period is over."""
-    core.handle(Terminated("evicted"), 0.0)
-    core.take_actions()
-    cancel(core, 1, 1)
-    assert look(core, 1).kill == [1]
-    core.handle(heard(messages.Cancel([1, 9], [5, 1], kill=True)), 0.0)
-    assert [number for number, _ in core.take_actions().recall] == [2]
-
-
-def test_more_cancelled_tasks_than_one_message_can_name_are_recalled_again(core: AgentCore) -> None:
-    """Slave and master get one message for each recall. A task that starts between two recalls may finish."""
-    ids = [*range(11, 11 + 2 * MAX_TASKS + 20, 2)]
-    core.handle(heard(messages.Tasks(2, ids, [1] * len(ids), [1] * len(ids), [0] * len(ids)), b""), 0.0)
-    core.take_actions()
-    message = messages.Cancel(ids, [1] * len(ids), kill=False)
-    revoked = []
-    for started in (1, 1 + MAX_TASKS + 1):
-        core.handle(Recalled(2, started, message), 0.0)
-        actions = core.take_actions()
-        [sent] = to_master(actions)
-        assert to_slaves(actions) == [(2, sent)]
-        wire.decode(wire.encode(sent), wire.FROM_AGENT)
-        assert isinstance(sent, messages.Revoked)
-        revoked += sent.tasks
-        assert actions.recall == ([(2, message)] if started == 1 else [])
-    assert revoked == [*ids[:MAX_TASKS], *ids[MAX_TASKS + 1 :]]
-    assert held(core, 2) == [9, ids[MAX_TASKS]]
-
-
 def test_a_slave_that_names_any_number_of_tasks_does_not_stall_its_agent(core: AgentCore) -> None:
     """The agent checks whether the cancelled task is among them."""
     cancel(core, 2, 2)
@@ -242,18 +150,3 @@ def test_a_slave_that_was_killed_for_a_cancelled_task_is_charged_with_nothing_el
     actions = core.take_actions()
     assert actions.kill == []
     assert to_master(actions) == [messages.SlaveDied(1, 0, Cause.CANCELLED, KILLED, NO_WORDS, [(1, 1, 1)])]
-
-
-def test_a_slave_that_is_not_trusted_gets_no_answer_to_a_recall(core: AgentCore) -> None:
-    """It is killed. Its end names the first task that it held, although this task is cancelled."""
-    message = messages.Cancel([1], [1], kill=True)
-    core.handle(heard(message), 0.0)
-    core.handle(MemoryBroken(1, "numbers have changed"), 0.0)
-    core.take_actions()
-    core.handle(Recalled(1, 1, message), 0.0)
-    actions = core.take_actions()
-    assert (to_slaves(actions), to_master(actions), actions.kill) == ([], [], [])
-    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
-    [died] = to_master(core.take_actions())
-    assert isinstance(died, messages.SlaveDied)
-    assert died.running == 1

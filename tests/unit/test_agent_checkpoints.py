@@ -10,8 +10,6 @@ from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
     Heard,
-    JournalRead,
-    Recalled,
     SlaveExited,
     SlaveHeard,
     Terminated,
@@ -111,22 +109,6 @@ def test_no_state_leaves_until_the_master_has_read_the_last_one(core: AgentCore)
     assert do(core, 9.5, READ) == [b"b"]
 
 
-def test_an_answer_about_a_slave_that_is_gone_changes_nothing(core: AgentCore) -> None:
-    assert do(core, 1.0, heard(messages.CheckpointRead(9))) == []
-
-
-def test_a_state_of_a_task_that_the_slave_does_not_hold_is_ignored(core: AgentCore) -> None:
-    assert do(core, 1.0, left(b"a", task=4), left(b"b", attempt=2)) == []
-
-
-def test_the_state_of_a_task_that_succeeded_is_dropped(core: AgentCore) -> None:
-    """The states of other tasks are not."""
-    do(core, 1.0, left(b"a"))
-    assert do(core, 1.1, READ, left(b"b"), ended(results(1))) == ["Results"]
-    assert do(core, 1.2, left(b"c", task=2), ended(results(3))) == ["Results"]
-    assert do(core, DUE) == [b"c"]
-
-
 @pytest.mark.parametrize("again", [[], [0]])
 def test_the_state_of_a_task_that_failed_leaves_before_its_result(core: AgentCore, again: list[int]) -> None:
     """It may be tried again, or replayed."""
@@ -135,26 +117,10 @@ def test_the_state_of_a_task_that_failed_leaves_before_its_result(core: AgentCor
     assert do(core, DUE, READ) == []
 
 
-def test_a_result_in_the_journal_ends_a_task_too(core: AgentCore) -> None:
-    do(core, 1.0, left(b"a"))
-    group = results(1)
-    core.handle(left(b"b"), 1.1)
-    core.handle(JournalRead(1, group, wire.encode(group, [groups.payload(1, [b"\x00"])])), 1.1)
-    assert shown(core.take_actions()) == ["Results"]
-    assert do(core, DUE, READ, left(b"c")) == []
-
-
 def test_the_newest_state_leaves_before_the_death_of_its_slave(core: AgentCore) -> None:
     """The master need not have read the last one."""
     do(core, 1.0, left(b"a"))
     assert do(core, 1.1, left(b"b"), exited()) == [b"b", "SlaveDied"]
-
-
-def test_the_state_of_a_cancelled_task_does_not_leave(core: AgentCore) -> None:
-    do(core, 1.0, left(b"a"))
-    do(core, 1.1, left(b"b"))
-    core.handle(Recalled(1, 1, messages.Cancel([1], [1], True)), 1.1)
-    assert do(core, 1.2, exited()) == ["SlaveDied"]
 
 
 def test_an_agent_that_leaves_sends_the_newest_state_at_once(core: AgentCore) -> None:

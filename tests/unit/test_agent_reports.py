@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.unit import test_agent_checkpoints
-from tests.unit.test_agent_checkpoints import do, ended, exited, heard, left, results
+from tests.unit.test_agent_checkpoints import do, ended, heard, results
 
-from mwpy._core.agent.child import Recalled, SlaveHeard, Terminated
+from mwpy._core.agent.child import Recalled, SlaveHeard
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import REPORT_S
 from mwpy._transport import wire
@@ -45,27 +45,6 @@ def test_the_first_report_leaves_at_once_and_the_newest_later_one_a_second_later
     assert payloads(core, 9.0) == []
 
 
-def test_no_report_leaves_until_the_master_has_read_the_last_one(core: AgentCore) -> None:
-    """So a slow network does not fill the memory of the agent."""
-    assert do(core, 1.0, reported()) == ["Reported"]
-    assert do(core, 9.0, reported()) == []
-    assert do(core, 9.5, heard(messages.ReportRead(9))) == []  # of a slave that is gone
-    assert do(core, 9.5, READ) == ["Reported"]
-
-
-def test_a_report_does_not_delay_the_reading_of_the_journal(core: AgentCore) -> None:
-    """The slave has ended its silence with a state. A report does not end it."""
-    do(core, 1.0, left(b"state"))
-    due = core.next_deadline()
-    core.handle(reported(), 1.01)
-    core.decide(1.01)
-    assert core.next_deadline() == due
-
-
-def test_a_report_of_a_task_that_the_slave_does_not_hold_is_ignored(core: AgentCore) -> None:
-    assert do(core, 1.0, reported(task=4), reported(attempt=2)) == []
-
-
 @pytest.mark.parametrize("how", ["result", "cancelled"])
 def test_a_report_that_waits_is_dropped_when_its_task_ends(core: AgentCore, how: str) -> None:
     """The next task of the slave may report."""
@@ -78,18 +57,6 @@ def test_a_report_that_waits_is_dropped_when_its_task_ends(core: AgentCore, how:
     core.take_actions()
     assert do(core, DUE) == []
     assert do(core, DUE, reported(task=2)) == ["Reported"]
-
-
-def test_a_report_that_waits_is_lost_with_its_slave(core: AgentCore) -> None:
-    do(core, 1.0, reported())
-    assert do(core, 1.1, READ, reported(), exited()) == ["SlaveDied"]
-    assert do(core, DUE) == []
-
-
-def test_a_slave_that_finishes_its_last_task_may_report(core: AgentCore) -> None:
-    """Its agent leaves, and the running task has the grace period."""
-    do(core, 1.0, Terminated("evicted"))
-    assert do(core, 1.1, reported()) == ["Reported"]
 
 
 def test_a_report_of_another_slave_is_nonsense(core: AgentCore) -> None:

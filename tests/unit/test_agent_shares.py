@@ -13,10 +13,8 @@ from mwpy._core.agent.child import (
     DropShare,
     Heard,
     OpenShare,
-    Recalled,
     ShareNotKept,
     ShareOpened,
-    SlaveExited,
     SlaveHeard,
     WriteShare,
 )
@@ -24,8 +22,7 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import PARTS_COMING
 from mwpy._transport import wire
 from mwpy._values import groups, messages
-from mwpy._values.bounds import Buffer
-from mwpy._values.last_words import NO_WORDS
+from mwpy._values.ids import Buffer
 from mwpy._values.messages import PART_BYTES, Share
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 2)
@@ -34,8 +31,6 @@ WELCOME = messages.Welcome("AGENT-0", 0, 1000, 30.0)
 
 SMALL = Share("small", 1000, "at the master")
 LARGE = Share("large", 6 * PART_BYTES + 1, "at the master")
-
-PART = bytes(PART_BYTES)
 
 
 def heard(message: messages.Message, *payload: Buffer) -> Heard:
@@ -133,29 +128,6 @@ def test_an_object_is_fetched_in_parts_and_given_to_the_slaves_that_need_it(core
     assert do(core, tasks(3, LARGE)) == [("pass on", 1, [3])]
 
 
-def test_several_objects_share_the_parts_that_may_be_on_their_way(core: AgentCore) -> None:
-    do(core, tasks(1, LARGE, SMALL))
-    do(core, opened(LARGE))
-    assert do(core, opened(SMALL)) == []
-    done: list[object] = []
-    for start in starts(LARGE):
-        done += do(core, part(LARGE, start))
-    assert ("want", "small", 0) in done
-    assert do(core, part(SMALL, 0)) == [("write", "small", 0, 1000), ("give", 1, "small", "here", "")]
-
-
-def test_an_object_that_is_on_this_host_is_not_fetched(core: AgentCore) -> None:
-    do(core, tasks(1, LARGE))
-    assert do(core, opened(LARGE, complete=True)) == [("give", 1, "large", "here", "")]
-
-
-def test_a_part_that_nobody_asked_for_is_ignored(core: AgentCore) -> None:
-    do(core, tasks(1, SMALL), opened(SMALL))
-    assert do(core, part(LARGE, 0), heard(messages.SharePart("small", 5), b"x")) == []
-    do(core, part(SMALL, 0))
-    assert do(core, part(SMALL, 0)) == []
-
-
 def test_objects_that_no_task_needs_are_dropped_when_all_are_too_large() -> None:
     """The one that was used least recently goes first, and the slaves that know it forget it."""
     core = new_core(replace(SETTINGS, max_share_bytes=2500))
@@ -171,25 +143,6 @@ def test_objects_that_no_task_needs_are_dropped_when_all_are_too_large() -> None
     ]
     do(core, opened(shares[2], complete=True))
     assert ("open", "object 1") in do(core, tasks(5, shares[1]))
-
-
-def test_an_object_that_a_task_needs_is_not_dropped() -> None:
-    core = new_core(replace(SETTINGS, max_share_bytes=500))
-    do(core, tasks(1, SMALL), opened(SMALL, complete=True))
-    assert do(core, tasks(2, LARGE, slave=2)) == [("open", "large"), ("pass on", 2, [2])]
-    do(core, opened(LARGE, complete=True), result(2, slave=2))
-    other = Share("other", 10)
-    done = do(core, tasks(3, other, slave=2))
-    assert ("drop", "large") in done
-    assert ("drop", "small") not in done
-    do(core, opened(other, complete=True))
-    assert ("drop", "small") in do(core, result(1), result(3, slave=2), tasks(4, LARGE))
-
-
-def test_an_object_whose_slave_has_ended_can_be_dropped() -> None:
-    core = new_core(replace(SETTINGS, max_share_bytes=500))
-    do(core, tasks(1, SMALL), opened(SMALL, complete=True), SlaveExited(1, "killed by signal 11", NO_WORDS, 1))
-    assert ("drop", "small") in do(core, tasks(2, LARGE, slave=2))
 
 
 def test_tasks_learn_why_an_object_cannot_be_kept(core: AgentCore) -> None:
@@ -213,35 +166,3 @@ def test_an_object_that_is_larger_than_the_memory_of_the_job_is_refused() -> Non
     [passed_on, given] = do(core, tasks(1, LARGE))
     assert passed_on == ("pass on", 1, [1])
     assert "of 12.0 MiB does not fit into the 2.0 MiB of memory that the job of this agent has" in str(given)
-
-
-def test_an_object_whose_tasks_have_ended_is_given_up(core: AgentCore) -> None:
-    """A later task lets the agent ask again. What is complete stays while a task needs it."""
-    do(core, tasks(1, LARGE), opened(LARGE))
-    assert do(core, heard(messages.ShareGone("large"))) == [("drop", "large")]
-    assert do(core, part(LARGE, 0), opened(LARGE), heard(messages.ShareGone("large"))) == []
-    assert do(core, tasks(2, LARGE)) == [("open", "large"), ("pass on", 1, [2])]
-    do(core, opened(LARGE, complete=True))
-    assert do(core, heard(messages.ShareGone("large"))) == []
-    do(core, result(1), result(2))
-    assert do(core, heard(messages.ShareGone("large"))) == [("drop", "large"), ("forget", 1, "large")]
-
-
-def test_objects_that_no_task_needs_are_dropped_when_they_are_too_many() -> None:
-    """Each of them is an open file."""
-    core = new_core(replace(SETTINGS, max_share_files=2))
-    first, second, third = (Share(digest, 1000, "at the master") for digest in ("first", "second", "third"))
-    for number, share in enumerate((first, second), 1):
-        do(core, tasks(number, share), opened(share, complete=True))
-    do(core, result(1))
-    done = do(core, tasks(3, third))
-    assert done == [("drop", "first"), ("open", "third"), ("pass on", 1, [3]), ("forget", 1, "first")]
-    do(core, opened(third, complete=True), tasks(4, first), opened(first, complete=True))
-    assert do(core, tasks(5, second), tasks(6, third)) == [("pass on", 1, [5]), ("pass on", 1, [6])], "all are needed"
-
-
-def test_tasks_that_were_taken_back_need_nothing(core: AgentCore) -> None:
-    core = new_core(replace(SETTINGS, max_share_bytes=500))
-    do(core, tasks(1, SMALL), opened(SMALL, complete=True))
-    do(core, Recalled(1, 0, 1))
-    assert ("drop", "small") in do(core, tasks(2, LARGE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 
 import pytest
 
@@ -22,7 +21,7 @@ from mwpy._core.agent.child import (
     Terminated,
 )
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.limits import LOOK_S, MEASURE_S
+from mwpy._core.agent.limits import MEASURE_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
@@ -92,12 +91,6 @@ def core() -> AgentCore:
     return core
 
 
-def test_a_task_without_a_limit_is_never_looked_at(core: AgentCore) -> None:
-    send(core, 1, None, None)
-    assert core.children[1].look_at is None
-    assert core.next_deadline() is None
-
-
 def test_a_slave_is_killed_if_its_task_is_over_its_limit(core: AgentCore) -> None:
     """The agent looks when the shortest limit has passed, and then when the task is over its limit."""
     send(core, 1, 2.5, 1.5, None)
@@ -123,16 +116,6 @@ def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
     assert core.take_actions().recall == [(1, None)]
 
 
-def test_a_task_that_began_during_a_stop_gets_only_the_rest_of_it(core: AgentCore) -> None:
-    """The agent alone may be stopped. Its slave then goes on with the next task."""
-    send(core, 1, 1.0)
-    core.handle(Resumed(10.0), 10.75)
-    core.handle(MemoryRead(1, 1, 10.5), 11.625)
-    assert core.take_actions().recall == []
-    core.handle(MemoryRead(1, 1, 10.5), 11.75)
-    assert core.take_actions().recall == [(1, None)]
-
-
 def test_a_task_that_finishes_at_the_last_moment_costs_nothing(core: AgentCore) -> None:
     """The slave has started the next task when the agent stops it. It goes on, and the next task is watched."""
     send(core, 1, 1.0, 1.0)
@@ -143,66 +126,6 @@ def test_a_task_that_finishes_at_the_last_moment_costs_nothing(core: AgentCore) 
     assert actions.kill == []
     assert [each.message for _, each in actions.to_slaves] == [messages.Revoked(1, [], [], [])]
     assert look(core, 2, 1.0625, at=2.0625).recall == [(1, None)]
-
-
-def test_a_result_that_the_slave_left_behind_counts(core: AgentCore) -> None:
-    """The task finished between the recall and the kill. Nobody is charged."""
-    send(core, 1, None, 1.0)
-    assert look(core, 2, 0.0, at=1.0) == AgentActions()
-    assert look(core, 2, 0.5, at=2.0).recall == [(1, None)]
-    core.handle(Recalled(1, 2, None), 2.0)
-    core.take_actions()
-    core.handle(results(1, 2), 2.0)
-    assert [type(each.message) for each in core.take_actions().to_master] == [messages.Results]
-    assert ends(core, 2).running == 0
-
-
-def test_a_slave_that_has_ended_is_not_looked_at(core: AgentCore) -> None:
-    """Neither is one that is killed for another reason."""
-    send(core, 1, 1.0)
-    core.handle(ExitSeen(1, by_sigkill=True), 0.5)
-    assert core.children[1].look_at is None
-    core.handle(MemoryRead(1, 1, 0.25), 2.0)
-    actions = core.take_actions()
-    assert (actions.recall, core.children[1].look_at) == ([], None)
-
-
-def test_tasks_that_were_taken_back_or_have_finished_are_not_looked_at(core: AgentCore) -> None:
-    send(core, 1, 1.0, 1.0)
-    core.handle(results(1), 0.5)
-    core.handle(heard(messages.Cancel([2], [1], kill=True)), 0.5)
-    core.handle(Recalled(1, 1, messages.Cancel([2], [1], kill=True)), 0.5)
-    core.take_actions()
-    assert look(core, 1, 0.0, at=1.0) == AgentActions()
-    assert core.children[1].look_at is None
-
-
-def test_a_slave_that_runs_no_task_with_a_limit_is_looked_at_again(core: AgentCore) -> None:
-    """It runs the task before. The task behind it cannot be over its limit before this limit has passed."""
-    send(core, 1, None, 1.0)
-    for number in range(1, 20):
-        assert look(core, 1, 0.0, at=float(number)) == AgentActions()
-
-
-def test_new_tasks_with_a_shorter_limit_are_looked_at_earlier(core: AgentCore) -> None:
-    send(core, 1, 60.0)
-    send(core, 2, 600.0, None, now=1.0)
-    assert core.children[1].look_at == 60.0
-    send(core, 4, 0.5, now=2.0)
-    assert look(core, 1, 0.25, at=2.5) == AgentActions()
-    assert core.children[1].look_at == 3.0
-
-
-def test_a_tiny_limit_does_not_keep_the_agent_busy(core: AgentCore) -> None:
-    send(core, 1, 1e-6, None)
-    assert look(core, 1, 0.0, at=LOOK_S) == AgentActions()
-    assert core.children[1].look_at == 2 * LOOK_S
-
-
-def test_a_slave_that_is_not_ready_gets_no_tasks_and_is_not_looked_at(core: AgentCore) -> None:
-    core.handle(Terminated("evicted"), 0.0)
-    send(core, 1, 1.0)
-    assert core.children[1].look_at is None
 
 
 @pytest.mark.parametrize("began", [math.nan, math.inf, -1.0, 0.5, 2.5])
@@ -216,13 +139,6 @@ def test_a_slave_that_writes_an_impossible_time_is_killed(began: float) -> None:
     died = ends(core, 1)
     assert (died.running, died.cause) == (1, Cause.CRASH)
     assert "it says that its task began at an impossible time" in died.reason
-
-
-def test_a_slave_that_says_nonsense_about_its_task_is_not_looked_at(core: AgentCore) -> None:
-    send(core, 1, 9.0, 9.0)
-    core.handle(MemoryRead(1, 3, 0.5), 9.0)
-    actions = core.take_actions()
-    assert (actions.kill, actions.recall) == ([1], [])
 
 
 # Memory
@@ -299,27 +215,6 @@ def test_a_process_that_the_kernel_killed_for_lack_of_memory_charges_the_task(
         assert "because task 1 and its processes needed more than 1.0 MiB, its memory_max" in ends(core, started).reason
 
 
-def test_a_slave_that_the_kernel_killed_at_the_limit_of_its_task_names_the_limit(core: AgentCore) -> None:
-    """A task without a limit of its own may run out of memory, too."""
-    send_large(core, 1, 1 << 20, None)
-    for started, more in ((1, "; its memory_max is 1.0 MiB: raise this limit, or let such tasks need less"), (2, "")):
-        other = deepcopy(core)
-        other.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started, out_of_memory=True), 1.0)
-        [died] = [each.message for each in other.take_actions().to_master]
-        assert isinstance(died, messages.SlaveDied)
-        assert (died.cause, died.reason) == (Cause.OUT_OF_MEMORY, f"killed by signal 9{more}")
-
-
-def test_a_slave_that_has_ended_or_is_not_trusted_is_not_measured(core: AgentCore) -> None:
-    send_large(core, 1, 1 << 20)
-    core.handle(ExitSeen(1, by_sigkill=True), 0.5)
-    core.handle(Measured(1, 1, 1 << 30, 0), 0.5)
-    assert (core.take_actions().recall, core.children[1].measure_at) == ([], None)
-    core.handle(Measured(1, 9, 1 << 30, 0), 0.5)
-    core.handle(Measured(1, 1, 1 << 30, 0), 0.5)
-    assert core.take_actions().recall == []
-
-
 # Shortage of memory
 
 
@@ -381,17 +276,6 @@ def test_a_slave_is_killed_before_the_batch_system_kills_the_job() -> None:
     )
 
 
-@pytest.mark.parametrize(("template_bytes", "recalled"), [(500, [(1, None)]), (0, [])])
-def test_the_memory_of_the_template_is_not_there_for_the_slaves(
-    template_bytes: int, recalled: list[tuple[int, None]]
-) -> None:
-    core = crew(2, 1500, template_bytes)
-    give(core, 1, ROOMY)
-    give(core, 2, ROOMY)
-    all_use(core, {1: 500, 2: 450}, 0.0)
-    assert all_use(core, {1: 500, 2: 450}, MEASURE_S)[1].recall == recalled
-
-
 def test_a_task_that_needs_all_memory_of_its_job_is_charged() -> None:
     """The others are not to blame."""
     core = crew(2, 1000)
@@ -406,17 +290,6 @@ def test_a_task_that_needs_all_memory_of_its_job_is_charged() -> None:
     assert (died.running, died.cause, died.allowed) == (1, Cause.OUT_OF_MEMORY, 0)
 
 
-def test_a_slave_whose_running_task_has_no_limit_is_not_killed_for_the_job() -> None:
-    """Only the task that waits there has a limit."""
-    core = crew(2, 1000)
-    core.handle(heard(messages.Tasks(1, [1, 3], [1, 1], [1, 1], [0, 0], limits=[None, ROOMY]), b""), 0.0)
-    core.take_actions()
-    give(core, 2, ROOMY)
-    used = {1: 620, 2: 400}
-    all_use(core, used, 0.0)
-    assert all_use(core, used, 0.0)[1].recall == [(2, None)]
-
-
 @pytest.mark.parametrize("memory", [None, 1200])
 def test_no_slave_is_killed_if_the_job_has_enough_memory(memory: int | None) -> None:
     """The same holds if nobody knows how much memory it has."""
@@ -426,31 +299,6 @@ def test_no_slave_is_killed_if_the_job_has_enough_memory(memory: int | None) -> 
     for now in (0.0, MEASURE_S):
         _, actions = all_use(core, {1: 520, 2: 520}, now)
         assert (actions.recall, core.children[1].measure_at) == ([], now + MEASURE_S)
-
-
-def test_no_slave_is_killed_if_the_exact_numbers_are_smaller() -> None:
-    """Slaves share pages, and a task may have finished meanwhile."""
-    core = crew(2, 1000)
-    give(core, 1, ROOMY)
-    give(core, 2, ROOMY)
-    all_use(core, {1: 520, 2: 520}, 0.0)
-    assert all_use(core, {1: 400, 2: 400}, 0.0)[1].recall == []
-    assert all_use(core, {1: 400, 2: 400}, MEASURE_S) == ([(1, 1000), (2, 1000)], AgentActions())
-
-
-def test_nobody_else_is_killed_while_a_slave_is_about_to_end() -> None:
-    """It will leave its memory to the others. A task without a limit counts for nothing."""
-    core = crew(3, 1000)
-    give(core, 1, ROOMY)
-    give(core, 2, ROOMY)
-    give(core, 3, None)
-    core.handle(heard(messages.Cancel([1], [1], kill=True)), 0.0)
-    core.handle(Recalled(1, 1, messages.Cancel([1], [1], kill=True)), 0.0)
-    give(core, 1, ROOMY)
-    assert core.children[1].doomed is not None
-    used = {1: 520, 2: 520}
-    for _ in range(2):
-        assert all_use(core, used, 0.0)[1].recall == []
 
 
 # An agent that is evicted

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from msgspec.structs import replace
 from tests.unit.test_agent_core import DEFINITION, HELLO, WELCOME, decoded, heard, payload, results, tasks
@@ -16,24 +14,19 @@ from mwpy._core.agent.child import (
     AgentSettings,
     AttemptFailed,
     Disconnected,
-    DropShare,
     Forked,
     JournalRead,
     Recalled,
     SlaveExited,
     SlaveHeard,
-    Terminated,
 )
 from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
-from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_TASKS, Buffer, SlaveId
-from mwpy._values.errors import ExitCode
+from mwpy._values import messages
+from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.messages import LogRow, Share
 
 SECOND = replace(WELCOME, agent="AGENT-7", generation="g2")
-SHARE = Share("digest", 10)
 
 
 def slave_heard(slave: int, message: messages.Message, *frames: Buffer) -> SlaveHeard:
@@ -136,48 +129,6 @@ def test_the_next_generation_learns_which_tasks_were_not_started_and_when_this_i
     assert said_to_third == [messages.StillRunning(1, "g1", [5], [1]), messages.NotStarted("g2", [], [])]
 
 
-def test_tasks_that_one_message_cannot_name_are_said_in_several_before_this_is_all() -> None:
-    core = made()
-    for first in (1, 2 * MAX_TASKS + 1):
-        core.handle(tasks(*range(first, first + 2 * MAX_TASKS, 2)), 0.0)
-    core.take_actions()
-    succeed(core)
-    core.handle(heard(SECOND), 9.0)
-    core.take_actions()
-    said: list[messages.Message] = []
-    for _ in range(3):
-        core.handle(Recalled(1, 1, UNBOUNDED), 9.0)
-        said += to_master(core.take_actions())
-    named = [each for each in said if isinstance(each, messages.NotStarted)]
-    assert [len(each.tasks) for each in named] == [MAX_TASKS, MAX_TASKS - 1, 0]
-    assert sorted(task for each in named for task in each.tasks) == [*range(3, 4 * MAX_TASKS, 2)]
-
-
-def test_nothing_more_is_said_of_a_slave_that_ends_while_its_tasks_are_taken_back(core: AgentCore) -> None:
-    succeed(core)
-    core.handle(heard(SECOND), 9.0)
-    core.take_actions()
-    actions = act(core, SlaveExited(1, "killed by SIGKILL", NO_WORDS, 0))
-    assert to_master(actions) == [messages.NotStarted("g1", [], []), messages.StillRunning(1, "g1", [], [])]
-
-
-def test_each_attempt_to_join_has_a_session_of_its_own(core: AgentCore) -> None:
-    succeed(core)
-    hello = core.settings.hello
-    assert (hello.generation, hello.session) == ("g2", "s.1")
-    core.handle(AttemptFailed(), 3.0)
-    now = until_asked(core)
-    core.handle(AddressesFound(["new"]), now)
-    assert core.settings.hello.session == "s.2"
-
-
-def test_an_agent_that_gave_no_generation_belongs_to_the_one_that_has_accepted_it() -> None:
-    core = AgentCore(AgentSettings(replace(HELLO, generation="", session="s", returns_s=100.0)))
-    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
-    assert core.settings.hello.generation == "g1"
-    assert succeed(core).succeeds == "g1"
-
-
 def test_a_master_of_a_former_generation_is_passed_over(core: AgentCore) -> None:
     """A resource file that is out of date names its address, and it still runs."""
     succeed(core)
@@ -192,25 +143,6 @@ def test_a_master_of_a_former_generation_is_passed_over(core: AgentCore) -> None
     core.handle(heard(replace(SECOND, handled=0)), now)
     assert core.outage.is_over
     assert core.settings.hello.generation == "g2"
-
-
-def test_a_master_that_always_has_another_generation_is_asked_only_now_and_then(core: AgentCore) -> None:
-    succeed(core)
-    assert [refuse(core, f"g{number}").connect_to for number in range(3, 6)] == [None, None, None]
-    core.decide(1000.0)
-    assert core.leaving
-
-
-def test_a_refusal_of_an_agent_that_is_connected_begins_no_other_generation(core: AgentCore) -> None:
-    assert refuse(core, "g2").succeeds is None
-    assert core.departure.comes_back
-
-
-def test_a_master_that_refuses_the_agent_for_a_while_is_asked_again(core: AgentCore) -> None:
-    succeed(core)
-    core.handle(heard(messages.Refused("not yet", again=True)), 3.0)
-    assert not core.leaving
-    assert until_asked(core)
 
 
 def test_a_result_of_the_former_generation_is_handed_over_and_the_slave_then_serves_the_next(core: AgentCore) -> None:
@@ -255,41 +187,6 @@ def joined(core: AgentCore) -> AgentActions:
     return core.take_actions()
 
 
-def test_a_slave_that_finishes_before_the_agent_has_joined_forgets_then(core: AgentCore) -> None:
-    """Before that, nobody would tell the agent that files were edited after the slave has looked at them."""
-    succeed(core)
-    recall(core)
-    actions = act(core, results(5))
-    assert [type(message) for message in to_master(actions)] == [messages.Handover]
-    assert to_slave(actions) == []
-    actions = joined(core)
-    assert [type(message) for message in to_master(actions)] == [messages.NotStarted] * 2
-    assert to_slave(actions) == [messages.NextGeneration(1)]
-    assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]
-
-
-def test_a_slave_that_starts_is_asked_when_it_is_ready() -> None:
-    core = made(2)
-    act(core, SlaveExited(2, "exit code 1", NO_WORDS, 0))
-    assert to_slave(succeed(core), 3) == []
-    assert to_slave(joined(core), 3) == []
-    actions = act(core, slave_heard(3, messages.SlaveReady(3)))
-    assert (to_master(actions), to_slave(actions, 3)) == ([], [messages.NextGeneration(3)])
-    assert to_master(act(core, forgotten(), forgotten(slave=3))) == [messages.SlaveReady(1), messages.SlaveReady(3)]
-
-
-def test_a_slave_that_waits_for_the_template_gets_nothing_of_the_former_generation() -> None:
-    core = AgentCore(AgentSettings(replace(HELLO, slaves=2, session="s", returns_s=100.0), forks=True))
-    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
-    core.handle(heard(messages.Algorithms([DEFINITION])), 0.0)
-    core.take_actions()
-    succeed(core)
-    assert [child.former is None for child in core.children.values()] == [False, True]
-    act(core, Forked(1), slave_heard(2, messages.SlaveReady(2)))
-    assert to_slave(joined(core), 2) == [messages.NextGeneration(2)]
-    assert to_master(act(core, forgotten(slave=2))) == [messages.SlaveReady(2)]
-
-
 def test_a_slave_is_replaced_if_a_file_was_edited_that_it_has_loaded(core: AgentCore) -> None:
     succeed(core)
     recall(core)
@@ -313,37 +210,6 @@ def test_the_template_is_always_replaced_when_the_next_generation_has_accepted_t
     assert joined(core).end_template
 
 
-def test_slaves_are_replaced_if_the_master_has_other_settings(core: AgentCore) -> None:
-    succeed(core)
-    recall(core)
-    assert join(core, replace(SECOND, result_group=9)) == [messages.StillRunning(1, "g1", [5], [1])]
-    act(core, results(5))
-    actions = act(core, SlaveExited(1, "exit code 0", NO_WORDS, 1))
-    assert (to_master(actions), actions.start) == ([], [2])
-
-
-def test_what_old_tasks_leave_report_and_log_is_dropped(core: AgentCore) -> None:
-    core.handle(slave_heard(1, messages.Checkpoint(1, 5, 1), b"state"), 0.0)
-    core.handle(slave_heard(1, messages.Checkpoint(1, 5, 1), b"state"), 0.1)
-    succeed(core)
-    recall(core)
-    join(core)
-    row = LogRow(5, "f", 0.0, 10, "logger", "text", "path", 1, "f", "")
-    said = messages.Checkpoint(1, 5, 1), messages.Reported(1, 5, 1, 0.5), messages.Logged(1, [row])
-    for message in said:
-        assert to_master(act(core, slave_heard(1, message, b"frame"))) == []
-    core.decide(100.0)
-    assert to_master(core.take_actions()) == []
-
-
-def test_the_new_master_cancels_none_of_the_old_tasks(core: AgentCore) -> None:
-    succeed(core)
-    recall(core)
-    join(core)
-    core.handle(heard(messages.Cancel([5], [1], kill=True)), 9.0)
-    assert core.take_actions().recall == []
-
-
 def test_a_slave_whose_task_nobody_wants_is_killed(core: AgentCore) -> None:
     succeed(core)
     recall(core)
@@ -358,89 +224,11 @@ def test_a_slave_whose_task_nobody_wants_is_killed(core: AgentCore) -> None:
     assert core.take_actions().kill == []
 
 
-def test_the_end_of_a_slave_with_an_old_task_is_no_death_for_the_new_master(core: AgentCore) -> None:
-    succeed(core)
-    recall(core)
-    join(core)
-    actions = act(core, SlaveExited(1, "signal 11", NO_WORDS, 1))
-    assert to_master(actions) == [messages.StillRunning(1, "g1", [], [])]
-    assert [type(each) for each in actions.records] == [records.SlaveEnded]
-    assert actions.start == [2]
-
-
-@pytest.mark.parametrize("grows", [False, True])
-def test_a_slave_that_may_run_no_more_tasks_is_replaced_after_its_old_ones(grows: bool) -> None:
-    core = AgentCore(AgentSettings(replace(HELLO, session="s", returns_s=9.0), slave_max_tasks=None if grows else 1))
-    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
-    core.handle(slave_heard(1, messages.SlaveReady(1)), 0.0)
-    core.handle(tasks(5), 0.0)
-    core.take_actions()
-    succeed(core)
-    recall(core)
-    join(core)
-    if grows:
-        assert to_master(act(core, slave_heard(1, messages.PeakMemory(1, 7, 1 << 30)))) == [], (
-            "the number means another"
-        )
-        act(core, slave_heard(1, messages.SlaveGrown(1, 1 << 30)))
-    assert messages.NextGeneration(1) not in to_slave(act(core, results(5)))
-    actions = act(core, SlaveExited(1, "exit code 0", NO_WORDS, 1))
-    assert (to_master(actions), actions.start) == ([], [2])
-
-
-def test_a_slave_that_cannot_load_an_algorithm_of_the_former_generation_is_replaced(core: AgentCore) -> None:
-    succeed(core)
-    recall(core, started=2)
-    assert join(core) == [messages.StillRunning(1, "g1", [5], [2])]
-    failed = messages.AlgorithmFailed(1, 0, "no memory", [5, 6], [1, 1], [1, 1], messages.LoadFailure.PASSING)
-    actions = act(core, slave_heard(1, failed))
-    assert to_master(actions) == [messages.StillRunning(1, "g1", [], [])]
-    assert actions.to_slaves
-    assert to_master(act(core, SlaveExited(1, "exit code 0", NO_WORDS, 2))) == []
-
-
 @pytest.mark.parametrize("message", [messages.NextGeneration(1), messages.Results(2, [5], [1], [1], [0.1], [])])
 def test_a_slave_that_says_something_at_the_wrong_time_is_killed(core: AgentCore, message: messages.Message) -> None:
     succeed(core)
     recall(core)
     assert act(core, slave_heard(1, message, payload("1"))).kill == [1]
-
-
-def test_late_results_of_a_portion_are_not_given_back(core: AgentCore) -> None:
-    """The new master could not run these tasks elsewhere: it knows them by other ids."""
-    core = made()
-    group = messages.Tasks(1, [5], [3], [1], [0], portions=[1])
-    core.handle(heard(group, payload("123")), 0.0)
-    core.take_actions()
-    succeed(core)
-    recall(core, started=3)
-    join(core)
-    empty = messages.Results(1, [], [], [], [], [])
-    for _ in range(3):
-        assert to_master(act(core, JournalRead(1, empty, wire.encode(empty, [payload("")]), 3))) == []
-
-
-def test_shared_objects_of_the_former_generation_are_dropped() -> None:
-    core = made()
-    core.handle(heard(messages.Tasks(1, [5], [1], [1], [0], shares=[SHARE]), payload("1")), 0.0)
-    core.take_actions()
-    assert succeed(core).share_files == [DropShare("digest")]
-
-
-def _span(first: int, count: int) -> messages.Tasks:
-    return messages.Tasks(1, [first], [count], [1], [0])
-
-
-def test_at_most_as_many_tasks_are_named_as_one_message_may_name() -> None:
-    core = made()
-    for group in (_span(5, MAX_TASKS - 1), _span(10_000, 7), _span(20_000, 7)):
-        core.handle(heard(group, payload("1" * sum(group.counts))), 0.0)
-    succeed(core)
-    recall(core, started=MAX_TASKS + 13)
-    [message] = join(core)
-    assert isinstance(message, messages.StillRunning)
-    assert (message.tasks, message.counts) == ([5, 10_000], [MAX_TASKS - 1, 1])
-    wire.decode(wire.encode(message), wire.FROM_AGENT)
 
 
 def test_a_third_generation_gets_the_results_of_the_first(core: AgentCore) -> None:
@@ -454,39 +242,3 @@ def test_a_third_generation_gets_the_results_of_the_first(core: AgentCore) -> No
     [handover, _] = to_master(act(core, results(5)))
     assert isinstance(handover, messages.Handover)
     assert handover.generation == "g1"
-
-
-def _leaves(core: AgentCore) -> Sequence[ExitCode | None]:
-    core.decide(1000.0)
-    core.decide(1010.0)
-    return [core.take_actions().exit]
-
-
-def test_an_agent_that_leaves_anyway_joins_no_other_generation(core: AgentCore) -> None:
-    core.handle(Disconnected("it broke"), 1.0)
-    now = until_asked(core)
-    core.handle(AddressesFound(["new"]), now)
-    core.take_actions()
-    core.handle(Terminated("evicted"), now)
-    assert refuse(core, "g2", now).connect_to is None
-    assert _leaves(core) == [ExitCode.EVICTED]
-
-
-def test_a_slave_that_forgets_while_its_agent_leaves_gets_nothing_more() -> None:
-    core = made()
-    succeed(core)
-    join(core)
-    core.handle(Terminated("evicted"), 10.0)
-    core.take_actions()
-    actions = act(core, forgotten())
-    assert (to_master(actions), to_slave(actions)) == ([], [])
-
-
-def test_a_slave_that_forgets_while_another_generation_begins_is_asked_again() -> None:
-    core = made()
-    succeed(core)
-    assert to_slave(joined(core)) == [messages.NextGeneration(1)]
-    succeed(core, "g3")
-    assert to_slave(act(core, forgotten())) == []
-    assert to_slave(joined(core)) == [messages.NextGeneration(1)]
-    assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]

@@ -48,30 +48,6 @@ def test_they_are_given_back_if_the_slave_stays_at_its_task(core: AgentCore) -> 
     assert not core.take_actions().read_journal
 
 
-def test_they_stay_with_a_slave_that_goes_on(core: AgentCore) -> None:
-    for number, started in enumerate((6, 7, 10), 1):
-        assert not silent(core, started, look(number)).to_master
-    [outgoing] = silent(core, 10, look(4)).to_master
-    assert outgoing.message == messages.Revoked(1, [5, 9], [4, 1], [1, 1], late=True)
-
-
-def test_their_results_are_dropped_if_they_come_after_all(core: AgentCore) -> None:
-    for number in (1, 2):
-        silent(core, 7, look(number))
-    group = messages.Results(1, [5], [3], [1], [0.75], [], plain=True)
-    frames = wire.encode(group, [groups.payload(3, [b"\1", b"\2", b"\3"])])
-    core.handle(SlaveHeard(1, group, frames), 2.0)
-    [outgoing] = core.take_actions().to_master
-    assert outgoing.message == messages.Results(1, [7], [1], [1], [0.25], [], plain=True)
-    assert outgoing.payload == [groups.payload(1, [b"\3"])]
-
-
-def test_no_task_is_late_before_the_first_of_a_portion_has_ended(core: AgentCore) -> None:
-    silent(core, 5, look(1))
-    core.decide(look(2))
-    assert not core.take_actions().read_journal
-
-
 def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: AgentCore) -> None:
     """Its next attempt begins with this state."""
     for task in (5, 6):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.test_agent_core import HELLO, WELCOME, heard, results, slave_heard, tasks, to_master
+from tests.unit.test_agent_core import HELLO, WELCOME, heard, slave_heard, tasks, to_master
 
 from mwpy._core.agent import contact
 from mwpy._core.agent.child import (
@@ -15,7 +15,6 @@ from mwpy._core.agent.child import (
     ComputationOver,
     Disconnected,
     Resumed,
-    Terminated,
 )
 from mwpy._core.agent.core import AgentCore
 from mwpy._values import messages, records
@@ -59,15 +58,6 @@ def said(actions: AgentActions) -> str:
     return "\n".join(record.text for record in actions.records if isinstance(record, records.Notice))
 
 
-def test_the_slaves_of_an_agent_go_on_while_it_looks_for_its_master(core: AgentCore) -> None:
-    core.handle(Disconnected("it broke"), 1.0)
-    actions = core.take_actions()
-    assert said(actions) == "the connection to the master has ended (it broke); looking for it for up to 100 s"
-    assert (actions.to_slaves, actions.recall, actions.to_master, core.leaving) == ([], [], [], False)
-    core.handle(results(1), 1.0)
-    assert [type(message) for message in to_master(core.take_actions())] == [messages.Results]
-
-
 def test_it_tries_one_address_after_the_other_and_then_pauses(core: AgentCore) -> None:
     core.handle(Disconnected("it broke"), 1.0)
     now = until_asked(core)
@@ -87,13 +77,6 @@ def test_an_address_that_does_not_answer_is_given_up_after_some_seconds(core: Ag
     core.take_actions()
     core.decide(now + contact.ATTEMPT_S)
     assert core.take_actions().connect_to == "b"
-
-
-def test_late_answers_and_ends_of_earlier_attempts_change_nothing(core: AgentCore) -> None:
-    core.handle(Disconnected("it broke"), 1.0)
-    for event in (AttemptFailed(), AddressesFound(["a"]), ComputationOver("it is finished", finished=True)):
-        core.handle(event, 1.0)
-    assert (core.take_actions().connect_to, core.leaving) == (None, False)
 
 
 def test_the_pauses_grow_up_to_a_limit_and_differ_from_agent_to_agent() -> None:
@@ -137,25 +120,6 @@ def test_an_agent_that_does_not_find_its_master_in_time_leaves(core: AgentCore) 
     core.check()
 
 
-def test_an_agent_without_a_session_leaves_at_once() -> None:
-    core = AgentCore(AgentSettings(HELLO))
-    core.handle(heard(WELCOME), 0.0)
-    core.handle(Disconnected("it broke"), 1.0)
-    assert core.leaving
-
-
-def test_an_agent_that_the_master_has_not_accepted_leaves_at_once() -> None:
-    core = AgentCore(AgentSettings(SESSION))
-    core.handle(Disconnected("it broke"), 1.0)
-    assert core.leaving
-
-
-def test_an_agent_that_leaves_anyway_does_not_look_for_its_master(core: AgentCore) -> None:
-    core.handle(Terminated("evicted"), 1.0)
-    core.handle(Disconnected("it broke"), 1.0)
-    assert core.outage.is_over
-
-
 def test_an_agent_whose_connections_all_end_at_once_gives_up(core: AgentCore) -> None:
     """Something on them ends each of them, for example a message that cannot be read."""
     for number in range(contact.SHORT_MAX + 1):
@@ -163,11 +127,6 @@ def test_an_agent_whose_connections_all_end_at_once_gives_up(core: AgentCore) ->
         core.handle(Disconnected("it broke"), float(number))
         core.handle(heard(BACK), float(number))
     core.handle(Disconnected("it broke"), float(contact.SHORT_MAX + 1))
-    assert core.leaving
-
-
-def test_an_agent_does_not_come_back_after_a_message_that_is_none(core: AgentCore) -> None:
-    core.handle(Disconnected("the master sent a malformed message", returns=False), 1.0)
     assert core.leaving
 
 
@@ -208,9 +167,3 @@ def test_an_agent_that_was_stopped_and_comes_back_too_late_says_so(
     core.handle(AddressesFound(["a"]), again_at)
     core.handle(heard(messages.Refused("too late", again=True)), again_at)
     assert (core.departure.comes_back, core.departure.was_stopped) == (True, stopped)
-
-
-def test_an_agent_that_is_refused_while_it_is_back_does_not_look_for_its_master_again(core: AgentCore) -> None:
-    core.handle(heard(messages.Refused("its host is excluded", finish=True)), 1.0)
-    core.handle(Disconnected("it broke"), 1.0)
-    assert (core.leaving, core.outage.is_over) == (True, True)

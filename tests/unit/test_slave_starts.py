@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
     AgentEvent,
     AgentSettings,
-    ChildState,
     Forked,
     Heard,
     NotForked,
     SlaveExited,
     SlaveHeard,
-    Terminated,
 )
 from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
@@ -55,9 +52,6 @@ class Agent:
     @property
     def notices(self) -> list[str]:
         return [record.text for record in self.actions.records if isinstance(record, records.Notice)]
-
-    def state_of(self, slave: int) -> ChildState:
-        return self.core.children[slave].state
 
 
 def test_the_template_starts_one_slave_at_a_time() -> None:
@@ -102,25 +96,6 @@ def test_a_slave_that_is_killed_because_its_start_hangs_does_not_stop_the_others
     assert agent.ways == ([3], [])
 
 
-def test_a_slave_that_was_stopped_meanwhile_gets_no_new_limit() -> None:
-    agent = Agent(slaves=1)
-    agent.core.decide(10.0)
-    agent.handle(Forked(1), now=11.0)
-    assert agent.core.children[1].ready_by is None
-
-
-def test_a_template_that_must_not_fork_becomes_its_first_slave_and_all_others_are_fresh() -> None:
-    """One line says why."""
-    agent = Agent()
-    agent.handle(Forked(1, unsafe="the script starts a thread"))
-    assert agent.ways == ([], [2, 3])
-    assert agent.notices == ["the slaves of this agent start as fresh interpreters, because the script starts a thread"]
-    agent.handle(SlaveExited(2, "exit code 3", NO_WORDS, 0))
-    assert agent.ways == ([], [4])
-    agent.hear(messages.Renew())
-    assert not agent.actions.end_template
-
-
 def test_a_template_that_cannot_fork_ends_and_all_slaves_are_fresh() -> None:
     agent = Agent()
     agent.handle(NotForked(1, "no memory"))
@@ -129,36 +104,3 @@ def test_a_template_that_cannot_fork_ends_and_all_slaves_are_fresh() -> None:
     [died] = [each.message for each in agent.actions.to_master]
     assert isinstance(died, messages.SlaveDied)
     assert died.reason == "cannot be started: no memory"
-
-
-def test_an_edited_script_replaces_the_template() -> None:
-    """If the template starts a slave just now, it ends after that. This slave, too, has the old script."""
-    agent = Agent(slaves=2)
-    agent.hear(messages.Renew())
-    assert not agent.actions.end_template
-    agent.handle(Forked(1))
-    assert (agent.actions.end_template, agent.ways) == (True, ([2], []))
-    agent.handle(Forked(2))
-    assert not agent.actions.end_template
-    agent.hear(messages.Renew())
-    assert agent.actions.end_template
-
-
-def test_a_template_that_ends_before_it_is_replaced_needs_no_other_end() -> None:
-    agent = Agent(slaves=2)
-    agent.hear(messages.Renew())
-    agent.handle(SlaveExited(1, "killed", NO_WORDS, 0))
-    agent.handle(Forked(2))
-    assert not agent.actions.end_template
-
-
-@pytest.mark.parametrize("took_order", [False, True])
-def test_slaves_that_wait_need_not_start_when_the_agent_leaves(took_order: bool) -> None:
-    agent = Agent()
-    if not took_order:
-        agent.handle(SlaveExited(1, "exit code 1", NO_WORDS, 0))
-        agent.core.handle(SlaveExited(2, "exit code 1", NO_WORDS, 0), 0.0)
-    agent.handle(Terminated("evicted"))
-    assert agent.ways == ([], [])
-    assert [*agent.core.children] == ([1] if took_order else [])
-    assert (agent.actions.exit is ExitCode.EVICTED) is not took_order

@@ -6,7 +6,6 @@ import fcntl
 import os
 import select
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -36,12 +35,6 @@ def read_all(fd: int) -> bytes:
 
 
 # ---- out of the agent --------------------------------------------------------------------------------------------
-
-
-def test_output_is_written_at_once_if_the_stream_takes_it(pipe: tuple[int, int]) -> None:
-    outlet = Outlet(pipe[1], "out", 0.0)
-    outlet.pass_on(b"seen", 0.0)
-    assert (read_all(pipe[0]), outlet.waiting) == (b"seen", False)
 
 
 def test_output_that_a_pipe_does_not_take_waits_for_its_reader(pipe: tuple[int, int]) -> None:
@@ -78,15 +71,6 @@ def test_slaves_wait_for_a_full_stream_only_for_a_limited_time(pipe: tuple[int, 
     assert came.endswith(b" bytes from slaves are missing in standard output here: nobody read it\nd")
 
 
-def test_the_time_starts_again_when_the_reader_takes_some_output(pipe: tuple[int, int]) -> None:
-    outlet = Outlet(pipe[1], "out", 0.0)
-    outlet.pass_on(b"a" * (FULL_BYTES + 2 * PIPE_BYTES), 0.0)
-    assert outlet.patience_until() == STUCK_S
-    read_all(pipe[0])
-    outlet.flush(20.0)
-    assert outlet.patience_until() == 20.0 + STUCK_S
-
-
 def test_a_stream_without_a_reader_takes_everything_and_keeps_nothing(pipe: tuple[int, int]) -> None:
     outlet = Outlet(pipe[1], "out", 0.0)
     outlet.pass_on(b"a" * FULL_BYTES, 0.0)
@@ -100,29 +84,7 @@ def test_a_stream_without_a_reader_takes_everything_and_keeps_nothing(pipe: tupl
     assert not absent.waiting
 
 
-def test_a_file_takes_everything_at_once(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("wb") as file:
-        outlet = Outlet(file.fileno(), "out", 0.0)
-        outlet.pass_on(b"a" * FULL_BYTES + b"b", 0.0)
-        assert not outlet.waiting
-    assert (tmp_path / "out").read_bytes() == b"a" * FULL_BYTES + b"b"
-
-
 # ---- into the agent ----------------------------------------------------------------------------------------------
-
-
-def test_everything_is_read_and_the_end_is_kept(pipe: tuple[int, int]) -> None:
-    inlet = Inlet(pipe[0], 10)
-    assert inlet.read() == b""
-    os.write(pipe[1], b"0123456")
-    assert inlet.read() == b"0123456"
-    assert inlet.end == "0123456"
-    os.write(pipe[1], b"789ab")
-    assert inlet.read_rest() == b"789ab"
-    assert inlet.end == "23456789ab"
-    assert not inlet.ended
-    os.close(pipe[1])
-    assert (inlet.read_rest(), inlet.ended) == (b"", True)
 
 
 def test_a_terminal_gets_complete_lines(pipe: tuple[int, int]) -> None:
