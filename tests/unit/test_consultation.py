@@ -10,7 +10,7 @@ from attrs import define, field
 from msgspec import to_builtins
 
 from mwpy._batch import BatchUnavailable, Launch
-from mwpy._doctor.diagnosis import Finding, Report
+from mwpy._doctor.diagnosis import Report
 from mwpy._doctor.examination import MARK, Consultation
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
@@ -87,12 +87,6 @@ def test_the_report_of_a_job_is_read_and_its_states_are_said_once(
     assert consult(batch).report(LAUNCH) == REPORT
     assert said == ["job 1 is submitted", "job 1 is queued", "job 1 is queued: no room", "job 1 is running"]
     assert batch.removed == []
-
-
-def test_a_report_leads_to_findings(consult: Callable[[FakeBatch], Consultation]) -> None:
-    findings = consult(FakeBatch([], [WELL])).findings(LAUNCH)
-    assert findings[0] == Finding("machine", "node1, 8 cores")
-    assert len(findings) > 5
 
 
 def test_a_job_that_does_not_end_is_removed(consult: Callable[[FakeBatch], Consultation]) -> None:

@@ -58,16 +58,6 @@ def test_an_address_that_is_not_needed_is_spare() -> None:
     assert not [each for each in found if each.spare and each.about != "address"]
 
 
-def test_a_small_difference_of_clocks_gives_no_negative_age() -> None:
-    found = {each.about: each.found for each in diagnose(replace(WELL, file_age=-3.0), None, 999.0, 1001.0)}
-    assert found["resource file"] == "read, written 0 s ago"
-
-
-def test_a_job_without_a_resource_file_is_one_fault() -> None:
-    fault = replace(WELL, file_fault="cannot read it", addresses=[], agent="")
-    assert [about for about, _, _ in faults(fault)] == ["resource file"]
-
-
 def test_what_is_not_known_is_no_fault() -> None:
     """Facts may be missing: the memory of a machine, the time limit of a job, the packages of an application."""
     dim = replace(WELL, memory=None, seconds_left=None, imports={}, cores=1)

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,32 +95,6 @@ def test_a_computation_is_found_once_with_its_priority(overseen: Overseen, tmp_p
     assert Path(launch.log_dir).is_dir()
 
 
-def test_a_file_system_that_hangs_delays_no_other_computation(
-    overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reading a pipe without a writer hangs like a file of a dead file server. When it answers, it is read again."""
-    monkeypatch.setattr("mwpy._roles.overseer.PATIENCE_S", 60.0)
-    pipe, other = tmp_path / "a.rsc", tmp_path / "b.rsc"
-    os.mkfifo(pipe)
-    resource_file.write(other, CONTENT)
-    files = overseen([pipe, other])
-    first, second = (each.mark for each in files.find())
-    monkeypatch.setattr("mwpy._roles.overseer.PATIENCE_S", 0.01)
-    for _ in range(2):
-        with pytest.raises(ResourceFileError, match=r"a\.rsc does not answer: does its file system hang\?"):
-            files.read(first)
-    monkeypatch.setattr("mwpy._roles.overseer.PATIENCE_S", 60.0)
-    assert files.read(second) == CONTENT
-    pipe.write_bytes(other.read_bytes())
-    answers = 0
-    while not answers:  # the answer comes a moment later
-        with suppress(ResourceFileError):
-            answers = files.read(first) == CONTENT
-    pipe.unlink()
-    resource_file.write(pipe, CONTENT)
-    assert files.read(first) == CONTENT
-
-
 def test_a_path_that_hangs_is_reported_once(
     overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,22 +118,6 @@ def test_a_path_that_hangs_is_reported_once(
     while not found:
         found = [each.name for each in files.find()]
     assert (found, files.more_may_come) == (["a.rsc"], False)
-
-
-def test_a_second_overseer_is_refused_or_ignores_the_computation(overseen: Overseen, tmp_path: Path) -> None:
-    """If there are several files, the others are overseen. A dry run takes no lock."""
-    path, other = tmp_path / "a.rsc", tmp_path / "b.rsc"
-    first = overseen([path])
-    first.find()
-    with pytest.raises(UsageError, match=r"another overseer watches .*a\.rsc \(process \d+ on .*\): stop it first"):
-        overseen([path]).find()
-    said: list[str] = []
-    several = overseen([path, other], said)
-    assert [each.name for each in several.find()] == ["b.rsc"]
-    assert several.find() == []
-    assert len(said) == 1
-    assert said[0].startswith("a.rsc: is ignored, because another overseer watches")
-    assert [each.name for each in overseen([path], dry_run=True).find()] == ["a.rsc"]
 
 
 def test_old_output_of_the_jobs_is_deleted(overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,14 +156,6 @@ def test_old_output_of_other_computations_is_deleted(overseen: Overseen, tmp_pat
     files.launch(mark_of(tmp_path / "a.rsc"), CONTENT)
     left = {folder.name.partition(".")[0]: len(list(folder.iterdir())) for folder in tmp_path.glob("*.rsc.jobs")}
     assert left == {"a": 1, "shared": 1, "recent": 1, "empty": 0}
-
-
-def test_files_that_appear_in_a_directory_are_found_later(overseen: Overseen, tmp_path: Path) -> None:
-    files = overseen([tmp_path], log_dir=tmp_path / "logs")
-    assert (files.find(), files.more_may_come) == ([], True)
-    (tmp_path / "a.rsc").touch()
-    assert [each.name for each in files.find()] == ["a.rsc"]
-    assert list((tmp_path / "logs").glob("*.lock"))
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(overseen: Overseen, tmp_path: Path) -> None:

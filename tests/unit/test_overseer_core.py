@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +16,6 @@ from mwpy._core.overseer.files import (
     Listed,
     Need,
     NotListed,
-    NotRemoved,
     NotSubmitted,
     OverseerActions,
     Submit,
@@ -156,12 +154,6 @@ def test_jobs_without_a_known_limit_or_for_short_tasks_are_submitted(limit_s: fl
     assert desk.look().submit == [Submit("a", 3)]
 
 
-def test_jobs_that_are_too_short_are_no_fault_if_none_is_needed() -> None:
-    desk = Desk(job_limit_s=20.0)
-    desk.watch(slaves_needed=0, shortest_task_s=60.0)
-    assert said(desk.look()) == ""
-
-
 def test_an_overseer_that_was_started_again_finds_its_jobs_by_their_mark(desk: Desk) -> None:
     """Jobs with another mark do not count."""
     desk.watch(slaves_needed=3)
@@ -172,20 +164,6 @@ def test_an_overseer_that_was_started_again_finds_its_jobs_by_their_mark(desk: D
     assert actions.submit == [Submit("a", 1)]
     assert actions.say[0] == "A: continues with 2 jobs of an earlier overseer: 1.0, 1.1"
     assert "continues" not in said(desk.look())
-
-
-def test_a_job_of_many_slaves_counts_as_many(desk: Desk) -> None:
-    desk.watch(slaves_per_job=4, slaves_needed=9)
-    assert count(desk.look()) == 3
-
-
-def test_an_evicted_job_that_its_master_has_not_missed_yet_is_left_alone() -> None:
-    """The resource file still shows the job as connected. So the job does not count as on its way, or as one job too
-    many."""
-    desk = Desk(patience_s=0.0)
-    desk.watch(slaves_needed=1, connected={"1.0": 1})
-    desk.job("1.0", QUEUED)
-    assert (desk.look().remove, desk.core.computations["a"].coming) == ([], 0)
 
 
 def test_a_batch_system_without_a_queue_gets_only_jobs_that_have_a_place(desk: Desk) -> None:
@@ -207,96 +185,6 @@ def test_a_batch_system_without_a_queue_gets_only_jobs_that_have_a_place(desk: D
     desk.submitted("4", "5")
     desk.gone("4", "5", outcome=DIED)
     assert count(desk.look()) == 0
-
-
-def test_the_limit_per_minute_is_kept() -> None:
-    desk = Desk(max_per_minute=3, interval_s=10.0)
-    desk.watch(slaves_needed=5)
-    assert count(desk.look()) == 3
-    desk.submitted("1.0", "1.1", "1.2")
-    assert count(desk.look()) == 0
-    assert count(desk.look(50.0)) == 2
-
-
-def test_submitted_jobs_that_never_show_in_the_list_are_given_up(desk: Desk) -> None:
-    """The core first asks how the jobs ended. A job that is known to have ended is replaced at once."""
-    desk.watch(slaves_needed=2)
-    desk.look()
-    desk.submitted("1.0", shown=False)
-    desk.submitted("1.1", shown=False)
-    desk.outcomes["1.1"] = Outcome.of_process(5, 2.0, "")
-    assert count(desk.look()) == 1
-    assert desk.asked == ["1.0", "1.1"]
-    desk.submitted("2.0")
-    actions = desk.look(30.0)
-    assert "1 job never showed in the queue after the submission: 1.0" in said(actions)
-    assert count(actions) == 1
-
-
-def test_jobs_that_end_between_two_looks_were_in_the_queue(desk: Desk) -> None:
-    """The core asks for all of them in one round. If some ends are not known, the others show that all had entered."""
-    desk.watch(slaves_needed=12)
-    desk.look()
-    job_ids = [f"1.{number}" for number in range(12)]
-    desk.submitted(*job_ids, shown=False)
-    desk.outcomes = dict.fromkeys(job_ids[:8], Outcome.of_process(0, 2.0, ""))
-    assert count(desk.look()) == 8
-    assert desk.asked == job_ids
-    assert "never showed" not in said(desk.look(30.0))
-
-
-def test_the_overseer_stays_no_longer_than_its_jobs(desk: Desk) -> None:
-    """All jobs ended between the submission and the next look, and their computation has finished."""
-    desk.watch(slaves_needed=12)
-    desk.look()
-    job_ids = [f"1.{number}" for number in range(12)]
-    desk.submitted(*job_ids, shown=False)
-    desk.outcomes = dict.fromkeys(job_ids, DIED)
-    desk.outcomes |= dict.fromkeys(job_ids[1:], Outcome.of_process(0, 2.0, ""))
-    late = desk.outcomes.pop("1.4")
-    desk.need(finished=True)
-    desk.look()
-    assert not desk.core.done
-    desk.outcomes["1.4"] = late
-    assert "never showed" not in said(desk.look())
-    assert desk.core.done
-
-
-def test_the_first_jobs_are_submitted_without_delay(desk: Desk) -> None:
-    """The batch system is asked early for the first jobs of a computation, and at the interval for further jobs."""
-    desk.watch(slaves_needed=0)
-    desk.look()
-
-    def is_due(after_s: float) -> bool:
-        need = desk.needs["a"]
-        assert isinstance(need, Need)
-        desk.core.handle(FileRead("a", need), desk.now + after_s)
-        return desk.core.is_due(desk.now + after_s)
-
-    assert not is_due(1.0)
-    desk.need(slaves_needed=1)
-    assert is_due(1.0)
-    assert count(desk.look(1.0)) == 1
-    desk.submitted("1.0", shown=False)
-    desk.need(slaves_needed=5)
-    assert not is_due(1.0)
-    assert is_due(10.0)
-    desk.look()
-    desk.need(finished=True)
-    assert is_due(1.0)
-    desk.look(1.0)
-    assert not is_due(1.0)
-
-
-def test_nothing_is_early_if_the_batch_system_is_down_or_allows_no_job() -> None:
-    desk = Desk(max_jobs=0)
-    desk.watch(slaves_needed=1)
-    desk.look()
-    assert not desk.core.is_due(desk.now + 1.0)
-    desk = Desk()
-    desk.watch(slaves_needed=1)
-    desk.look(listed=False)
-    assert not desk.core.is_due(desk.now + 1.0)
 
 
 def test_a_submission_without_an_answer_is_not_repeated_blindly(desk: Desk) -> None:
@@ -364,98 +252,7 @@ def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_never_bus
 # ---- superfluous jobs ---------------------------------------------------------------------------------------
 
 
-def test_waiting_jobs_that_are_not_needed_are_removed_after_a_while_the_youngest_first(desk: Desk) -> None:
-    desk.watch(slaves_needed=1)
-    for number in range(3):
-        desk.job(f"1.{number}", QUEUED)
-    assert desk.look().remove == []
-    desk.need(slaves_needed=3)
-    assert desk.look(59.0).remove == []
-    desk.need(slaves_needed=1)
-    assert desk.look(1.0).remove == []
-    actions = desk.look(60.0)
-    assert actions.remove == ["1.1", "1.2"]
-    assert said(actions) == "A: removes 2 jobs, waiting, and no longer needed: 1.1, 1.2"
-
-
-def test_idle_jobs_are_removed_after_a_while_when_nothing_is_missing_and_busy_ones_stay(desk: Desk) -> None:
-    desk.watch(slaves_needed=1, connected={"1.0": 0, "1.1": 3, "1.2": 0})
-    for number in range(4):
-        desk.job(f"1.{number}", RUNNING, 100.0)
-    desk.look()
-    assert desk.look(100.0).remove == []
-    desk.need(slaves_needed=0, connected={"1.0": 0, "1.1": 3, "1.2": 1})
-    actions = desk.look()
-    assert actions.remove == ["1.0"]
-    assert said(actions) == "A: removes 1 job, idle for 60 s: 1.0"
-    desk.need(connected={"1.0": 0, "1.1": 3, "1.2": 0})
-    assert desk.look(59.0).remove == []
-
-
-def test_a_job_counts_as_idle_only_after_its_master_would_have_written_otherwise() -> None:
-    """This takes three seconds, even without patience. When the file is read for the first time, its age counts."""
-    desk = Desk(patience_s=0.0)
-    desk.watch("a", age_s=1.0, connected={"1.0": 0})
-    desk.watch("b", age_s=3.0, connected={"2.0": 0})
-    desk.job("1.0", RUNNING)
-    desk.job("2.0", RUNNING, mark="b")
-    assert desk.look().remove == ["2.0"]
-    assert desk.look(1.0).remove == []
-    assert desk.look(1.0).remove == ["1.0"]
-
-
-def test_a_removed_job_is_removed_again_only_if_it_stays(desk: Desk) -> None:
-    """If the batch system refuses the removal, the next round tries again."""
-    desk = Desk(patience_s=0.0)
-    desk.watch()
-    desk.job("1.0", QUEUED)
-    assert desk.look().remove == ["1.0"]
-    assert desk.look().remove == []
-    desk.core.handle(NotRemoved(["1.0"], "not now"), desk.now)
-    actions = desk.look()
-    assert actions.remove == ["1.0"]
-    assert "jobs could not be removed: not now" in said(actions)
-    desk.job("1.0", LEAVING)
-    assert desk.look(100.0).remove == []
-    desk.job("1.0", QUEUED)
-    assert desk.look().remove == ["1.0"]
-    desk.gone("1.0")
-    desk.look()
-    assert desk.asked == []
-
-
 # ---- the end, and a master that is gone ---------------------------------------------------------------------
-
-
-def test_the_jobs_of_a_finished_computation_end_by_themselves(desk: Desk) -> None:
-    """Waiting jobs are removed at once, and running jobs after a minute. Without jobs, everything is done."""
-    desk.watch(slaves_needed=2, connected={"1.1": 1})
-    desk.job("1.0", QUEUED)
-    desk.job("1.1", RUNNING)
-    desk.job("1.2", RUNNING)
-    desk.job("1.3", HELD)
-    desk.look()
-    desk.need(finished=True, age_s=1e6)
-    assert sorted(desk.look().remove) == ["1.0", "1.3"]
-    desk.gone("1.0", "1.2", "1.3")
-    assert (desk.look().remove, desk.core.done) == ([], False)
-    desk.needs["a"] = "there is no file"
-    actions = desk.look(60.0)
-    assert actions.remove == ["1.1"]
-    desk.gone("1.1")
-    actions = desk.look()
-    assert ("A: is finished, and no job of it is left" in actions.say, desk.core.done) == (True, True)
-    assert (desk.look().say, desk.asked) == ([], [])
-
-
-def test_a_computation_that_begins_again_is_overseen_again(desk: Desk) -> None:
-    desk.watch(finished=True)
-    desk.look()
-    assert desk.core.done
-    desk.need(finished=False, generation="g2", written=200.0, slaves_needed=1)
-    actions = desk.look()
-    assert (actions.submit, desk.core.done) == ([Submit("a", 1)], False)
-    assert "another master has taken over" in said(actions)
 
 
 def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
@@ -477,39 +274,6 @@ def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
     desk.submitted("1.2")
     assert "pauses" in said(desk.look(901.0))
     assert desk.look(10000.0).remove == []
-
-
-def test_a_file_that_cannot_be_read_decides_nothing(desk: Desk) -> None:
-    """Other computations continue. The overseer reports this once, and again at growing intervals."""
-    desk.watch("a")
-    desk.watch("b", slaves_needed=1)
-    desk.needs["a"] = "it is torn"
-    actions = desk.look()
-    assert (actions.say[0], actions.submit) == ("A: nothing is decided: it is torn", [Submit("b", 1)])
-    desk.submitted("1.0", mark="b")
-    assert desk.look().say == []
-    lines = [line for _ in range(400) for line in desk.look().say if "torn" in line]
-    assert len(lines) == 3
-    desk.needs["a"] = replace(NEED, slaves_needed=2)
-    actions = desk.look()
-    assert (actions.submit, actions.say[0]) == ([Submit("a", 2)], "A: the resource file is readable again")
-
-
-def test_a_batch_system_that_does_not_answer_is_asked_at_growing_intervals(desk: Desk) -> None:
-    """During this time nothing is decided. The overseer reports this once."""
-    desk.watch(slaves_needed=1)
-    actions = desk.look(listed=False)
-    assert actions.submit == []
-    assert said(actions) == "nothing is decided, the batch system does not answer: it is down"
-    assert desk.core.next_deadline() - desk.now == 10.0
-    pauses = []
-    for _ in range(8):
-        desk.look(listed=False)
-        pauses.append(desk.core.next_deadline() - desk.now)
-    assert pauses == [20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0, 600.0]
-    actions = desk.look()
-    assert (actions.say[0], count(actions)) == ("the batch system answers again", 1)
-    assert desk.core.next_deadline() - desk.now == 10.0
 
 
 # ---- jobs that fail -----------------------------------------------------------------------------------------
@@ -570,25 +334,6 @@ def test_a_tried_job_that_runs_well_ends_the_pause(desk: Desk) -> None:
     assert ("A: job 2.0 runs well, so more are submitted" in actions.say, count(actions)) == (True, 3)
 
 
-def test_a_job_that_ran_well_before_the_failures_does_not_end_the_pause(desk: Desk) -> None:
-    """A job that ends with an error after a long run ends the pause, because it shows that jobs can run."""
-    desk.watch(slaves_needed=9)
-    desk.job("0.0", RUNNING, 1000.0)
-    actions = failing(desk, "1.0", "1.1", "1.2")
-    assert "nothing is submitted for 60 s" in said(actions)
-    desk.job("0.0", RUNNING, 1020.0)
-    assert desk.look().submit == []
-    desk.gone("0.0", outcome=Outcome.of_process(255, 1010.0, ""))
-    assert "A: job 0.0 has run well, so more are submitted" in desk.look().say
-
-
-def test_another_master_ends_the_pause(desk: Desk) -> None:
-    desk.watch(slaves_needed=4)
-    assert failing(desk, "1.0", "1.1", "1.2").submit == []
-    desk.need(generation="g2", written=101.0)
-    assert count(desk.look()) == 4
-
-
 @pytest.mark.parametrize(
     "outcome",
     [
@@ -610,15 +355,6 @@ def test_jobs_that_are_killed_at_their_start_are_failures(desk: Desk) -> None:
     desk.watch(slaves_needed=4)
     killed = Outcome.of_process(-signal.SIGILL, 0.1, "")
     assert failing(desk, "1.0", "1.1", "1.2", outcome=killed).submit == []
-
-
-def test_nothing_is_submitted_before_it_is_known_how_the_last_jobs_ended(desk: Desk) -> None:
-    """After three questions without an answer the core stops asking."""
-    desk.watch(slaves_needed=1)
-    assert count(failing(desk, "1.0", outcome=None)) == 0  # type: ignore[arg-type]
-    assert count(desk.look()) == 0
-    assert count(desk.look()) == 1
-    assert desk.asked == ["1.0"] * 3
 
 
 def on(host: str, outcome: Outcome = DIED) -> Outcome:
@@ -654,35 +390,6 @@ def test_a_machine_that_sends_each_job_away_at_once_is_avoided(desk: Desk) -> No
     desk.job("0.0", RUNNING, 100.0, host="good")
     sent_away = on("bad", Outcome.of_process(5, 0.5, ""))
     assert failing(desk, "1.0", "1.1", "1.2", outcome=sent_away).submit == [Submit("a", 3, ("bad",))]
-
-
-def test_a_new_master_may_use_all_machines_again(desk: Desk) -> None:
-    desk.watch(slaves_needed=4)
-    desk.job("0.0", RUNNING, 100.0, host="good")
-    assert failing(desk, "1.0", "1.1", "1.2", outcome=on("bad")).submit == [Submit("a", 3, ("bad",))]
-    desk.need(generation="g2", written=101.0)
-    desk.gone("0.0")
-    desk.outcomes["0.0"] = Outcome.of_process(0, 50.0, "")
-    assert desk.look().submit == [Submit("a", 4)]
-
-
-def test_a_machine_that_the_master_has_excluded_is_avoided(desk: Desk) -> None:
-    """The batch system's name of it is that of the jobs which the master names. It is used until the host is back."""
-    desk.watch(slaves_needed=2)
-    desk.job("1.0", RUNNING, 100.0, host="node1.site")
-    desk.job("1.1", RUNNING, 100.0, host="node2.site")
-    desk.need(connected={"1.0": 1, "1.1": 1}, excluded={"node1": ["0.9", "1.0"]})
-    actions = desk.look()
-    assert actions.submit == [Submit("a", 2, ("node1.site",))]
-    assert "A: tasks fail on node1.site that succeed elsewhere, so the master sends no more work there" in said(actions)
-    desk.submitted("2.0", "2.1")
-    desk.gone("1.0")
-    desk.outcomes["1.0"] = on("node1.site", Outcome.of_process(3, 200.0, ""))
-    desk.need(slaves_needed=3, connected={"1.1": 1})
-    assert desk.look().submit == [Submit("a", 1, ("node1.site",))]
-    desk.submitted("3.0")
-    desk.need(slaves_needed=4, excluded={})
-    assert desk.look().submit == [Submit("a", 1)]
 
 
 def test_jobs_that_an_excluded_machine_sends_back_name_it_and_stop_no_submissions(desk: Desk) -> None:
@@ -758,28 +465,6 @@ def test_without_another_machine_the_only_one_is_tried(desk: Desk) -> None:
     assert "waiting, and there is no other machine" in said(actions)
 
 
-def test_a_failure_counts_for_its_own_computation(desk: Desk) -> None:
-    desk.watch("a", slaves_needed=1)
-    desk.watch("b", slaves_needed=1)
-    desk.job("9.0", QUEUED, mark="b")
-    assert failing(desk, "1.0", "1.1", "1.2").submit == []
-    desk.gone("9.0", outcome=DIED)
-    assert desk.look().submit == [Submit("b", 1)]
-
-
-def test_of_many_vanished_jobs_a_few_are_asked_for(desk: Desk) -> None:
-    desk.watch(slaves_needed=100)
-    failing(desk, *(f"1.{number}" for number in range(100)))
-    assert len(desk.asked) == 5
-
-
-def test_a_job_that_comes_back_into_the_list_has_not_ended(desk: Desk) -> None:
-    desk.watch(slaves_needed=1)
-    failing(desk, "1.0", outcome=None)  # type: ignore[arg-type]
-    desk.job("1.0", QUEUED)
-    assert (desk.look().submit, desk.core.computations["a"].jobs.unexplained) == ([], False)
-
-
 def test_a_job_that_is_held_because_of_its_memory_is_out_of_memory(desk: Desk) -> None:
     """The overseer names the job and its machine, and says what to do."""
     desk.watch(slaves_needed=1)
@@ -813,16 +498,6 @@ def test_a_held_job_is_reported_once_and_replaced_but_not_for_ever(desk: Desk) -
 
 
 # ---- other reports --------------------------------------------------------------------------------------
-
-
-def test_jobs_that_run_and_never_connect_are_replaced_after_ten_minutes(desk: Desk) -> None:
-    desk.watch(slaves_needed=1)
-    desk.job("1.0", RUNNING, 700.0)
-    assert desk.look().submit == []
-    assert desk.look(599.0).submit == []
-    actions = desk.look(1.0)
-    assert (count(actions), actions.remove) == (1, [])
-    assert "1 job ran for 600 s and is not connected, so others replace it" in said(actions)
 
 
 def test_a_job_that_another_master_knew_has_time_to_connect_again() -> None:
@@ -876,14 +551,6 @@ def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None
     assert desk.look(1000.0).remove == []
 
 
-def test_the_last_job_of_a_computation_stays() -> None:
-    desk = Desk(max_jobs=1)
-    desk.watch("a", slaves_needed=1, connected={"1.0": 1})
-    desk.watch("b", slaves_needed=1)
-    desk.job("1.0", RUNNING, 50.0)
-    assert [desk.look().remove for _ in range(20)] == [[]] * 20
-
-
 def test_the_reason_for_waiting_is_said_after_half_a_minute(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
     desk.look()
@@ -891,20 +558,3 @@ def test_the_reason_for_waiting_is_said_after_half_a_minute(desk: Desk) -> None:
     assert desk.look().say == []
     assert desk.look(29.0).say == []
     assert desk.look(1.0).say == ["A: 1 job still waits. The reason for job 1.0: BadConstraints"]
-
-
-def test_without_a_round_nothing_is_decided() -> None:
-    """Without computations everything is done."""
-    core = OverseerCore(OverseerSettings())
-    core.decide(0.0)
-    core.handle("something else", 0.0)  # type: ignore[arg-type]
-    assert (core.take_actions(), core.done) == (OverseerActions(), True)
-
-
-def test_long_lists_of_ids_are_cut(desk: Desk) -> None:
-    desk = Desk(patience_s=0.0)
-    connected: Mapping[str, int] = {f"1.{number}": 0 for number in range(7)}
-    desk.watch(connected=connected)
-    for job_id in connected:
-        desk.job(job_id)
-    assert said(desk.look()).endswith("1.0, 1.1, 1.2, 1.3, 1.4 and 2 more")
