@@ -8,7 +8,7 @@ from tests.spans import MAX, span
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import Actions, MasterSettings, Received, RenewSlaves, Returned, ShutDown, Vanished
+from mwpy._core.master.state import Actions, MasterSettings, Received, Returned, Vanished
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
@@ -79,46 +79,6 @@ def test_the_tasks_of_an_agent_that_falls_silent_stay_with_it(core: MasterCore) 
     ]
 
 
-def test_an_agent_that_is_away_gets_no_tasks_and_counts_as_missing(core: MasterCore) -> None:
-    join(core, "a")
-    vanish(core, "a", 40.0)
-    submit(core, 1)
-    assert not decide(core, 41.0).sends
-    counts = core.counts()
-    assert (counts.slaves_connected, counts.slaves_needed, counts.agents) == (0, 1, 1)
-
-
-def test_a_task_that_is_addressed_to_a_slave_that_is_away_waits_for_it(core: MasterCore) -> None:
-    join(core, "a")
-    vanish(core, "a", 40.0)
-    submit(core, 1, TaskPolicy(sid=SlaveId("SLAVE-0")))
-    assert not decide(core, 41.0).sends
-    core.handle(Returned(b"a", "there"), 50.0)
-    assert [type(send.message) for send in decide(core, 50.0).sends][-1] is messages.Tasks
-
-
-def test_an_agent_that_is_back_goes_on_with_its_tasks(core: MasterCore) -> None:
-    join(core, "a")
-    join(core, "b")
-    submit(core, 1)
-    decide(core, 0.0)
-    vanish(core, "a", 40.0)
-    vanish(core, "b", 40.0)
-    for peer in ("a", "b"):
-        core.handle(Returned(peer.encode(), "there"), 60.0)
-    actions = decide(core, 60.0)
-    assert states(core) == [SlaveState.BUSY, SlaveState.IDLE]
-    assert notices(actions) == ["AGENT-0 on host is back after 51 s", "AGENT-1 on host is back after 51 s"]
-    assert core.state.members.agents["AGENT-0"].address == "there"
-    assert core.absences.deadline is None
-
-
-def test_an_agent_that_was_not_missed_is_back_without_a_notice(core: MasterCore) -> None:
-    join(core, "a")
-    core.handle(Returned(b"a", "there"), 60.0)
-    assert notices(decide(core, 60.0)) == []
-
-
 def test_an_agent_that_does_not_come_back_in_time_is_lost(core: MasterCore) -> None:
     join(core, "a")
     submit(core, 1)
@@ -145,29 +105,6 @@ def test_an_agent_that_will_not_come_back_is_lost_at_once(
     assert "AgentLost" in kinds(vanish(core, "a", 40.0, silent_s))
 
 
-def test_an_agent_that_leaves_and_falls_silent_is_lost_at_once(core: MasterCore) -> None:
-    join(core, "a")
-    hear(core, "a", messages.Leaving("evicted", Cause.EVICTED), 1.0)
-    assert "AgentLost" in kinds(vanish(core, "a", 40.0))
-
-
-def test_the_end_of_the_computation_waits_for_no_agent_that_is_away(core: MasterCore) -> None:
-    join(core, "a")
-    vanish(core, "a", 40.0)
-    core.obey(ShutDown(True, 5.0))
-    assert "AgentLost" in kinds(decide(core, 41.0))
-    assert not core.state.members.agents
-
-
-def test_a_slave_that_must_be_replaced_while_it_is_away_gets_no_more_tasks(core: MasterCore) -> None:
-    join(core, "a")
-    vanish(core, "a", 40.0)
-    core.obey(RenewSlaves(None))
-    core.handle(Returned(b"a", "there"), 50.0)
-    decide(core, 50.0)
-    assert states(core) == [SlaveState.SHUTTING_DOWN]
-
-
 def test_if_all_that_is_left_waits_for_agents_that_are_away_the_user_learns_this(core: MasterCore) -> None:
     for number in range(5):
         join(core, str(number))
@@ -183,42 +120,6 @@ def test_if_all_that_is_left_waits_for_agents_that_are_away_the_user_learns_this
     ]
 
 
-def test_while_another_agent_works_nothing_is_said_about_those_that_are_away(core: MasterCore) -> None:
-    for number in range(2):
-        join(core, str(number))
-        submit(core, number + 1)
-    decide(core, 0.0)
-    vanish(core, "0", 40.0)
-    decide(core, 44.0)
-    assert not [text for text in notices(decide(core, 60.0)) if "progressed" in text]
-
-
-def test_if_every_agent_is_away_pending_tasks_wait_for_them(core: MasterCore) -> None:
-    join(core, "a")
-    vanish(core, "a", 40.0)
-    submit(core, 1)
-    decide(core, 41.0)
-    assert notices(decide(core, 50.0)) == [
-        "nothing has progressed for 9 s: no slave is connected (1 tasks wait). But the master waits for the return of "
-        "1 agent with 0 tasks (AGENT-0 on host, away for 41 s). The first one is given up in 90 s; then its tasks run "
-        "elsewhere"
-    ]
-
-
-def test_an_agent_that_comes_back_to_a_session_that_is_over_may_join_again(core: MasterCore) -> None:
-    [send] = hear(core, "a", replace(HELLO, handled=7), 1.0).sends
-    assert isinstance(send.message, messages.Refused)
-    assert send.message.again
-
-
-def test_an_agent_of_a_former_generation_learns_that_it_may_join_this_one(core: MasterCore) -> None:
-    [send] = hear(core, "a", replace(HELLO, generation="former", handled=7), 1.0).sends
-    assert isinstance(send.message, messages.Refused)
-    assert (send.message.again, send.message.generation) == (True, core.state.settings.generation)
-    assert send.message.reason.startswith("the master was started again without the run database")
-    assert core.admission.refusals == 0
-
-
 def test_a_new_agent_with_the_file_of_a_former_generation_is_refused(core: MasterCore) -> None:
     [send] = hear(core, "a", replace(HELLO, generation="former"), 1.0).sends
     assert isinstance(send.message, messages.Refused)
@@ -230,15 +131,6 @@ def test_an_agent_of_a_former_generation_that_may_not_join_is_refused_for_good(c
     [send] = hear(core, "a", replace(HELLO, member_id="other", generation="former", handled=7), 1.0).sends
     assert isinstance(send.message, messages.Refused)
     assert (send.message.again, send.message.generation) == (False, "")
-
-
-def test_a_slave_that_ends_anyway_does_not_come_back_for_tasks(core: MasterCore) -> None:
-    join(core, "a")
-    core.obey(RenewSlaves(None))
-    vanish(core, "a", 40.0)
-    core.handle(Returned(b"a", "there"), 50.0)
-    decide(core, 50.0)
-    assert states(core) == [SlaveState.SHUTTING_DOWN]
 
 
 def test_members_that_ask_learn_which_slaves_are_away_and_that_tasks_wait_for_them(core: MasterCore) -> None:
@@ -286,46 +178,9 @@ def test_an_idle_slave_starts_a_task_again_when_its_agent_has_been_away_for_anot
     assert begun(decide(core, 99.0)) == []
 
 
-def test_all_tasks_of_an_agent_that_is_away_run_elsewhere_one_after_the_other(core: MasterCore) -> None:
-    join(core, "a")
-    submit(core, 1)
-    decide(core, 0.0)
-    answer(core, "a", 1, 1, 1.0)
-    for number in (2, 3):
-        submit(core, number)
-    decide(core, 1.0)
-    assert core.state.jar.num_allocated == 2
-    vanish(core, "a", 40.0)
-    join(core, "b", now=41.0)
-    assert begun(decide(core, 70.0)) == [2]
-    assert begun(answer(core, "b", 2, 2, 71.0)) == [3]
-    assert begun(answer(core, "b", 3, 2, 72.0)) == []
-    assert core.state.jar.num_allocated == 0
-
-
 def test_a_task_that_must_not_run_twice_waits_for_its_agent(core: MasterCore) -> None:
     away_with_tasks(core, 1, TaskPolicy(retry=False))
     assert begun(decide(core, 99.0)) == []
     core.handle(Returned(b"a", "there"), 100.0)
     decide(core, 100.0)
     assert len(answer(core, "a", 1, 1, 101.0).results) == 1
-
-
-def test_of_two_attempts_the_agent_that_is_back_may_answer_first(core: MasterCore) -> None:
-    away_with_tasks(core, 1)
-    decide(core, 70.0)
-    core.handle(Returned(b"a", "there"), 80.0)
-    decide(core, 80.0)
-    actions = answer(core, "a", 1, 1, 81.0)
-    assert len(actions.results) == 1
-    assert [(send.peer, type(send.message)) for send in actions.sends] == [(b"b", messages.Cancel)]
-
-
-def test_what_was_answered_elsewhere_is_cancelled_when_its_agent_is_back(core: MasterCore) -> None:
-    away_with_tasks(core, 1)
-    decide(core, 70.0)
-    actions = answer(core, "b", 1, 2, 71.0)
-    assert [(send.peer, type(send.message)) for send in actions.sends] == [(b"a", messages.Cancel)]
-    core.handle(Returned(b"a", "there"), 80.0)
-    decide(core, 80.0)
-    assert states(core) == [SlaveState.IDLE, SlaveState.IDLE]

@@ -8,7 +8,7 @@ from tests.spans import defined, span
 from mwpy._core.master.admission import MESSAGES_IGNORED
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Event, Garbage, MasterSettings, Received, RenewSlaves, TurnedAway
+from mwpy._core.master.state import Event, Garbage, MasterSettings, Received, TurnedAway
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.records import (
@@ -19,9 +19,7 @@ from mwpy._values.records import (
     PackagesCompared,
     PeerDropped,
     Record,
-    SlaveChanged,
 )
-from mwpy._values.task import SlaveState
 
 PACKAGES = {"numpy": "2.4.6", "scipy": "1.17"}
 BY_NAME = defined(0, "max", packages=PACKAGES)
@@ -78,13 +76,6 @@ def test_another_version_of_a_package_is_reported_once(core: MasterCore) -> None
     ]
 
 
-def test_packages_that_no_definition_names_are_ignored(core: MasterCore) -> None:
-    """The master compares only packages that a definition names."""
-    _connect(core)
-    recorded = _receive(core, messages.Installed({"evil": "1", "numpy": "9"}))
-    assert recorded[0] == PackagesCompared("AGENT-0", [], ["numpy 9, not 2.4.6"])
-
-
 def test_an_agent_with_another_python_is_reported_once_and_gets_tasks(core: MasterCore) -> None:
     """Functions that travel by name are sent to this agent, and the notice names both versions."""
     notices = _connect(core, "3.13")
@@ -115,64 +106,6 @@ def test_a_function_that_travels_by_value_is_not_sent_to_another_python(connecte
     assert not core.state.members.peers[b"a"].known
     assert _connect(core, "3.11", b"b") == []
     assert core.state.members.peers[b"b"].known == {0: None}
-
-
-def test_slaves_are_renewed_at_all_agents_or_at_those_that_refused_an_algorithm(core: MasterCore) -> None:
-    """A slave that is renewed gets no more tasks. An agent that leaves keeps its slaves."""
-    for peer in (b"a", b"b", b"c"):
-        _connect(core, peer=peer)
-    _receive(core, messages.Leaving("evicted", Cause.EVICTED), b"c")
-    _receive(core, messages.AlgorithmFailed(1, 0, "another version", [1], [1], [1]), b"a")
-
-    def renewed(refused: int | None) -> list[bytes]:
-        core.take_actions()
-        core.obey(RenewSlaves(refused))
-        core.check()
-        return [send.peer for send in core.take_actions().sends if send.message == messages.Renew()]
-
-    states = [slave.state for slave in core.state.members.slaves.values()]
-    assert states == [SlaveState.IDLE, SlaveState.BUSY, SlaveState.SHUTTING_DOWN]
-    assert core.state.jar.algorithms.defined[0].refused
-    assert renewed(0) == [b"a"]
-    states = [slave.state for slave in core.state.members.slaves.values()]
-    assert states == [SlaveState.SHUTTING_DOWN, SlaveState.BUSY, SlaveState.SHUTTING_DOWN]
-    assert renewed(None) == [b"a", b"b"]
-    core.obey(RenewSlaves(None, "/new"))
-    assert [send.message for send in core.take_actions().sends] == [messages.Renew("/new")] * 2
-    assert {slave.state for slave in core.state.members.slaves.values()} == {SlaveState.SHUTTING_DOWN}
-
-
-def test_a_slave_that_repeats_that_it_cannot_load_an_algorithm_is_recorded_once(core: MasterCore) -> None:
-    _connect(core, peer=b"a")
-    failed = messages.AlgorithmFailed(1, 0, "no module", [], [], [], messages.LoadFailure.REPEATED)
-    assert [type(record) for record in _receive(core, failed, b"a")].count(AlgorithmRefused) == 1
-    assert [type(record) for record in _receive(core, failed, b"a")].count(AlgorithmRefused) == 0
-
-
-def test_a_slave_with_other_code_gets_no_more_tasks_of_the_algorithm_but_its_neighbours_do(core: MasterCore) -> None:
-    """They may have been started before the user edited a file, or after the file was corrected."""
-    _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 2))
-    for number in (1, 2):
-        _receive(core, messages.SlaveReady(number))
-    why = "function f in app.py differs"
-    recorded = _receive(core, messages.AlgorithmFailed(1, 0, why, [], [], [], messages.LoadFailure.OTHER_CODE))
-    first, second = core.state.members.slaves.values()
-    assert (0 in first.refused, 0 in second.refused, 0 in first.agent.refused) == (True, False, False)
-    assert any(isinstance(each, Notice) and "has other code for" in each.text and why in each.text for each in recorded)
-
-
-def test_an_algorithm_that_two_slaves_of_an_agent_cannot_load_is_refused_once(core: MasterCore) -> None:
-    _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 2))
-    for number in (1, 2):
-        _receive(core, messages.SlaveReady(number))
-    refused = [_receive(core, messages.AlgorithmFailed(number, 0, "no module", [], [], [])) for number in (1, 2)]
-    assert [[type(record) for record in each].count(AlgorithmRefused) for each in refused] == [1, 0]
-
-
-def test_an_agent_is_known_by_its_process_id(core: MasterCore) -> None:
-    assert not core.state.members.has_process(1)
-    _connect(core, peer=b"a")
-    assert core.state.members.has_process(1)
 
 
 def test_an_agent_with_more_slaves_than_it_announced_is_dropped(core: MasterCore) -> None:
@@ -220,16 +153,3 @@ def test_a_refused_peer_that_sends_on_and_on_is_disconnected(core: MasterCore, e
         assert not actions.records
         ends += [number] * len(actions.disconnect)
     assert ends == [MESSAGES_IGNORED, 2 * MESSAGES_IGNORED]
-
-
-def test_a_slave_that_retires_gets_no_more_tasks(core: MasterCore) -> None:
-    """The agent says so once. A message about a slave that is gone changes nothing."""
-    _connect(core)
-    [slave] = core.state.members.slaves.values()
-    assert slave.state is SlaveState.BUSY
-    assert SlaveChanged(slave.sid, SlaveState.SHUTTING_DOWN, slave.kind) in _receive(core, messages.SlaveRetiring(1))
-    assert _receive(core, messages.SlaveRetiring(1)) == _receive(core, messages.SlaveRetiring(2)) == []
-    group = messages.Revoked(1, [1], [1], [1])
-    _receive(core, group)
-    assert slave.held.count == 0
-    assert core.state.jar.pending.count == 1

@@ -15,11 +15,9 @@ from mwpy._core.master.state import (
     Actions,
     CancelTasks,
     Command,
-    GiveResult,
     HoldResults,
     MasterSettings,
     Received,
-    ReleaseResults,
     Running,
 )
 from mwpy._simulation.lives import Replay
@@ -29,7 +27,7 @@ from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.policy import DEFAULT_POLICY, MaxFailures, TaskPolicy
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import ResultReference
 
 CODEC = Codec()
@@ -105,10 +103,6 @@ class Master:
         group = messages.Results(1, [task], [1], [1], [0.1], [0])
         return self.receive(group, groups.payload(1, [CODEC.dumps_failure(OSError("disk full"))]))
 
-    @property
-    def kept(self) -> list[int]:
-        return sorted(self.core.state.jar.blocked.results)
-
 
 def arguments(actions: Actions) -> list[object]:
     found: list[object] = []
@@ -131,74 +125,6 @@ def master() -> Master:
     assert master.join() == ["a"]
     assert master.dependent(1, 2) == 3
     return master
-
-
-def test_a_task_waits_until_all_tasks_have_ended_to_which_it_refers(master: Master) -> None:
-    """It gets their values, and what was kept for it is forgotten. The algorithm may fetch the results before that."""
-    assert master.core.counts().slaves_needed == 1, "the blocked task needs none"
-    assert master.finish(1, ["large", bytes(100_000)]) == ["b"]
-    assert master.obey(ReleaseResults([1, 2])) == []
-    assert master.kept == [1, 2]
-    [argument] = master.finish(2, 2)
-    assert argument == [["large", bytes(100_000)], 2]
-    assert (master.kept, master.core.state.jar.blocked.bytes) == ([], 0)
-    master.finish(3, 3)
-    assert master.ended == {1: "", 2: "", 3: ""}
-
-
-def test_several_tasks_may_refer_to_one_result_as_long_as_it_is_held(master: Master) -> None:
-    master.finish(1, "one")
-    master.submit([ResultReference(1)], refers=[1])
-    assert master.finish(2, "two") == [["one", "two"]], "the first of those that waited"
-    assert master.finish(3, 3) == [["one"]]
-    assert master.kept == [1, 2]
-    master.obey(ReleaseResults([1, 2, 17]))
-    assert master.kept == []
-
-
-def test_a_later_attempt_gets_the_values_again_beside_its_state(master: Master) -> None:
-    master.finish(1, "one")
-    master.finish(2, "two")
-    entry, buffers = CODEC.dumps_state("state")
-    master.receive(messages.Checkpoint(1, 3, 1), entry, *buffers)
-    master.receive(messages.Goodbye("evicted", Cause.EVICTED))
-    assert master.join() == [(["one", "two"], "state")]
-
-
-def test_a_result_that_the_algorithm_has_received_is_given_back() -> None:
-    """The algorithm submits the task that refers to it before the result comes back."""
-    master = Master()
-    master.submit("a")
-    master.join()
-    master.finish(1, "one")
-    assert master.obey(HoldResults([1])) == []
-    master.submit([ResultReference(1)], refers=[1])
-    assert arguments(master.turn()) == []
-    value, _ = CODEC.dumps_value("one")
-    master.core.obey(GiveResult(1, [value]))
-    master.core.obey(GiveResult(1, [value]))
-    assert arguments(master.turn()) == [["one"]]
-    assert master.kept == [1]
-
-
-def test_each_result_of_a_group_goes_to_the_tasks_that_refer_to_it() -> None:
-    """Some have large buffers, one failed, and to one no task refers."""
-    master = Master(MasterSettings("m", "g", task_group=5))
-    for _ in range(5):
-        master.submit("a")
-    assert master.join() == ["a"] * 5
-    large = [bytes([number]) * 100_000 for number in (1, 2, 3)]
-    for number in (5, 3, 1, 4):
-        master.dependent(number)
-    values = [CODEC.dumps_value(value) for value in ([bytearray(large[0])], "b", [*map(bytearray, large[1:])], "d")]
-    entries = [*(entry for entry, _ in values), CODEC.dumps_failure(OSError("disk full"))]
-    own = [[*map(bytes, buffers)] for _, buffers in values]
-    group = messages.Results(1, [1], [5], [1], [0.1] * 5, [4], [*map(len, own), 0])
-    frames = [buffer for buffers in own for buffer in buffers]
-    sent = master.receive(group, groups.payload(5, entries), *frames)
-    assert sent == [[large[1:]], [[large[0]]], ["d"]]
-    assert master.ended[6] == "it needs the result of task 5, but task 5 (max) failed: OSError: disk full"
-    assert master.kept == [1, 3, 4, 5]
 
 
 END: dict[str, Callable[[Master], object]] = {
@@ -244,22 +170,6 @@ def test_the_error_of_a_task_that_never_ran_names_the_cause(master: Master) -> N
     assert error.cause == "task 2 (max) was cancelled before it was sent to a slave"
 
 
-def test_a_task_that_refers_to_a_failure_that_the_algorithm_has_received_fails() -> None:
-    master = Master()
-    master.submit([ResultReference(1)], refers=[1])
-    master.core.obey(GiveResult(1, (), "task 1 (max) failed: why", 1))
-    master.turn()
-    assert master.ended == {1: "it needs the result of task 1, but task 1 (max) failed: why"}
-
-
-def test_a_blocked_task_can_be_cancelled(master: Master) -> None:
-    assert master.obey(CancelTasks([(3, 1)], Running.FINISH)) == [3]
-    assert master.ended == {3: "it was cancelled while it waited for the results of other tasks"}
-    assert master.kept == [1, 2]
-    master.obey(ReleaseResults([1, 2]))
-    assert master.kept == []
-
-
 def test_a_task_that_is_too_large_together_with_the_values_fails() -> None:
     master = Master(MasterSettings("m", "g", task_group=1, max_call_bytes=2000))
     master.submit("a")
@@ -283,38 +193,6 @@ def test_a_blocked_task_for_a_slave_that_is_gone_meanwhile_is_handed_back() -> N
     assert master.ended[2] == "SLAVE-9, to which it was addressed, is gone or never was"
 
 
-def test_a_task_fails_in_the_same_iteration_in_which_the_other_one_cannot_be_sent() -> None:
-    master = Master()
-    master.submit("a")
-    master.join()
-    master.receive(messages.AlgorithmFailed(1, 0, "no scipy", [1], [1], [1]))
-    master.submit("b", policy=TaskPolicy(SlaveId("SLAVE-0")))
-    master.core.obey(HoldResults([2]))
-    master.submit([ResultReference(2)], refers=[2])
-    master.turn()
-    assert master.ended[2] == "SLAVE-0, to which it was addressed, cannot run it: no scipy"
-    assert "it needs the result of task 2" in master.ended[3]
-
-
-def test_a_command_that_holds_results_waits_for_the_last_of_these_tasks() -> None:
-    assert HoldResults([2, 5]).last == 5
-
-
-def test_a_result_may_be_in_any_state_when_it_is_referred_to() -> None:
-    """Blocked, delayed, at a slave, or pending: in a group, among others, and addressed to a slave."""
-    master = Master()
-    master.join()
-    master.submit("a", policy=TaskPolicy(after=5.0))
-    for policy in (DEFAULT_POLICY, DEFAULT_POLICY, TaskPolicy(SlaveId("SLAVE-0"))):
-        master.submit("b", policy=policy)
-    master.turn()
-    assert master.dependent(1, 4) == 5
-    assert master.dependent(2, 3, 5) == 6
-    master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS))
-    assert sorted(master.ended) == [4, 5, 6]
-    assert master.dependent(1, 3) == 7
-
-
 def test_blocked_tasks_are_wanted_by_no_slave_and_wait_for_those_that_pause() -> None:
     master = Master()
     master.submit("a", policy=TaskPolicy(after=60.0))
@@ -328,20 +206,6 @@ def test_blocked_tasks_are_wanted_by_no_slave_and_wait_for_those_that_pause() ->
     [notice] = [each.text for each in master.records if isinstance(each, records.Notice)]
     assert notice.startswith("all tasks that are left (1) pause before their next attempt")
     assert "and 1 others need their results" in notice
-
-
-def test_blocked_tasks_of_a_run_that_is_stopped_are_cancelled() -> None:
-    """Also those that are submitted later."""
-    master = Master(MasterSettings("m", "g", task_group=1, max_failures=MaxFailures.of(1)))
-    master.submit("a")
-    master.submit("b")
-    master.join()
-    master.dependent(2)
-    master.fail(1)
-    assert master.ended[3] == "it was cancelled while it waited for the results of other tasks"
-    master.submit([ResultReference(9)], refers=[9])
-    master.turn()
-    assert master.ended[4] == "it was cancelled while it waited for the results of other tasks"
 
 
 def test_a_notice_says_that_the_results_take_much_memory(monkeypatch: pytest.MonkeyPatch, master: Master) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import defined, span
 
-from mwpy._core.master.algorithms import OVERHEAD_BYTES, Algorithms
+from mwpy._core.master.algorithms import OVERHEAD_BYTES
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings, Received
 from mwpy._values import messages, records
@@ -118,23 +118,6 @@ def test_what_was_learned_of_a_forgotten_algorithm_is_forgotten_too(core: Master
     assert (slave.refused, members.agents["AGENT-0"].refused) == ({}, {})
     with pytest.raises(ProtocolError, match="never defined"):
         core.admission.algorithm_failed(slave, messages.AlgorithmFailed(1, 4, "no numpy", [], [], []))
-
-
-def test_an_algorithm_whose_tasks_are_all_too_large_is_idle() -> None:
-    core = MasterCore(MasterSettings("m", "g", max_call_bytes=1, max_definition_bytes=0))
-    core.submit([span(1, by_value(1), payload=b"large")])
-    assert decide(core) == ([], [1])
-
-
-def test_the_check_finds_a_count_that_is_wrong() -> None:
-    algorithms = Algorithms()
-    algorithms.add(by_value(1))
-    algorithms.check({})
-    algorithms.defined[1].runnable = 1
-    with pytest.raises(AssertionError, match="miscounted"):
-        algorithms.check({})
-    with pytest.raises(AssertionError, match="idle"):
-        algorithms.check({1: 1})
 
 
 class _Walked(OrderedDict[Any, Any]):

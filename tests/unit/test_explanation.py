@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 from tests.asked import Asked
-from tests.spans import MAX, MIN, held_by, span
+from tests.spans import held_by
 
 from mwpy._core.master import silence
-from mwpy._core.master.silence import DEATHS_SHOWN, MISSING_NAMED, PAUSE_OF_AN_OBJECT_S, PAUSE_S
+from mwpy._core.master.silence import DEATHS_SHOWN, MISSING_NAMED
 from mwpy._core.master.state import AllocateSlaves, CancelTasks, FreeSlave, Running, Vanished
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.messages import Explanation, Fate, LoadFailure, Place, WaitReason, Why, explained
-from mwpy._values.policy import MaxFailures, TaskPolicy
+from mwpy._values.messages import Explanation, Fate, Place, WaitReason, Why, explained
 from mwpy._values.records import ReusedTasks
 from mwpy._values.task import SlaveKind
 
@@ -30,11 +29,6 @@ def _only(asked: Asked, task: int) -> WaitReason:
     """The only reason of agents why a task waits."""
     [reason] = asked.explain(task).agents
     return reason
-
-
-def _whys(asked: Asked, task: int) -> list[Why]:
-    """The reasons that do not depend on an agent."""
-    return [reason.why for reason in asked.explain(task).reasons]
 
 
 # ---- tasks that wait for a slave ----
@@ -53,12 +47,6 @@ def test_without_slaves_a_task_waits_for_one(asked: Asked) -> None:
     )
 
 
-def test_queues_take_turns(asked: Asked) -> None:
-    asked.submit(1, 2)
-    asked.core.submit([span(3, MIN)])
-    assert asked.explain(3).reasons == [WaitReason(Why.NO_AGENT), WaitReason(Why.TURNS, number=1)]
-
-
 def test_slaves_are_busy_with_other_tasks(asked: Asked) -> None:
     """Agents with the same reason are counted, and the first few are named."""
     for number in range(7):
@@ -68,56 +56,6 @@ def test_slaves_are_busy_with_other_tasks(asked: Asked) -> None:
     assert (reason.why, reason.number, reason.count) == (Why.BUSY, 7, 7)
     assert reason.agents == [f"AGENT-{number} on node{number}" for number in range(5)]
     assert explained(asked.explain(8)).endswith("AGENT-4 on node4 and 2 more: all slaves are busy, with 7 tasks")
-
-
-def test_a_slave_that_is_idle_gets_the_task_soon(asked: Asked) -> None:
-    """For example while results that wait for the algorithm hold tasks back."""
-    asked.core.feeding.unfetched = 2 << 30
-    asked.connect()
-    asked.submit(1)
-    answer = asked.explain(1)
-    assert [reason.why for reason in answer.reasons] == [Why.HELD_BACK]
-    assert answer.reasons[0].text.startswith("results of about 2.0 GiB wait")
-    assert [reason.why for reason in answer.agents] == [Why.IDLE]
-
-
-def test_agents_that_start_or_leave_are_sent_nothing(asked: Asked) -> None:
-    asked.submit(1)
-    asked.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1), b"starts")
-    asked.connect(b"leaves", "node2")
-    asked.receive(messages.Leaving("evicted", Cause.EVICTED), b"leaves")
-    asked.decide()
-    asked.submit(2)
-    asked.receive(messages.Hello("m", "g", "node3", 1, "3.11", 1), b"replaces")
-    asked.receive(messages.SlaveReady(1), b"replaces")
-    asked.receive(messages.SlaveRetiring(1), b"replaces")
-    asked.decide()
-    whys = [(reason.why, reason.text, reason.agents) for reason in asked.explain(2).agents]
-    assert whys == [
-        (Why.STARTING, "", ["AGENT-0 on node1"]),
-        (Why.LEAVING, "evicted", ["AGENT-1 on node2"]),
-        (Why.ENDING, "", ["AGENT-2 on node3"]),
-    ]
-
-
-def test_an_excluded_host_is_sent_nothing(asked: Asked) -> None:
-    asked.connect()
-    asked.core.state.record(records.HostExcluded("node1", "no disk there"))
-    asked.core.hosts._until["node1"], asked.core.hosts._jobs["node1"] = 1e9, {}
-    asked.core.hosts.deadline = 1e9
-    asked.submit(1, 2)
-    reason = _only(asked, 2)
-    assert (reason.why, reason.text) == (Why.HOST_EXCLUDED, "no disk there")
-    assert "the host is excluded: no disk there" in explained(asked.explain(2))
-
-
-def test_a_slave_that_cannot_load_the_algorithm_is_sent_nothing(asked: Asked) -> None:
-    asked.connect()
-    asked.receive(messages.AlgorithmFailed(1, 0, "no module\nnumpy", [], [], [], LoadFailure.SURE), b"a")
-    asked.decide()
-    asked.submit(1)
-    assert _only(asked, 1).why is Why.CANNOT_RUN
-    assert explained(asked.explain(1)).endswith("AGENT-0 on node1: cannot run max: no module numpy")
 
 
 def test_an_agent_with_little_time_is_sent_no_long_task(asked: Asked) -> None:
@@ -136,16 +74,6 @@ def test_ordered_slaves_get_no_task_of_no_address(asked: Asked) -> None:
     asked.connect()
     asked.submit(1)
     assert _only(asked, 1).why is Why.OTHER_KIND
-
-
-def test_a_run_that_is_stopped_sends_nothing() -> None:
-    asked = Asked(max_failures=MaxFailures.read("1"), task_group=1)
-    asked.connect()
-    asked.submit(1)
-    asked.fail(ValueError("negative"), 1)
-    asked.core.submit([span(2, MAX)])
-    asked.core.inquiries.explanations.stop.stopped = True
-    assert Why.STOPPED in [reason.why for reason in asked.core.inquiries.explanations.explanation(2, 0.0).reasons]
 
 
 def test_an_addressed_task_waits_for_its_slave(asked: Asked) -> None:
@@ -181,26 +109,6 @@ def test_a_suspect_waits_to_run_alone(asked: Asked) -> None:
     [place] = asked.explain(1).places
     assert place.attempt == 4
     assert len(asked.explain(1).deaths) == 3
-
-
-def test_a_suspect_waits_while_other_tasks_run(asked: Asked) -> None:
-    """One agent is reserved for it, and gets no more tasks. Tasks that are no suspects wait for the other agent."""
-    asked.connect(b"0")
-    asked.submit(1)
-    for peer, task in ((b"x", 2), (b"y", 3)):
-        asked.connect(peer)
-        asked.core.state.members.peers[peer].has_finished = True
-        asked.submit(task)
-    for number in range(3):
-        if number:
-            asked.connect(b"%d" % number)
-        asked.core.handle(Vanished(b"%d" % number, 0.0), asked.now)
-        asked.decide()
-    answer = asked.explain(1)
-    assert [reason.why for reason in answer.reasons] == [Why.RUNS_ALONE]
-    assert [(reason.why, reason.number) for reason in answer.agents] == [(Why.RESERVED, 0), (Why.NOT_ALONE, 1)]
-    asked.submit(4)
-    assert [reason.why for reason in asked.explain(4).agents] == [Why.RESERVED, Why.BUSY]
 
 
 # ---- tasks that wait for something else ----
@@ -283,23 +191,7 @@ def test_a_task_that_was_answered_from_the_run_database_says_so(asked: Asked) ->
     assert (status.reused, status.tasks["succeeded"], status.tasks["failed"]) == (2, 1, 1)
 
 
-def test_a_failure_before_any_slave_has_no_host() -> None:
-    asked = Asked(max_call_bytes=10)
-    asked.core.submit([span(1, MAX, payload=b"x" * 20)])
-    asked.decide()
-    assert explained(asked.explain(1)).startswith("task 1 (max) failed: TaskTooLarge: its arguments are 20 bytes")
-
-
 # ---- limits ----
-
-
-def test_a_search_in_long_queues_costs_the_next_answers_time(asked: Asked) -> None:
-    """Each span at which the master looks makes the pause longer."""
-    for number in range(1, 401):
-        asked.core.submit([span(number, MAX, policy=TaskPolicy(seconds_max=float(number)))])
-    asked.decide()
-    asked.explain(400)
-    assert asked.core.inquiries._next_at == pytest.approx(asked.now + PAUSE_S + 400 * PAUSE_OF_AN_OBJECT_S)
 
 
 def test_different_reasons_of_agents_are_limited(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

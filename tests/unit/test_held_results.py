@@ -10,7 +10,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, cast
 
-import pytest
 from attrs import define, field
 from tests.interrupts import moments
 from tests.spans import MAX
@@ -24,8 +23,7 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
-from mwpy._values.bounds import Buffer, SlaveId, TaskId
-from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import result
 
@@ -119,21 +117,6 @@ EXPECTED = {
     3: (True, [], "task 3 (max) failed: OSError: disk full"),
     4: (True, [], "task 4 (max) is unrunnable: SLAVE-9, to which it was addressed, is gone or never was"),
 }
-
-
-def test_results_are_held_until_they_are_fetched() -> None:
-    """The core is asked once. A result that was fetched cannot be referred to."""
-    thread = Thread()
-    assert thread.refer(4, 2, 1, 3) == [1, 2, 3, 4]
-    assert thread.results == EXPECTED
-    before = thread.io.outcomes.qsize()
-    assert thread.refer(1, 2) == [1, 2]
-    assert thread.io.outcomes.qsize() == before
-    assert sorted(one.task_id for one in thread.fetch()) == [2, 3, 4]
-    assert thread.results == {1: EXPECTED[1]}
-    with pytest.raises(UsageError, match=r"mwpy.result\(2\): this result was fetched already"):
-        thread.refer(1, 2, 3)
-    assert thread.refer(1) == [1]
 
 
 def test_an_interrupt_leaves_no_task_that_waits_forever() -> None:

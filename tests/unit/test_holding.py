@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
 from random import Random
 
 import pytest
@@ -12,8 +11,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._core.holding import TaskIds, are_next, divided, take, take_each, take_named, take_out
-from mwpy._values import messages
+from mwpy._core.holding import TaskIds, are_next, divided, take, take_each, take_out
 
 
 @frozen
@@ -55,62 +53,6 @@ def each(pieces: Sequence[Piece] | deque[Piece]) -> list[Task]:
 def ids(pieces: Sequence[Piece] | deque[Piece]) -> list[list[int]]:
     """Return the ids in each piece."""
     return [list(range(piece.first, piece.first + piece.count)) for piece in pieces]
-
-
-@pytest.mark.parametrize(
-    ("first", "count", "attempt", "taken", "left"),
-    [
-        (1, 5, 1, [[1, 2, 3, 4, 5]], [[20, 21, 22], [10, 11]]),
-        (1, 2, 1, [[1, 2]], [[3, 4, 5], [20, 21, 22], [10, 11]]),
-        (3, 1, 1, [[3]], [[1, 2], [4, 5], [20, 21, 22], [10, 11]]),
-        (4, 6, 1, [[4, 5]], [[1, 2, 3], [20, 21, 22], [10, 11]]),
-        (0, 3, 1, [[1, 2]], [[3, 4, 5], [20, 21, 22], [10, 11]]),
-        (11, 1, 1, [[11]], [[1, 2, 3, 4, 5], [20, 21, 22], [10]]),
-        (5, 20, 1, [[5], [20, 21, 22], [10, 11]], [[1, 2, 3, 4]]),
-        (21, 1, 2, [], [[1, 2, 3, 4, 5], [20, 21, 22], [10, 11]]),
-        (6, 4, 1, [], [[1, 2, 3, 4, 5], [20, 21, 22], [10, 11]]),
-        (1, 10**18, 1, [[1, 2, 3, 4, 5], [20, 21, 22], [10, 11]], []),
-    ],
-    ids=[
-        "a whole span",
-        "its front",
-        "its middle",
-        "its end",
-        "ids before it too",
-        "a span behind others",
-        "parts of several spans",
-        "another attempt",
-        "ids between spans",
-        "more than all tasks",
-    ],
-)
-def test_the_requested_tasks_are_taken_and_the_others_stay_in_order(
-    first: int, count: int, attempt: int, taken: list[list[int]], left: list[list[int]]
-) -> None:
-    """A request may name any part of a span. It may also name tasks that are not held."""
-    held = hold((1, 5, 1), (20, 3, 1), (10, 2, 1))
-    assert ids(take(held, first, count, attempt)) == taken
-    assert ids(held) == left
-
-
-def test_nothing_is_taken_from_a_slave_that_holds_nothing() -> None:
-    """A request for any tasks takes nothing and raises no error."""
-    assert take(hold(), 1, 3, 1) == []
-
-
-def test_the_requested_attempt_is_found_behind_another_attempt() -> None:
-    """A slave should hold a task in one attempt only. If it holds two attempts, the requested one is taken."""
-    held = hold((1, 3, 1), (2, 1, 2))
-    assert each(take(held, 1, 3, 2)) == [(2, 2, 3)]
-    assert each(held) == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
-
-
-def test_the_tasks_that_a_message_names_are_taken_and_their_positions_returned() -> None:
-    """A position counts the tasks of the message, also those that are not held."""
-    held = hold((1, 5, 1), (20, 3, 2))
-    taken = take_named(held, messages.Revoked(1, [20, 5, 9, 1], [2, 3, 1, 1], [2, 1, 1, 1]))
-    assert [*chain.from_iterable(taken)] == [0, 1, 2, 6]
-    assert ids(held) == [[2, 3, 4], [22]]
 
 
 def scattered(shapes: list[tuple[int, int, int]], random: Random) -> tuple[list[tuple[int, int, int]], int]:
@@ -219,62 +161,6 @@ def test_the_work_is_limited_by_the_number_of_spans_and_not_by_its_square(names:
     columns = [[entry[at] for entry in names] for at in range(3)]
     take_each(held, columns[0], columns[1], columns[2])
     assert looked_at < 10 * (1000 + len(names))
-
-
-@pytest.mark.parametrize(
-    ("spans", "expected"),
-    [
-        ([], True),
-        ([(1, 5, 1)], True),
-        ([(1, 2, 1)], True),
-        ([(1, 2, 1), (3, 3, 1)], True),
-        ([(1, 5, 1), (20, 3, 2)], True),
-        ([(1, 2, 1), (3, 3, 1), (20, 1, 2)], True),
-        ([(1, 5, 1), (20, 3, 2), (23, 2, 2)], True),
-        ([(1, 5, 1), (20, 5, 2)], True),
-        ([(2, 4, 1)], False),
-        ([(0, 2, 1)], False),
-        ([(1, 6, 1)], False),
-        ([(1, 5, 2)], False),
-        ([(1, 5, 1), (20, 3, 1)], False),
-        ([(1, 2, 1), (4, 2, 1)], False),
-        ([(1, 2, 1), (1, 2, 1)], False),
-        ([(20, 3, 2), (1, 5, 1)], False),
-        ([(1, 5, 1), (20, 5, 2), (25, 1, 2)], False),
-    ],
-    ids=[
-        "no task",
-        "a whole span",
-        "the front of a span",
-        "a span in two parts",
-        "two whole spans",
-        "the front of the second span",
-        "a part that ends in a third span",
-        "one part over the border of two spans",
-        "not the first task",
-        "an id before the first",
-        "more than a span",
-        "another attempt",
-        "another attempt in the second span",
-        "a gap",
-        "the same tasks twice",
-        "spans in another order",
-        "more than all tasks",
-    ],
-)
-def test_tasks_are_next_if_they_are_the_first_that_are_held(spans: list[Task], expected: bool) -> None:
-    """The named tasks must be the first ones, in order and with their attempts. Spans may have other borders."""
-    held = hold((1, 5, 1), (20, 3, 2), (23, 2, 2))
-    before = ids(held)
-    firsts, counts, attempts = [list(column) for column in zip(*spans, strict=True)] or ([], [], [])
-    assert are_next(held, firsts, counts, attempts) is expected
-    assert ids(held) == before
-
-
-def test_no_task_is_next_at_a_slave_that_holds_nothing() -> None:
-    """Only an empty request is answered with True."""
-    assert not are_next(hold(), [1], [1], [1])
-    assert are_next(hold(), [], [], [])
 
 
 @st.composite

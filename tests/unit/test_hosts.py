@@ -7,25 +7,16 @@ from random import Random
 
 import pytest
 from tests.master_state import Books
-from tests.spans import MAX, MIN, held_by, span
+from tests.spans import MAX, MIN, span
 
 from mwpy._core.master import hosts as module
-from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore
 from mwpy._core.master.hosts import EXCLUDED_S, NEEDED, WITNESSED, Hosts
-from mwpy._core.master.state import AllocateSlaves, MasterSettings, Received
-from mwpy._transport.codec import Codec
-from mwpy._values import groups, messages, records
-from mwpy._values.bounds import SlaveId
-from mwpy._values.causes import Cause
-from mwpy._values.last_words import NO_WORDS
+from mwpy._values import messages, records
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined
-from mwpy._values.task import SlaveKind, SlaveState
+from mwpy._values.task import SlaveState
 
 BAD, GOOD = 1, 0
-
-FAILURE = Codec().dumps_failure(OSError("no disk"))
 
 
 class Pool:
@@ -101,13 +92,6 @@ def test_a_host_where_tasks_fail_that_succeed_elsewhere_gets_no_more_work() -> N
     assert pool.slaves["node2"].state is SlaveState.IDLE
 
 
-def test_a_host_that_was_good_for_long_is_judged_by_what_follows() -> None:
-    pool = Pool("node1", "node2")
-    pool.end("node1", GOOD, 100_000)
-    alternate(pool, "node1", ["node2"])
-    assert pool.decide() == ["node1"]
-
-
 def test_an_algorithm_that_fails_everywhere_excludes_no_host() -> None:
     """One host is first, and has failed often when the next one connects."""
     pool = Pool("node1", "node2", "node3")
@@ -129,23 +113,6 @@ def test_a_block_of_bad_tasks_excludes_no_host() -> None:
     assert pool.decide() == []
 
 
-def test_a_host_that_gets_good_tasks_again_after_a_block_of_bad_ones_is_not_suspected() -> None:
-    pool = Pool("node1", "node2")
-    pool.end("node1", 1000, 1000)
-    for _ in range(7):
-        pool.end("node1", GOOD)
-    alternate(pool, "node1", ["node2"], rounds=8)
-    assert pool.decide() == []
-
-
-def test_a_task_that_succeeds_elsewhere_after_it_failed_is_the_best_witness() -> None:
-    pool = Pool("node1", "node2")
-    for task in range(1, 1 + NEEDED):
-        pool.end("node1", BAD, task=task)
-        pool.end("node2", GOOD, task=task)
-    assert pool.decide() == ["node1"]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_tasks_that_fail_by_chance_exclude_no_host(seed: int) -> None:
     for rate in (0.02, 0.1, 0.3, 0.5, 0.8, 0.95):
@@ -160,23 +127,6 @@ def test_two_bad_hosts_of_six_are_found_although_some_tasks_fail_everywhere(seed
     assert sorted(pool.mix(rates, 200, seed)) == ["a", "c"]
 
 
-def test_two_hosts_that_contradict_each_other_are_both_kept() -> None:
-    """One algorithm fails on the first host, and another one on the second. At most half of the hosts are excluded."""
-    pool = Pool("node1", "node2")
-    for _ in range(NEEDED + 1):
-        pool.end("node2", BAD, task=pool.tasks, algorithm=MIN)
-        pool.end("node1", GOOD, task=pool.tasks, algorithm=MIN)
-        alternate(pool, "node1", ["node2"], rounds=1)
-    assert pool.decide() == ["node1"]
-    notices = [record.text for record in pool.books.taken() if isinstance(record, records.Notice)]
-    assert len(notices) == 2
-    assert "host node2: 11 of 11 attempts of min failed there, and 0 of 11 on 1 other host. It still gets" in notices[1]
-    assert "because too many would be excluded: something else seems to be wrong. For example" in notices[1]
-    pool.end("node2", BAD, algorithm=MIN)
-    assert pool.decide() == ["node1"]
-    assert pool.books.taken() == []
-
-
 def test_the_only_host_that_can_run_a_waiting_algorithm_is_not_excluded() -> None:
     pool = Pool("node1", "node2")
     pool.books.submit(1, MIN)
@@ -189,14 +139,6 @@ def test_the_only_host_that_can_run_a_waiting_algorithm_is_not_excluded() -> Non
     pool.books.slave(host="node3")
     pool.end("node1", BAD)
     assert pool.decide() == ["node1"]
-
-
-def test_tasks_that_the_algorithm_addresses_to_a_slave_do_not_count() -> None:
-    pool = Pool("node1", "node2")
-    for _ in range(2 * NEEDED):
-        pool.end("node1", BAD, policy=TaskPolicy(sid=SlaveId("SLAVE-0")))
-        pool.end("node2", GOOD)
-    assert pool.decide() == []
 
 
 def test_slaves_that_die_in_their_start_count() -> None:
@@ -227,27 +169,6 @@ def test_an_excluded_host_comes_back_after_a_time_that_doubles() -> None:
         pool.books.slave(host="node1")
 
 
-def test_the_jobs_of_excluded_hosts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JOBS_KEPT", 2)
-    pool = Pool("node1", "node2")
-    pool.hosts.note_job("node1", "1.0")
-    alternate(pool, "node1", ["node2"])
-    pool.decide()
-    assert pool.hosts.named == {"node1": ["7.0"]}
-    for job in ("", "1.1", "1.2"):
-        pool.hosts.note_job("node1", job)
-    assert pool.hosts.named == {"node1": ["1.1", "1.2"]}
-
-
-def test_an_agent_that_leaves_already_is_not_dismissed() -> None:
-    pool = Pool("node1", "node2")
-    agent = pool.slaves["node1"].agent
-    pool.hosts.admission.retire(agent, "its time limit is near", agent.loss)
-    alternate(pool, "node1", ["node2"])
-    assert pool.decide() == ["node1"]
-    assert pool.books.state.actions.sends == []
-
-
 def test_what_members_name_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOSTS_KEPT", 2)
     monkeypatch.setattr(module, "ALGORITHMS_KEPT", 1)
@@ -272,99 +193,3 @@ def _suspects(hosts: Hosts) -> dict[str, list[str]]:
 
 
 # ---- in a core -----------------------------------------------------------------------------------------------------
-
-
-class Cluster:
-    """A core with two hosts, each with an agent of one slave. Tasks end badly on the first host, and well elsewhere."""
-
-    def __init__(self, bad: str, **policy: object) -> None:
-        self.core = MasterCore(MasterSettings("m", "g", task_group=1))
-        self.core.definitions.add(Defined(MAX))
-        self.bad = bad
-        self.numbers = {b"node1": 0, b"node2": 0}
-        for peer in self.numbers:
-            self.connect(peer, f"job on {peer.decode()}")
-        tasks = TaskPolicy(**policy)  # type: ignore[arg-type]
-        self.core.submit([span(1, MAX, 100, policy=tasks)])
-        self.core.decide(0.0)
-
-    def connect(self, peer: bytes, job: str) -> None:
-        host = peer.decode().partition("/")[0]
-        self.receive(peer, messages.Hello("m", "g", host, 1, "3.11", 1, job))
-        if peer in self.core.state.members.peers:
-            self.start(peer)
-
-    def start(self, peer: bytes) -> None:
-        self.numbers[peer] = self.numbers.get(peer, 0) + 1
-        self.receive(peer, messages.SlaveReady(self.numbers[peer]))
-
-    def receive(self, peer: bytes, message: messages.Message, frames: Sequence[bytes] = ()) -> None:
-        self.core.handle(Received(peer, "here", message, frames), 0.0)
-        self.core.check()
-
-    def end(self, peer: bytes) -> None:
-        """The task that a host runs ends."""
-        slave = self.core.state.members.peers[peer].slaves[self.numbers[peer]]
-        [task] = held_by(self.core, slave.sid)
-        number, attempt = slave.number, slave.held.spans[0].attempt
-        if peer == b"node2":
-            self.receive(
-                peer, messages.Results(number, [task], [1], [attempt], [0.1], []), [groups.payload(1, [b"\x01"])]
-            )
-        elif self.bad == "death":
-            self.receive(peer, messages.SlaveDied(number, task, Cause.CRASH, "killed", NO_WORDS))
-            self.start(peer)
-        else:
-            again = [0] if self.bad == "again" else []
-            result = messages.Results(number, [task], [1], [attempt], [0.1], [0], [], again)
-            self.receive(peer, result, [groups.payload(1, [FAILURE])])
-        self.core.decide(0.0)
-        self.core.check()
-
-    def run(self) -> None:
-        """Let tasks end until a host is excluded."""
-        for _ in range(15):
-            if not self.core.state.members.excluded:
-                self.end(b"node2")
-                self.end(b"node1")
-
-
-@pytest.mark.parametrize(
-    ("bad", "example"),
-    [
-        ("failure", "For example: OSError: no disk."),
-        ("again", "For example: OSError: no disk."),
-        ("death", "For example: crash: killed."),
-    ],
-)
-def test_every_kind_of_bad_attempt_counts(bad: str, example: str) -> None:
-    cluster = Cluster(bad, retries_errors=True) if bad == "again" else Cluster(bad)
-    cluster.run()
-    happened = cluster.core.take_actions().records
-    assert example in " ".join(record.text for record in happened if isinstance(record, records.Notice))
-    assert list(cluster.core.state.members.excluded) == ["node1"]
-
-
-def test_an_excluded_host_is_left_out_of_the_needed_slaves() -> None:
-    """Its agent is still there. A new agent from this host is refused, and a slave that starts late gets no task."""
-    cluster = Cluster("failure")
-    core = cluster.core
-    cluster.run()
-    unfinished = core.state.jar.runnable
-    assert (core.counts().slaves_connected, core.counts().slaves_needed) == (2, unfinished - 1)
-    assert core.counts().excluded == {"node1": ["job on node1"]}
-    assert core.next_deadline() is not None
-    core.take_actions()
-    cluster.connect(b"node1/2", "17.4")
-    [send] = core.take_actions().sends
-    assert send.message == messages.Refused(core.state.members.excluded["node1"])
-    assert core.counts().excluded == {"node1": ["job on node1", "17.4"]}
-    core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    core.state.members.agents["AGENT-0"].announced = 2
-    cluster.start(b"node1")
-    core.decide(0.0)
-    late = core.state.members.slaves[SlaveId("SLAVE-2")]
-    assert (late.state, late.kind) == (SlaveState.SHUTTING_DOWN, SlaveKind.UNORDERED)
-    core.decide(EXCLUDED_S)
-    cluster.connect(b"node1/3", "17.5")
-    assert core.counts().slaves_connected == 4

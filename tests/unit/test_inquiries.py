@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.asked import ASK, Asked
-from tests.spans import MAX, MIN, defined, held_by, span
+from tests.spans import MIN, defined, held_by, span
 
 from mwpy._core.master import silence, totals
 from mwpy._core.master.algorithms import Defined
@@ -18,14 +18,12 @@ from mwpy._core.master.silence import (
     PAUSE_S,
     Rate,
 )
-from mwpy._core.master.state import NOTICES_KEPT, CancelTasks, Garbage, Running, ShutDown, Vanished
-from mwpy._transport.codec import Codec
-from mwpy._values import groups, messages, records
-from mwpy._values.bounds import SlaveId
+from mwpy._core.master.state import NOTICES_KEPT, CancelTasks, Running, ShutDown, Vanished
+from mwpy._values import messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.messages import AlgorithmStatus, HostStatus, Notice
+from mwpy._values.messages import HostStatus, Notice
 from mwpy._values.policy import OTHER_KINDS
 
 
@@ -126,34 +124,7 @@ def test_an_inquirer_that_asks_again_before_its_answer_is_dropped(asked: Asked) 
     assert asked.core.inquiries.deadline is None
 
 
-def test_an_inquirer_that_sends_garbage_is_dropped(asked: Asked) -> None:
-    asked.ask()
-    asked.core.handle(Garbage(b"asks", "10.0.0.9", "it is no message"), asked.now)
-    asked.decide()
-    assert asked.sent[b"asks"] == [messages.Refused("protocol error: it is no message")]
-    assert not asked.core.inquiries.knows(b"asks")
-
-
-def test_an_inquirer_cannot_become_an_agent(asked: Asked) -> None:
-    asked.ask()
-    asked.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1))
-    asked.decide()
-    assert asked.sent[b"asks"] == [messages.Refused("protocol error: Hello before Hello")]
-    assert not asked.core.state.members.agents
-
-
-def test_an_agent_cannot_ask(asked: Asked) -> None:
-    asked.connect()
-    assert asked.ask(b"a") == messages.Refused("protocol error: AskStatus is not for a master")
-
-
 # ---- what the answer says ----
-
-
-def test_a_status_names_the_computation_and_its_age() -> None:
-    status = Asked(started_at=90.0).status
-    assert (status.member_id, status.generation, status.uptime_s) == ("m", "g", 11.0)
-    assert (status.failures, status.lost, status.last_failure, status.waits) == ({}, {}, "", "")
 
 
 def test_tasks_are_counted_by_state_and_algorithm(asked: Asked) -> None:
@@ -174,39 +145,6 @@ def test_tasks_are_counted_by_state_and_algorithm(asked: Asked) -> None:
     assert sum(each.at_slaves for each in status.algorithms.values()) == held
     assert status.algorithms["max"].blocked == 2
     assert (status.algorithms["max"].finished, status.algorithms["max"].seconds) == (1, 0.5)
-
-
-def test_delayed_tasks_and_blocked_ones_are_counted_apart(asked: Asked) -> None:
-    """The algorithms do not count them, so only the fewer ones are looked at."""
-    asked.connect()
-    asked.submit(1, after=5.0)
-    died = messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 11", NO_WORDS)
-    asked.receive(died, b"a")
-    asked.decide()
-    status = asked.status
-    assert (status.tasks["delayed"], status.algorithms["max"].delayed, status.algorithms["max"].blocked) == (1, 1, 0)
-    assert status.lost == {"crash": 1}
-    for number in (2, 3, 4):
-        asked.submit(number, refers=(1,))
-    status = asked.status
-    assert (status.algorithms["max"].delayed, status.algorithms["max"].blocked) == (1, status.tasks["blocked"])
-    assert asked.core.inquiries.report.work >= 1
-
-
-def test_second_attempts_are_not_counted_as_tasks(asked: Asked) -> None:
-    asked.connect(b"a")
-    asked.connect(b"b", "node2")
-    asked.submit(1)
-    state = asked.core.state
-    [task] = state.jar.held[SlaveId("SLAVE-0")].spans
-    other = task.part(1, 1, 2)
-    asked.core.dispatch.feed(
-        state.members.slaves[SlaveId("SLAVE-1")],
-        records.AttemptsStarted(SlaveId("SLAVE-1"), [other], SlaveId("SLAVE-0"), "it is slow"),
-        asked.now,
-    )
-    asked.decide()
-    assert asked.status.algorithms["max"].at_slaves == 1
 
 
 def test_slaves_are_counted_by_host_and_state(asked: Asked) -> None:
@@ -272,30 +210,11 @@ def test_failures_are_counted_by_kind(asked: Asked) -> None:
     assert status.tasks["failed"] == 3
 
 
-def test_a_task_that_is_too_large_is_a_failure() -> None:
-    asked = Asked(max_call_bytes=10)
-    asked.core.submit([span(1, MAX, payload=b"x" * 20)])
-    asked.decide()
-    assert asked.status.failures == {"TaskTooLarge": 1}
-
-
 def test_the_last_failure_names_the_task_and_its_host(asked: Asked) -> None:
     asked.connect()
     asked.submit(1)
     asked.fail(ValueError("negative"), 1)
     assert asked.status.last_failure == "task 1 (max) on node1: ValueError: negative"
-
-
-def test_a_task_that_succeeds_is_no_failure(asked: Asked) -> None:
-    """Also if another one fails at the same time."""
-    asked.connect(slaves=2)
-    asked.receive(messages.SlaveReady(2), b"a")
-    asked.submit(1, 2)
-    good, bad = (messages.Results(slave, [slave], [1], [1], [0.5], [0] * (slave - 1)) for slave in (1, 2))
-    asked.receive(good, b"a", (groups.payload(1, [b"\0"]),))
-    asked.receive(bad, b"a", (groups.payload(1, [Codec().dumps_failure(OSError("no disk"))]),))
-    asked.decide()
-    assert asked.status.failures == {"OSError": 1}
 
 
 def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,16 +261,6 @@ def test_the_rate_is_that_of_the_last_minute(asked: Asked) -> None:
     assert rates[50] == 1.0
     assert rates[-1] == 3.0
     assert len(rate._samples) < 20
-
-
-def test_an_algorithm_without_tasks_has_no_figures(asked: Asked) -> None:
-    assert asked.status.algorithms == {"max": AlgorithmStatus(), "min": AlgorithmStatus()}
-
-
-def test_a_protocol_error_is_that_of_the_inquirer(asked: Asked) -> None:
-    asked.core.inquiries.receive(b"asks", "here", ASK)
-    with pytest.raises(ProtocolError, match="before it had its answer"):
-        asked.core.inquiries.receive(b"asks", "here", ASK)
 
 
 def test_an_inquirer_that_asks_again_and_again_needs_another_connection(asked: Asked) -> None:

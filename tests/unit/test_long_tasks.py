@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 from attrs import define, field
-from tests.spans import MAX, span, span_of
+from tests.spans import MAX, span
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.silence import LONGEST_S
 from mwpy._core.master.state import MasterSettings, Received
-from mwpy._values import groups, messages
+from mwpy._values import messages
 from mwpy._values.records import Notice
 
 DAY_S = 86400.0
@@ -63,14 +63,6 @@ class _Master:
             self.core.submit([span(self.tasks, MAX)])
         self.decide()
 
-    def finish(self, task: int, seconds: float) -> None:
-        """The slave that holds a task sends its result."""
-        held = span_of(self.core, task)
-        slaves = self.core.state.members.slaves.values()
-        (number,) = [slave.number for slave in slaves if held in slave.held.spans]
-        result = messages.Results(number, [task], [1], [held.attempt], [seconds], [])
-        self.receive(result, (groups.payload(1, [b"\0"]),))
-
 
 def test_a_task_that_hangs_is_reported_at_growing_intervals() -> None:
     """The report says which task has run for how long, on which slave, and on which machine."""
@@ -101,58 +93,3 @@ def test_one_report_names_the_longest_tasks_of_many() -> None:
     assert "task 3" not in master.reports[0][1]
     master.run(180.0)
     assert "task 5 (max) for 235 s on SLAVE-4 at node1 and 2 more" in master.reports[1][1]
-
-
-def test_tasks_that_end_in_their_usual_time_are_not_reported() -> None:
-    """The usual time is learned from the tasks that have ended."""
-    master = _Master()
-    master.connect(1)
-    for number in range(1, 20):
-        master.submit()
-        master.run(50.0)
-        master.finish(number, 50.0)
-    master.submit()
-    master.run(499.0)
-    assert master.reports == []
-    master.run(100.0)
-    assert "task 20 (max) for " in master.reports[0][1]
-
-
-def test_a_slave_that_keeps_sending_results_has_no_long_task() -> None:
-    master = _Master()
-    master.connect(1)
-    master.submit(300)
-    for number in range(1, 300):
-        master.run(1.0)
-        master.finish(number, 1.0)
-    assert master.reports == []
-
-
-def test_after_a_long_task_has_ended_the_next_one_is_reported_soon() -> None:
-    master = _Master()
-    master.connect(1)
-    master.submit()
-    master.run(3000.0)
-    master.finish(1, 0.1)
-    assert master.core.next_deadline() is None
-    began = master.now
-    master.submit()
-    master.run(61.0)
-    assert master.reports[-1] == (began + 60.0 - 1000.0, master.reports[-1][1])
-    assert "task 2 (max) for 60 s" in master.reports[-1][1]
-
-
-def test_the_interval_is_short_again_when_no_task_runs_for_long() -> None:
-    """The slaves have tasks all the time."""
-    master = _Master()
-    master.connect(2)
-    master.submit()
-    master.run(61.0)
-    for number in range(2, 12):
-        master.submit()
-        master.finish(number - 1, 0.1)
-        master.run(30.0)
-    assert len(master.reports) == 1
-    master.run(120.0)
-    assert len(master.reports) == 2
-    assert "task 11 (max) for " in master.reports[1][1]

@@ -27,7 +27,7 @@ from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.messages import LogRow, check
+from mwpy._values.messages import LogRow
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Notice, PeerDropped, SlaveChanged
 from mwpy._values.task import SlaveKind, SlaveState
@@ -61,18 +61,6 @@ def _notices(core: MasterCore, at: float) -> str:
     return " ".join(record.text for record in core.take_actions().records if isinstance(record, Notice))
 
 
-def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
-    """Large buffers follow the joined small payloads, in the order of their tasks."""
-    _connect(core, 1)
-    core.submit(_tasks(1, b"small", (b"large", b"larger")))
-    core.decide(0.0)
-    send = core.take_actions().sends[-1]
-    assert isinstance(send.message, messages.Tasks)
-    assert send.message.buffers == [2]
-    assert list(send.frames) == [groups.payload(1, [b"small"]), b"large", b"larger"]
-    check(send.message, send.frames)
-
-
 def _busy(core: MasterCore) -> list[bool]:
     """Let the core decide, and return which slaves have tasks."""
     core.decide(0.0)
@@ -100,18 +88,6 @@ def test_an_agent_that_is_slow_to_read_large_tasks_gets_the_next_one_when_it_has
     _connect(core, 1, b"b")
     assert _busy(core) == [True, True, False, True]
     core.handle(Confirmed(b"nobody", 1), 0.0)
-
-
-def test_tasks_for_agents_of_this_machine_do_not_wait_for_a_confirmation(
-    core: MasterCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """These have a stream, and confirm nothing."""
-    monkeypatch.setattr(members, "FEEDING_BYTES", 100)
-    core.handle(Received(b"a", "localhost", messages.Hello("m", "g", "host", 1, "3.11", 2), ()), 0.0)
-    for number in (1, 2):
-        _receive(core, messages.SlaveReady(number))
-    core.submit([span(number, MAX, 1, b"x", buffers=(bytes(200),)) for number in (1, 2)])
-    assert _busy(core) == [True, True]
 
 
 def test_an_agent_that_answers_its_tasks_and_confirms_nothing_is_dropped(
@@ -238,18 +214,6 @@ def test_a_job_is_idle_if_its_slaves_have_nothing_to_do(core: MasterCore) -> Non
     assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 0}
 
 
-def test_an_agent_that_connects_during_the_shutdown_is_shut_down(core: MasterCore) -> None:
-    """The master answers its Hello with the shutdown. No more slaves are needed."""
-    _connect(core, 1)
-    core.obey(ShutDown(True, 1.0))
-    _receive(core, messages.SlaveReady(2))
-    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1), b"late")
-    sent = [send for send in core.take_actions().sends if send.peer == b"late"]
-    assert [send.message for send in sent] == [messages.Shutdown(True, 1.0)]
-    assert core.counts().slaves_needed == 0
-    assert core.closing == messages.Shutdown(True, 1.0)
-
-
 def test_nothing_is_due_after_the_end(core: MasterCore) -> None:
     """Otherwise the master would be busy until the last agent left: a deadline that passed would end each wait."""
     core.state.members.pace[0] = 0.001
@@ -262,15 +226,6 @@ def test_nothing_is_due_after_the_end(core: MasterCore) -> None:
     core.obey(ShutDown(True, 10.0))
     core.decide(0.0)
     assert core.next_deadline() is None
-
-
-def test_messages_about_a_lost_slave_are_ignored(core: MasterCore) -> None:
-    """The agent sent them before it knew that the slave was gone."""
-    _connect(core, 1)
-    _receive(core, messages.Results(9, [], [], [], [], []))
-    _receive(core, messages.Revoked(9, [], [], []))
-    _receive(core, messages.AlgorithmFailed(9, 0, "", [], [], []))
-    assert list(core.state.members.slaves) == ["SLAVE-0"]
 
 
 def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCore) -> None:
@@ -356,19 +311,6 @@ def test_what_tasks_have_logged_is_given_out_with_its_slave(core: MasterCore) ->
         _receive(core, messages.Logged(number, [row]))
     [group] = core.take_actions().logged
     assert (group.sid, group.host, group.rows) == ("SLAVE-0", "host", [row])
-
-
-def test_a_slave_gets_the_levels_of_the_loggers_with_its_name() -> None:
-    core = MasterCore(MasterSettings("m", "g", log_levels={"": 20}))
-    _connect(core, 1)
-    assert core.take_actions().sends[-1].message == messages.SlaveNamed(1, SlaveId("SLAVE-0"), {"": 20})
-
-
-def test_a_slave_that_is_gone_sends_nothing_that_counts(core: MasterCore) -> None:
-    """Its messages and its end may cross."""
-    _connect(core, 1)
-    _receive(core, messages.SlaveRetiring(2))
-    assert "a" in {peer.decode() for peer in core.state.members.peers}
 
 
 @pytest.mark.parametrize(

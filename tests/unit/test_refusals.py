@@ -10,7 +10,7 @@ from tests.spans import MAX, MIN, held_by, span
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Event, MasterSettings, Received, RenewSlaves, Vanished
+from mwpy._core.master.state import Event, MasterSettings, Received, Vanished
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import LastWords
@@ -110,29 +110,6 @@ def test_a_task_waits_until_each_slave_has_refused_it_for_itself(master: _Master
     assert held_by(master.core, "SLAVE-2") == [1]
     master.refuse(3, LoadFailure.REPEATED)
     assert [number for number, _ in master.unrunnable] == [1]
-
-
-def test_a_refusal_of_the_agent_counts_for_slaves_that_are_not_ready(master: _Master) -> None:
-    """They are never sent tasks of the algorithm."""
-    master.ready(1)
-    master.submit(1)
-    master.refuse(1, LoadFailure.SURE)
-    assert [number for number, _ in master.unrunnable] == [1]
-
-
-def test_slaves_that_are_replaced_after_an_edit_are_asked_again(master: _Master) -> None:
-    """The edited function is another algorithm."""
-    master.ready(1, 2)
-    master.submit(1)
-    master.refuse(1, LoadFailure.SURE)
-    master.core.obey(RenewSlaves(0))
-    master.core.submit([span(2, MIN)])
-    master.decide()
-    for number in (1, 2):
-        master.hear(messages.SlaveDied(number, 0, Cause.SCALED_DOWN, "it is replaced", LastWords()))
-    assert [number for number, _ in master.unrunnable] == [1]
-    master.ready(3)
-    assert held_by(master.core, "SLAVE-2") == [2]
 
 
 @pytest.mark.parametrize(

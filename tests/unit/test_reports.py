@@ -11,7 +11,7 @@ from tests.unit.test_checkpoints import Master, tasks
 
 import mwpy
 from mwpy._core.master import results
-from mwpy._core.master.state import CancelTasks, Received, Running, ShutDown, TakeReports
+from mwpy._core.master.state import CancelTasks, Running, TakeReports
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_REPORT_BYTES, SlaveId, TaskId
@@ -20,7 +20,6 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import Report, check
-from mwpy._values.policy import TaskPolicy
 
 CODEC = Codec()
 
@@ -64,29 +63,6 @@ def test_the_newest_report_of_each_task_is_given_out_once_oldest_first(master: M
     assert repr(newest) == "<Report of task 1, attempt 1, on SLAVE-0 after 2.5 s, tag=None>"
 
 
-def test_nothing_is_given_out_before_the_algorithm_asks(master: Master) -> None:
-    report(master, 1, peer=b"1")
-    assert (master.turn().reports, master.turn().cancelled) == ([], [])
-
-
-def test_each_report_is_answered_so_that_the_agent_sends_the_next_one_and_no_record_is_made(master: Master) -> None:
-    """This also holds for a report that does not count."""
-    for task in (2, 9):
-        message = messages.Reported(1, task, 1, 0.0)
-        master.core.handle(Received(master.peer, "here", message, [CODEC.dumps_report({})]), 0.0)
-        actions = master.turn()
-        assert [send.message for send in actions.sends] == [messages.ReportRead(1)]
-        assert actions.records == []
-
-
-def test_a_report_counts_only_from_the_slave_that_holds_the_task_in_this_attempt(master: Master) -> None:
-    report(master, 1, peer=b"2")  # of another slave
-    report(master, 1, attempt=2, peer=b"1")  # of another attempt
-    report(master, 7, peer=b"1")  # of no task
-    master.send(messages.Reported(5, 1, 1, 0.0), [CODEC.dumps_report({})], b"1")  # of a slave that is gone
-    assert taken(master) == []
-
-
 @pytest.mark.parametrize("how", ["result", "killed", "finishing", "lost", "agent lost"])
 def test_a_report_does_not_count_when_its_attempt_has_ended(master: Master, how: str) -> None:
     """The reports of other tasks stay."""
@@ -107,42 +83,6 @@ def test_a_report_does_not_count_when_its_attempt_has_ended(master: Master, how:
     assert shown(taken(master)) == [(2, 1, {"loss": 2.0})]
 
 
-def test_a_report_does_not_count_when_its_attempt_ends_in_the_iteration_in_which_the_algorithm_asks() -> None:
-    master = Master(tasks(1))
-    master.join()
-    report(master, 1)
-    master.core.obey(TakeReports())
-    master.core.obey(CancelTasks([(1, 1)], Running.KILL))
-    assert master.turn().reports == []
-
-
-def test_the_next_attempt_reports_for_itself(master: Master) -> None:
-    report(master, 1, peer=b"1", loss=1.0)
-    master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
-    master.join()
-    assert taken(master) == []
-    report(master, 1, 2, loss=5.0)
-    assert shown(taken(master)) == [(1, 2, {"loss": 5.0})]
-
-
-def test_each_task_of_a_group_has_its_own_tag() -> None:
-    master = Master(tasks(3), task_group=3)
-    [span] = master.core.state.jar.spans()
-    span.tags = "a", "b", "c"
-    master.join()
-    report(master, 2)
-    assert [each.tag for each in taken(master)] == ["b"]
-
-
-def test_a_task_of_a_slave_replaces_the_report_of_the_one_before() -> None:
-    """A slave runs one task at a time, so the task before has finished, although its result may not have arrived."""
-    master = Master(tasks(2), task_group=2)
-    master.join()
-    report(master, 1)
-    report(master, 2)
-    assert [each.task_id for each in taken(master)] == [2]
-
-
 def test_when_too_much_waits_the_oldest_reports_are_dropped_and_one_notice_says_so(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,25 +99,6 @@ def test_when_too_much_waits_the_oldest_reports_are_dropped_and_one_notice_says_
         "the reports of tasks that mw.reports() has not returned take more than 2.4 KiB, so the oldest are dropped: "
         "call mw.reports() more often, or let the tasks report less"
     ]
-
-
-def test_dropping_the_report_of_a_task_that_has_ended_is_not_worth_a_notice(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "REPORTS_BYTES", results.OVERHEAD_BYTES + 1500)
-    report(master, 1, peer=b"1", values="x" * 1000)
-    master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
-    report(master, 2, peer=b"2", values="x" * 1000)
-    assert not [record for record in master.records if isinstance(record, records.Notice)]
-    assert [each.task_id for each in taken(master)] == [2]
-
-
-def test_the_algorithm_gets_an_answer_also_while_the_computation_ends() -> None:
-    master = Master(tasks(1, TaskPolicy()))
-    master.join()
-    report(master, 1)
-    master.core.obey(ShutDown(True, 1.0))
-    assert len(taken(master)) == 1
 
 
 @pytest.mark.parametrize("frames", [[], [b"x", b"y"], [bytes(MAX_REPORT_BYTES + 1)]])

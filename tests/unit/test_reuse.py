@@ -13,7 +13,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.restart import MISSES, Reuse
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import MasterSettings, Tell
+from mwpy._core.master.state import MasterSettings
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.earlier import (
@@ -147,19 +147,6 @@ def test_a_task_that_was_answered_ends_at_once_with_its_old_provenance() -> None
     assert (tasks.first, tasks.count, tasks.rows, tasks.places, tasks.keys) == (2, 1, [5], [0], _keys([11]))
 
 
-def test_the_keys_of_new_tasks_are_in_their_record() -> None:
-    file = File()
-    file.generation(1, [10, 11])
-    file.answer(1, 5, [1])
-    file.reuse.begin()
-    file.submit([1, 10, 2, 3])
-    [submitted] = [each for each in file.core.take_actions().records if isinstance(each, records.TasksSubmitted)]
-    assert [(each.first, each.count, each.keys) for each in submitted.tasks] == [
-        (1, 1, _keys([1])),
-        (3, 2, _keys([2, 3])),
-    ]
-
-
 def test_items_are_matched_one_by_one_whatever_the_portions_were() -> None:
     file = File()
     file.generation(1, [*range(10)])
@@ -184,18 +171,6 @@ def test_equal_calls_are_different_tasks_matched_by_their_position() -> None:
     file.answer(1, 5, [2])
     file.reuse.begin()
     assert file.submit([7, 7, 7, 7]) == [1, 3, 4]
-
-
-def test_a_generation_that_was_answered_from_the_file_changes_no_position() -> None:
-    file = File()
-    file.generation(1, [7, 7, 8])
-    file.answer(1, 5, [1])
-    file.generation(2, [8, 7, 7, 9])
-    file.answer(2, 6, [3, 4])
-    file.reuse.begin()
-    assert file.submit([7, 7, 7, 8, 9]) == [3, 4]
-    results = file.core.take_actions().results
-    assert [each.value for each in results] == ["value 0 of row 5", "value 0 of row 6", "value 1 of row 6"]
 
 
 def test_tasks_that_were_answered_at_once_are_recorded_first_and_keep_their_positions() -> None:
@@ -325,38 +300,6 @@ def test_other_code_whose_answers_were_used_counts_in_later_generations_too() ->
     assert values == ["value 0 of row 5", "value 0 of row 6", "value 2 of row 5", "value 1 of row 6"]
 
 
-def test_a_function_of_unknown_code_gets_the_answers_of_the_only_other_code() -> None:
-    file = File(any_code=True)
-    file.generation(1, [7], code="code 1")
-    file.answer(1, 5, [1])
-    file.reuse.begin()
-    assert file.submit([7, 8], _defined(code="")) == [2]
-
-
-def test_what_was_clear_for_a_generation_is_not_asked_again() -> None:
-    """The function had no second code when its answers were used; another function of its name has made one since."""
-    file = File(any_code=True)
-    file.generation(1, [7, 8], code="code 1")
-    file.answer(1, 5, [1, 2])
-    file.generation(2, [9], code="code 3")
-    file.answer(2, 6, [1])
-    file.reuse.apply(EarlierAlgorithm(2, 1, "square", "code 2", _parts("code 2", 0)))
-    file.reuse.apply(EarlierTasks(2, 2, 1, 1, _keys([7]), reused=True))
-    file.reuse.begin()
-    assert file.submit([7, 8], _defined(code="code 2")) == []
-    assert file.notices() == []
-
-
-def test_code_that_has_only_its_own_answers_gets_none_of_other_code() -> None:
-    file = File(any_code=True)
-    file.generation(1, [7, 8], code="code 1")
-    file.answer(1, 5, [1, 2])
-    file.generation(2, [7], code="code 2")
-    file.answer(2, 6, [1])
-    file.reuse.begin()
-    assert file.submit([7, 8], _defined(code="code 2")) == [2]
-
-
 def test_tasks_of_the_own_code_without_an_answer_leave_the_choice_open() -> None:
     """Unless one of them must not run twice and has no answer of the other code either."""
     file = File(any_code=True)
@@ -416,21 +359,6 @@ def test_first_tasks_of_which_none_has_an_answer_are_reported_once() -> None:
     assert file.notices() == []
 
 
-def test_tasks_that_are_known_or_cannot_be_compared_are_no_misses() -> None:
-    """Those of the last start that were not answered say nothing about the arguments. After a known task, all others
-    may be new: an algorithm goes on where it was interrupted."""
-    file = File()
-    file.generation(1, [*range(2 * MISSES)])
-    file.answer(1, 5, [1])
-    file.reuse.begin()
-    assert len(file.submit([*range(1, 2 * MISSES)])) == 2 * MISSES - 1
-    file.submit([*range(100, 100 + 200 * MISSES)])
-    span = Span(TaskId(file.submitted + 1), MISSES, _defined(), DEFAULT_POLICY, (b"",) * MISSES, (), (None,) * MISSES)
-    span.keys = NO_KEY * MISSES
-    file.core.submit([span])
-    assert file.notices() == []
-
-
 def test_tasks_without_a_key_or_without_known_code_are_never_matched() -> None:
     file = File()
     file.generation(1, [7], code="")
@@ -448,18 +376,6 @@ def test_tasks_without_a_key_or_without_known_code_are_never_matched() -> None:
     assert ids_of(file.core.state.jar.spans()) == [1, 2]
     [result] = file.core.take_actions().results
     assert result.value == "value 1 of row 6"
-
-
-def test_a_stretch_whose_times_are_known_together_gives_each_task_their_mean() -> None:
-    file = File()
-    file.generation(1, [7, 8])
-    results = Results(1, [1], [2], [1], [3.0], [], plain=True)
-    file.reuse.apply(EarlierAnswers(1, 5, SlaveId("SLAVE-0"), "", 1.0, results))
-    file.reuse.begin()
-    assert file.submit([8, 7]) == []
-    results_now = file.core.take_actions().results
-    assert [each.compute_seconds for each in results_now] == [1.5, 1.5]
-    assert [each.host for each in results_now] == [None, None]
 
 
 def test_a_task_whose_arguments_are_too_large_is_answered_from_the_file_all_the_same() -> None:
@@ -507,32 +423,6 @@ def test_a_task_that_came_back_before_it_started_runs() -> None:
     assert file.submit([1, 2], policy=ONCE) == [2]
 
 
-def test_a_task_that_must_not_run_twice_runs_if_no_former_generation_sent_it() -> None:
-    file = File()
-    file.generation(1, [1, 2])
-    file.answer(1, 5, [1])
-    file.reuse.begin()
-    assert file.submit([2, 3], policy=ONCE) == [1, 2]
-
-
-def test_a_task_that_may_run_twice_now_runs_although_it_was_sent() -> None:
-    file = File()
-    file.generation(1, [1, 2])
-    file.sent(1, 1, 1)
-    file.reuse.begin()
-    assert file.submit([1]) == [1]
-
-
-def test_a_user_who_runs_failed_tasks_again_runs_those_that_were_sent_too() -> None:
-    file = File()
-    file.reuse.rerun_failed = True
-    file.generation(1, [1, 2])
-    file.sent(1, 1, 2)
-    file.answer(1, 5, [2], failed=[0])
-    file.reuse.begin()
-    assert file.submit([1, 2], policy=ONCE) == [1, 2]
-
-
 def test_a_task_whose_attempts_are_used_up_does_not_run_again_and_says_why() -> None:
     file = File()
     file.generation(1, [1, 2, 3, 4])
@@ -547,34 +437,6 @@ def test_a_task_whose_attempts_are_used_up_does_not_run_again_and_says_why() -> 
     )
     assert fourth.reason.startswith("before the master was started again, it lost all attempts that its policy allows")
     assert (fourth.task_id, fourth.tag, fourth.algorithm) == (4, "tag 4", "square")
-
-
-def test_a_user_who_runs_failed_tasks_again_runs_those_whose_attempts_are_used_up() -> None:
-    file = File()
-    file.reuse.rerun_failed = True
-    file.generation(1, [1])
-    file.used_up(1, 1, 1, "it ran longer than 1 s")
-    file.reuse.begin()
-    assert file.submit([1]) == [1]
-
-
-def test_an_answer_counts_although_the_attempts_of_its_task_were_used_up_before() -> None:
-    file = File()
-    file.generation(1, [1])
-    file.used_up(1, 1, 1, "it ran longer than 1 s")
-    file.generation(2, [1])
-    file.answer(2, 5, [1])
-    file.reuse.begin()
-    assert file.submit([1]) == []
-    assert [result.ok for result in file.core.take_actions().results] == [True]
-
-
-def test_used_up_attempts_of_unknown_code_forbid_nothing() -> None:
-    file = File()
-    file.generation(1, [1], code="")
-    file.used_up(1, 1, 1, "it ran longer than 1 s")
-    file.reuse.begin()
-    assert file.submit([1]) == [1]
 
 
 def test_an_answer_counts_although_the_task_was_sent_later_once_more() -> None:
@@ -598,34 +460,3 @@ def test_tasks_without_a_key_are_not_taken_for_others_that_were_sent() -> None:
     file.reuse.begin()
     assert file.submit([1], policy=ONCE) == [1]
     assert file.notices() == []
-
-
-def test_a_task_of_unknown_code_that_was_sent_runs_again() -> None:
-    file = File()
-    file.generation(1, [1], code="")
-    file.sent(1, 1, 1)
-    file.reuse.begin()
-    assert file.submit([1], _defined(code=""), policy=ONCE) == [1]
-
-
-def test_without_anything_stored_all_tasks_run() -> None:
-    file = File()
-    file.reuse.begin()
-    assert file.submit([1, 2]) == [1, 2]
-    assert file.notices() == []
-    assert file.reuse.answered == 0
-
-
-def test_the_number_of_answers_is_known_after_reading() -> None:
-    file = File()
-    file.generation(1, [1, 2, 3])
-    file.answer(1, 5, [1, 3])
-    file.reuse.begin()
-    assert file.reuse.answered == 2
-
-
-def test_the_algorithm_can_show_the_user_a_message_once() -> None:
-    file = File()
-    file.core.obey(Tell("words"))
-    file.core.obey(Tell("words"))
-    assert file.notices() == ["words"]

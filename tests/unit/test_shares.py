@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, defined, span
 
-from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined, FailedCall, FailedCalls
+from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings, Received
 from mwpy._roles.definitions import Definitions
@@ -25,9 +25,9 @@ from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ArgumentNotPicklable, ProtocolError, UsageError
 from mwpy._values.messages import PART_BYTES, Share, check
-from mwpy._values.shares import Shared, SharedObject, shares_in
+from mwpy._values.shares import Shared, SharedObject
 from mwpy._values.structure import digest_of
-from mwpy._values.task import Reference, ReferringBuffers, extended
+from mwpy._values.task import Reference, ReferringBuffers
 
 CODEC = Codec()
 SIZE = PART_BYTES + 3
@@ -85,18 +85,6 @@ def finish(core: MasterCore, task: int) -> None:
 # ---- what tasks need -----------------------------------------------------------------------------------------------
 
 
-def test_a_group_names_the_objects_that_its_tasks_need_each_once(core: MasterCore) -> None:
-    first, second = handle("first"), handle("second")
-    submit(core, 1, second, first)
-    assert shares_of(core) == ["second", "first"]
-    finish(core, 1)
-    submit(core, 2)
-    assert shares_of(core) == []
-    finish(core, 2)
-    submit(core, 3, second)
-    assert shares_of(core) == ["second"]
-
-
 def test_a_task_needs_what_its_function_has_captured(core: MasterCore) -> None:
     """The object counts as a part of the function: functions that are not used are forgotten when they are large."""
     captured = handle("captured")
@@ -112,25 +100,6 @@ def test_a_task_needs_what_its_function_has_captured(core: MasterCore) -> None:
     core.check()
 
 
-def test_a_task_that_waits_for_a_result_keeps_its_objects() -> None:
-    """The value of the result travels behind its large buffers."""
-    argument = handle()
-    together = extended(ReferringBuffers([b"large"], [argument]), [b"value"])
-    assert together == [b"large", b"value"]
-    assert [*shares_in([together, extended((), [b"value"])])] == [argument.shared]
-
-
-def test_an_agent_gets_the_parts_that_it_asks_for(core: MasterCore) -> None:
-    argument = handle()
-    submit(core, 1, argument)
-    sent(core)
-    for start in (0, PART_BYTES):
-        receive(core, messages.ShareWanted("digest", start))
-        [(message, frames)] = sent(core)
-        assert message == messages.SharePart("digest", start)
-        assert bytes(frames[0]) == bytes(argument.shared.content[start : start + PART_BYTES])
-
-
 def test_an_agent_that_asks_for_a_part_that_does_not_exist_is_dropped(core: MasterCore) -> None:
     argument = handle()
     submit(core, 1, argument)
@@ -138,24 +107,6 @@ def test_an_agent_that_asks_for_a_part_that_does_not_exist_is_dropped(core: Mast
     receive(core, messages.ShareWanted("digest", SIZE))
     [(message, _)] = sent(core)
     assert message == messages.Refused(f"protocol error: ShareWanted names byte {SIZE} of {SIZE}")
-
-
-def test_an_object_that_was_shared_again_is_not_given_up(core: MasterCore) -> None:
-    argument = handle()
-    submit(core, 1, argument)
-    sent(core)
-    finish(core, 1)
-    sent(core)
-    del argument
-    gc.collect()
-    again = handle()
-    submit(core, 2, again)
-    assert [type(message) for message, _ in sent(core)] == [messages.Tasks]
-    finish(core, 2)
-    sent(core)
-    del again
-    gc.collect()
-    assert sent(core) == [(messages.ShareGone("digest"), [])]
 
 
 @pytest.mark.parametrize("frames", [[], [b"a", b"b"]])
@@ -185,19 +136,6 @@ def test_an_object_lives_as_long_as_a_handle_or_a_task_needs_it(core: MasterCore
     for digest in ("digest", "never named"):
         receive(core, messages.ShareWanted(digest, 0))
         assert sent(core) == [(messages.ShareGone(digest), [])]
-
-
-def test_the_call_of_a_task_that_failed_keeps_no_object() -> None:
-    argument = handle()
-    alive = weakref.ref(argument.shared)
-    calls = FailedCalls()
-    calls.keep(FailedCall(1, MAX, b"x", ReferringBuffers([b"large"], dict.fromkeys([argument]))))
-    del argument
-    gc.collect()
-    assert alive() is None
-    kept = calls.get(1)
-    assert kept is not None
-    assert kept.buffers == [b"large"]
 
 
 # ---- handles -------------------------------------------------------------------------------------------------------

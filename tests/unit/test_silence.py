@@ -11,7 +11,7 @@ from tests.spans import MAX, MIN, defined, span, span_of
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.silence import LONGEST_S, SilenceWatch
+from mwpy._core.master.silence import LONGEST_S
 from mwpy._core.master.state import (
     AllocateSlaves,
     Event,
@@ -458,35 +458,6 @@ def test_the_notice_is_repeated_at_growing_intervals(cause: _Cause) -> None:
     )
 
 
-@every_cause
-def test_the_notices_stop_when_progress_is_possible_again(cause: _Cause) -> None:
-    """No notice comes even if the task that runs then takes a day."""
-    master = _Master()
-    cause.happen(master)
-    master.run(100.0)
-    cause.end(master)
-    before = len(master.silence_notices)
-    master.run(DAY_S)
-    assert len(master.silence_notices) == before, master.silence_notices[before:]
-
-
-@every_cause
-def test_the_first_notice_comes_in_time_when_progress_ends_again(cause: _Cause) -> None:
-    """The long intervals of the first silence do not delay the first notice of the second silence."""
-    master = _Master()
-    cause.happen(master)
-    master.run(DAY_S)
-    cause.end(master)
-    master.run(60.0)
-    before = len(master.silence_notices)
-    master.core.waiting = Waiting.FOREVER
-    for peer in list(master.core.state.members.peers):
-        master.handle(Vanished(peer, 0.0))
-    master.run(PROMISED_S)
-    assert len(master.silence_notices) == before + 1
-    assert "no slave is connected" in master.silence_notices[-1][1]
-
-
 def test_if_all_tasks_pause_the_notice_says_when_the_next_attempt_starts() -> None:
     """A pending task that cannot run has precedence, also if the next attempt starts soon."""
     master = _Master()
@@ -519,16 +490,6 @@ def test_a_task_is_handed_back_with_the_reason_when_its_slave_cannot_run_it() ->
     assert not master.silence_notices, "a notice came although no task waits"
 
 
-def test_an_agent_whose_slaves_cannot_start_is_reported_at_once() -> None:
-    """The notice has the last output of the slave. A second slave that fails in the same way adds no notice."""
-    master = _Master()
-    _slaves_end_before_they_are_ready(master)
-    master.receive(messages.SlaveDied(2, 0, Cause.CRASH, "exit code 1", LastWords(stderr="ImportError: no numpy")))
-    assert len(master.other_notices) == 1
-    assert "ended before it could take a task: exit code 1" in master.other_notices[0]
-    assert "ImportError: no numpy" in master.other_notices[0]
-
-
 def test_there_is_no_notice_while_a_task_runs_or_nothing_is_to_do() -> None:
     """A task can run for a day, slaves can wait for the master algorithm, and a shutdown can take a day."""
     master = _Master()
@@ -546,25 +507,6 @@ def test_there_is_no_notice_while_a_task_runs_or_nothing_is_to_do() -> None:
     master.run(DAY_S)
     assert not master.silence_notices
     assert master.core.next_deadline() is None
-
-
-def test_there_is_no_notice_while_a_leaving_agent_runs_its_last_task() -> None:
-    """The agent gets no more tasks, but its task still runs."""
-    master = _Master()
-    master.connect(1)
-    master.submit()
-    master.receive(messages.Leaving("evicted", Cause.EVICTED))
-    master.run(DAY_S)
-    assert not master.silence_notices
-
-
-def test_there_is_no_notice_while_the_loop_waits_with_a_timeout_and_nothing_is_to_do() -> None:
-    """`mw.loop(1.0)` returns by itself."""
-    master = _Master()
-    master.connect(1)
-    master.core.waiting = Waiting.FOR_A_WHILE
-    master.run(DAY_S)
-    assert not master.silence_notices
 
 
 def test_there_is_no_notice_while_results_wait_for_the_disk_of_the_run_database() -> None:
@@ -594,72 +536,6 @@ def test_a_computation_on_one_machine_does_not_ask_for_other_slaves() -> None:
     assert "Correct that, and start the computation again" in master.silence_notices[-1][1]
 
 
-def test_a_refusal_is_not_the_reason_after_another_agent_was_accepted() -> None:
-    """The accepted agent has left: that is the reason."""
-    master = _Master()
-    master.handle(Stranger("10.0.0.9", "a stranger"))
-    master.connect(1)
-    master.submit()
-    master.receive(messages.Goodbye("evicted", Cause.EVICTED))
-    master.run(PROMISED_S)
-    assert "because: evicted" in master.silence_notices[0][1]
-    assert "10.0.0.9" not in master.silence_notices[0][1]
-
-
-def test_a_notice_names_an_agent_with_another_version_of_mwpy_as_refused() -> None:
-    """The master cannot read the first message of this agent. The notice contains both protocol versions."""
-    master = _Master()
-    master.submit()
-    master.handle(Garbage(b"new", "10.0.0.7", "protocol version 2 there, 1 here: install the same version of mwpy"))
-    master.run(PROMISED_S)
-    refused = "Refused connections: 1, the last from 10.0.0.7: protocol version 2 there, 1 here"
-    assert refused in master.silence_notices[0][1]
-
-
-def test_the_first_notice_comes_exactly_at_the_deadline() -> None:
-    """A master that sleeps until `next_deadline` misses no notice, and does not wake up earlier."""
-    master = _Master()
-    master.submit()
-    due = master.core.next_deadline()
-    assert due is not None
-    assert master.now < due <= master.now + PROMISED_S
-    master.now = due - 0.001
-    master.decide()
-    assert not master.silence_notices
-    assert master.core.next_deadline() == due
-    master.now = due
-    master.decide()
-    assert len(master.silence_notices) == 1
-
-
-def test_the_notice_of_a_new_reason_comes_in_time() -> None:
-    """No slave connects for an hour. Then an ordered slave connects, and nothing can progress for another reason."""
-    master = _Master()
-    master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    master.submit()
-    master.run(3600.0)
-    master.connect(1)
-    before = len(master.silence_notices)
-    master.run(PROMISED_S)
-    assert len(master.silence_notices) > before
-    assert "every slave is ordered" in master.silence_notices[-1][1]
-
-
-def test_the_named_reason_is_about_the_algorithm_whose_task_waits() -> None:
-    """The same slaves cannot run another algorithm either, but no task of that algorithm waits."""
-    master = _Master()
-    master.connect(1)
-    master.submit(0)
-    master.refuse(1, reason="first reason")
-    master.submit(1)
-    master.refuse(2, reason="second reason")
-    master.connect(1, b"b")
-    master.finish(1, b"b")
-    master.refuse(2, b"b", reason="second reason")
-    master.run(PROMISED_S)
-    assert "second reason" in master.silence_notices[-1][1]
-
-
 def test_the_notice_names_tasks_that_wait_for_a_leaving_slave() -> None:
     """The other slave must not run the task, because it is addressed to the leaving slave."""
     master = _Master()
@@ -682,13 +558,3 @@ def test_agents_that_cannot_run_the_task_do_not_delay_the_notice() -> None:
         master.refuse(1, peer)
         master.run(4.0)
     assert master.silence_notices
-
-
-def test_a_watch_that_observes_during_a_pause_fails_its_check() -> None:
-    watch = SilenceWatch()
-    watch.observe("why", 0.0)
-    watch.pause(1.0)
-    watch.check()
-    watch._seen = 1.0
-    with pytest.raises(AssertionError, match="observes during a pause"):
-        watch.check()

@@ -11,20 +11,21 @@ from tests.spans import MAX, MIN, held_by, span
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Actions, CancelTasks, Event, MasterSettings, Received, Running, Vanished
-from mwpy._roles.definitions import Definitions, TermsOf
+from mwpy._core.master.state import Actions, Event, MasterSettings, Received
+from mwpy._roles.definitions import Definitions
+from mwpy._roles.task_keys import TermsOf
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.errors import InternalError, TaskCancelled, UsageError
-from mwpy._values.last_words import NO_WORDS, Death
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS
 from mwpy._values.options import parse
 from mwpy._values.policy import MaxFailures, TaskPolicy
 
 SPECULATE = TaskPolicy(speculate=True)
-NOWHERE = records.TaskRange(9, 1, 2, 0, "max")
 """A task that no slave holds."""
 
 
@@ -165,16 +166,6 @@ def test_a_straggler_has_also_run_three_times_as_long_as_its_policy_says(master:
     assert (master.held("b1"), master.held("c1")) == ([], [4])
 
 
-def test_nothing_is_a_straggler_while_too_few_tasks_have_ended() -> None:
-    master = Master()
-    master.agent("a")
-    master.know(count=2)
-    master.submit()
-    master.agent("b")
-    master.pass_time(1000.0)
-    assert master.held("b1") == []
-
-
 @pytest.mark.parametrize(
     "policy",
     [
@@ -201,92 +192,6 @@ def test_the_place_is_at_another_agent_and_best_on_another_host(master: Master) 
     assert [master.held(f"{name}1") for name in "abcd"] == [[task], [], [task], []]
 
 
-def test_without_another_host_another_agent_is_enough_and_the_same_agent_is_not(master: Master) -> None:
-    task = master.submit()
-    master.receive("a", messages.Goodbye("over", Cause.EVICTED))
-    master.agent("b", slaves=2)
-    master.agent("c", host="host of b")
-    [holder] = [slave for slave in ("b1", "b2", "c1") if master.held(slave) == [task]]
-    assert holder == "b1"
-    master.receive("c", messages.Leaving("over", Cause.EVICTED))
-    master.pass_time(5.0)
-    assert (master.held("b2"), master.held("c1")) == ([], [])
-    master.agent("d", host="host of b")
-    assert master.held("d1") == [task]
-
-
-def test_a_slave_that_cannot_run_the_algorithm_or_runs_only_addressed_tasks_gets_no_second_attempt(
-    master: Master,
-) -> None:
-    task = master.submit()
-    master.agent("b")
-    master.receive("b", messages.AlgorithmFailed(1, 0, "no module", [], [], []))
-    master.pass_time(5.0)
-    assert master.held("b1") == []
-    master.agent("c")
-    assert master.held("c1") == [task]
-
-
-def test_the_core_looks_again_when_the_first_of_several_tasks_becomes_a_straggler(master: Master) -> None:
-    master.submit()
-    master.agent("b")
-    master.now += 0.5
-    master.submit()
-    master.agent("c")
-    assert [master.held(slave) for slave in ("a1", "b1", "c1")] == [[4], [5], []]
-    assert master.core.next_deadline() == 1001.0
-
-
-def test_a_task_has_at_most_two_live_attempts(pair: Master) -> None:
-    pair.agent("c")
-    pair.pass_time(1000.0)
-    assert pair.held("c1") == []
-    assert pair.core.next_deadline() != pair.now
-
-
-def test_no_second_attempt_starts_while_nothing_is_sent(master: Master) -> None:
-    """Too many results wait. The core waits for the algorithm, and has no deadline in the past."""
-    task = master.submit()
-    master.agent("b")
-    assert master.core.next_deadline() == 1001.0
-    master.core.feeding.unfetched = 1 << 40
-    master.pass_time(1000.0)
-    assert master.held("b1") == []
-    deadline = master.core.next_deadline()
-    assert deadline is None or deadline > master.now
-    master.core.feeding.unfetched = 0
-    master.step()
-    assert master.held("b1") == [task]
-
-
-def test_no_second_attempt_starts_while_a_task_waits(master: Master) -> None:
-    """It waits for a slave that can run its algorithm."""
-    task = master.submit()
-    master.agent("b")
-    master.receive("b", messages.AlgorithmFailed(1, 1, "no module", [], [], []))
-    other = span(5, MIN)
-    master.core.submit([other])
-    master.receive("a", messages.AlgorithmFailed(1, 1, "no module", [], [], []))
-    master.pass_time(1000.0)
-    assert (master.held("b1"), master.core.state.jar.pending.count) == ([], 1)
-    master.core.obey(CancelTasks([(5, 1)], Running.KILL))
-    master.step()
-    assert master.held("b1") == [task]
-
-
-def test_the_longest_running_task_is_first_and_those_behind_a_running_task_wait(master: Master) -> None:
-    first = master.submit()
-    master.agent("b")
-    master.now += 0.5
-    second, third = master.submit(), master.submit()
-    assert (master.held("a1"), master.held("b1")) == ([first, third], [second])
-    master.now += 100.0
-    master.agent("c")
-    assert master.held("c1") == [first]
-    master.agent("d")
-    assert master.held("d1") == [second]
-
-
 # How attempts end
 
 
@@ -305,96 +210,6 @@ def test_the_first_answer_wins_and_the_other_attempt_is_killed(
     assert pair.answer(other, 4, 3 - attempt).results == []
     pair.dies(other, 0, Cause.CANCELLED)
     assert not pair.actions.unrunnable
-
-
-def test_an_exception_is_an_answer(pair: Master) -> None:
-    [result] = pair.answer("b1", 4, 2, fails=True).results
-    assert not result.ok
-    assert len(pair.killed()) == 1
-
-
-def test_after_an_exception_that_may_pass_the_other_attempt_may_answer(master: Master) -> None:
-    """The exception counts for `attempts_max`. The next attempt has a number of its own."""
-    task = master.submit(replace(SPECULATE, retries_errors=True, after=5.0))
-    master.agent("b")
-    master.pass_time(1.0)
-    assert master.answer("a1", task, 1, fails=True).results == []
-    [ended] = master.of(records.AttemptsEnded)
-    assert [charge.cause for charge in ended.charges] == [Cause.ERROR]
-    assert (master.killed(), master.held("a1"), master.held("b1")) == ([], [], [task])
-    [live] = master.core.state.jar.held[SlaveId("SLAVE-1")].spans
-    assert (live.attempt, live.sent, live.charged) == (2, 2, 1)
-    master.answer("b1", task, 2, fails=True)
-    [returned] = master.of(records.TasksReturned)
-    assert returned.pause_s == 10.0
-    master.pass_time(10.0)
-    assert master.held("a1") == [task]
-    [result] = master.answer("a1", task, 3, fails=True).results
-    assert (result.ok, result.attempts) == (False, 3)
-
-
-def test_if_one_attempt_is_lost_the_other_goes_on_and_the_loss_counts(pair: Master) -> None:
-    """Attempts are numbered in the order of their starts, also when the older one is the last."""
-    pair.dies("b1", 4)
-    [ended] = pair.of(records.AttemptsEnded)
-    assert [charge.cause for charge in ended.charges] == [Cause.CRASH]
-    assert (pair.held("a1"), pair.core.state.jar.pending.count) == ([4], 0)
-    pair.agent("c")
-    assert pair.held("c1") == [4]
-    [third] = pair.core.state.jar.held[SlaveId("SLAVE-2")].spans
-    assert (third.attempt, [(death.attempt, death.sid) for death in third.deaths]) == (3, [(2, "SLAVE-1")])
-    pair.dies("c1", 4)
-    pair.agent("d")
-    assert pair.held("d1") == [], "one more loss would use up its attempts"
-    [unrunnable] = pair.dies("a1", 4).unrunnable
-    assert [death.attempt for death in unrunnable.deaths] == [2, 3, 1]
-    assert unrunnable.result().attempts == 3
-
-
-def test_an_attempt_that_is_lost_without_fault_leaves_the_other(pair: Master) -> None:
-    """Only the loss of the last attempt makes the task pending."""
-    pair.step(Vanished(b"a", 31.0))
-    [ended] = pair.of(records.AttemptsEnded)
-    assert [charge.cause for charge in ended.charges] == [Cause.NETWORK]
-    assert pair.held("b1") == [4]
-    pair.receive("b", messages.Goodbye("evicted", Cause.EVICTED))
-    assert (pair.of(records.AttemptsEnded), len(pair.of(records.TasksReturned))) == ([], 1)
-    pair.agent("c")
-    [span] = pair.core.state.jar.held[SlaveId(pair.sids["c1"])].spans
-    assert (span.attempt, [death.cause for death in span.deaths]) == (3, [Cause.NETWORK, Cause.EVICTED])
-
-
-@pytest.mark.parametrize("how", ["revoked", "refused"])
-def test_an_attempt_that_never_started_ends_without_a_charge(pair: Master, how: str) -> None:
-    if how == "revoked":
-        pair.receive("b", messages.Revoked(1, [4], [1], [2]))
-    else:
-        pair.receive("b", messages.AlgorithmFailed(1, 0, "no module", [4], [1], [2]))
-    [ended] = pair.of(records.AttemptsEnded)
-    assert (ended.sid, ended.charges, pair.held("a1")) == ("SLAVE-1", (), [4])
-    assert pair.core.state.jar.pending.count == 0
-
-
-def test_a_task_that_was_at_two_agents_that_vanished_gets_no_second_attempt(pair: Master) -> None:
-    """After one more such loss it runs alone, and then it must not be anywhere else."""
-    for name in "bc":
-        pair.step(Vanished(name.encode(), 0.0))
-        pair.agent("d" if name == "c" else "c")
-    assert (pair.held("a1"), pair.held("d1")) == ([4], [])
-    pair.step(Vanished(b"a", 0.0))
-    assert pair.held("d1") == [4]
-    assert pair.core.state.members.slaves[SlaveId(pair.sids["d1"])].agent.reserved
-
-
-@pytest.mark.parametrize(
-    ("cause", "losses", "left"),
-    [(Cause.CRASH, 0, 2), (Cause.CRASH, 1, 1), (Cause.EVICTED, 97, 2), (Cause.AGENT_LOST, 1, 1)],
-)
-def test_how_many_attempts_a_task_can_lose_before_it_is_treated_otherwise(cause: Cause, losses: int, left: int) -> None:
-    """One more of them makes it unrunnable, or lets it run alone."""
-    one = span(1, MAX, policy=SPECULATE)
-    one.deaths = tuple(Death(SlaveId("SLAVE-0"), 1, cause, "", NO_WORDS) for _ in range(losses))
-    assert [one.can_lose(attempts) for attempts in (left, left + 1)] == [True, False]
 
 
 def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Master) -> None:
@@ -418,50 +233,6 @@ def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Mas
 
 
 # Cancelling
-
-
-@pytest.mark.parametrize("running", [Running.KILL, Running.DISCARD])
-def test_cancelling_a_task_kills_both_attempts_and_gives_it_back_once(pair: Master, running: Running) -> None:
-    pair.core.obey(CancelTasks([(4, 1)], running))
-    actions = pair.step()
-    assert [(command.running, ids) for command, ids in actions.cancelled if isinstance(command, CancelTasks)] == [
-        (running, [4])
-    ]
-    assert [peer for peer, _ in pair.killed()] == [b"a", b"b"]
-    assert len(actions.results) == (running is Running.KILL)
-    assert all(isinstance(result.error, TaskCancelled) and result.attempts == 2 for result in actions.results)
-    assert (pair.held("a1"), pair.held("b1"), pair.core.state.jar.runnable) == ([], [], 0)
-
-
-def test_a_cancelled_task_may_finish_in_either_attempt(pair: Master) -> None:
-    """An attempt that has not started ends. The other one answers."""
-    pair.core.obey(CancelTasks([(4, 1)], Running.FINISH))
-    [(_, ids)] = pair.step().cancelled
-    assert ids == [4]
-    pair.receive("b", messages.Revoked(1, [4], [1], [2], cancelled=True))
-    assert (len(pair.of(records.AttemptsEnded)), pair.actions.results) == (1, [])
-    [result] = pair.answer("a1", 4).results
-    assert result.value == 1
-
-
-def test_a_cancelled_task_that_may_finish_is_cancelled_when_both_attempts_are_lost(pair: Master) -> None:
-    pair.core.obey(CancelTasks([(4, 1)], Running.FINISH))
-    pair.step()
-    assert pair.dies("a1", 4).results == []
-    [result] = pair.dies("b1", 4).results
-    assert isinstance(result.error, TaskCancelled)
-
-
-def test_a_stop_because_of_failures_cancels_both_attempts_once(pair: Master) -> None:
-    """The third failure stops the run."""
-    for _ in range(3):
-        task = pair.submit(TaskPolicy())
-        [slave] = [slave for slave in ("a1", "b1") if task in pair.held(slave)]
-        pair.answer(slave, task, fails=True)
-    results = [result for result in pair.actions.results if result.task_id == 4]
-    assert pair.actions.stopped is not None
-    assert len(results) == 1
-    assert [peer for peer, _ in pair.killed()] == [b"a", b"b"]
 
 
 # The policy
@@ -491,14 +262,3 @@ def test_the_option_is_a_policy_of_all_tasks() -> None:
 
 
 # Records
-
-
-def test_records_that_contradict_the_live_attempts_are_refused(pair: Master) -> None:
-    """An attempt ends beside others only if there are others, and starts only beside a live one."""
-    jar, first = pair.core.state.jar, records.TaskRange(4, 1, 1, 0, "max")
-    with pytest.raises(InternalError, match="not where the record says"):
-        pair.core.state.record(records.AttemptsStarted(SlaveId("SLAVE-1"), [NOWHERE], SlaveId("SLAVE-0"), ""))
-    pair.core.state.record(records.AttemptsEnded(SlaveId("SLAVE-1"), [records.TaskRange(4, 1, 2, 0, "max")], ""))
-    assert not jar.allocated.several
-    with pytest.raises(InternalError, match="no other attempt of it lives"):
-        pair.core.state.record(records.AttemptsEnded(SlaveId("SLAVE-0"), [first], ""))

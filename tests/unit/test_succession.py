@@ -12,30 +12,22 @@ from tests.spans import held_by, ids_of
 from tests.unit.test_reuse import CODE, File
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.members import SlaveEvent
-from mwpy._core.master.restart import GENERATIONS_KEPT, FormerAgents
-from mwpy._core.master.spans import Span
+from mwpy._core.master.restart import FormerAgents
 from mwpy._core.master.state import (
     Actions,
-    CancelTasks,
-    HoldResults,
     Received,
-    Running,
-    ShutDown,
     Stored,
     Stranger,
-    Vanished,
     Waiting,
 )
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import SlaveId, TaskId
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks, FormerAgent
-from mwpy._values.errors import DependencyFailed, ProtocolError, TaskCancelled
+from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
+from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import MAX_ATTEMPT, AlgorithmDefinition, Results, explained
-from mwpy._values.policy import DEFAULT_POLICY, MaxFailures, TaskPolicy
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import plain_keys
 
@@ -116,12 +108,6 @@ def answered(actions: Actions) -> list[records.TasksAnswered]:
     return [each for each in actions.records if isinstance(each, records.TasksAnswered)]
 
 
-def test_an_agent_learns_that_its_master_was_started_again(master: Successor) -> None:
-    master.receive(messages.Hello("m", "first", "host", 1, "3.11", 1, session="s", handled=3), b"back")
-    [send] = master.core.take_actions().sends[-1:]
-    assert send.message == messages.Refused("the master was started again", again=True, generation="g")
-
-
 def test_results_of_a_former_generation_are_stored_as_its_own(master: Successor) -> None:
     [record] = master.bring([3, 1])
     assert (record.generation, record.sid, record.agent, record.host) == (1, "SLAVE-4", "AGENT-0", "host of a")
@@ -158,13 +144,6 @@ def test_tasks_that_are_pending_end_when_their_results_are_in_the_file(master: S
     assert ids_of(jar.spans()) == [1, 4]
 
 
-def test_a_portion_of_a_map_gives_away_the_items_that_were_answered(master: Successor) -> None:
-    master.submit([4, 9, 5], packed=True)
-    actions = master.bring_and_store([4, 5])
-    assert [(each.task_id, each.tag) for each in actions.results] == [(1, "tag 4"), (3, "tag 5")]
-    assert ids_of(master.core.state.jar.spans()) == [2]
-
-
 def test_a_task_that_runs_elsewhere_is_answered_and_its_attempt_is_killed(master: Successor) -> None:
     master.connect(b"b", slaves=2)
     master.submit([1, 2, 3, 4])
@@ -181,78 +160,6 @@ def test_a_task_that_runs_elsewhere_is_answered_and_its_attempt_is_killed(master
     late = Results(2, [3], [1], [1], [0.1], [])
     master.receive(late, b"b", [groups.payload(1, [encode(0)])])
     assert master.core.take_actions().results == []
-
-
-def test_all_attempts_of_a_task_end_that_has_several(master: Successor) -> None:
-    master.connect(b"b", slaves=1)
-    master.connect(b"c", slaves=1)
-    master.core.state.settings = replace(master.core.state.settings, task_group=1)
-    master.submit([1])
-    master.act()
-    task = master.core.state.jar.held[SlaveId("SLAVE-0")].spans[0].whole
-    another = replace(task, attempt=2)
-    master.core.state.record(records.AttemptsStarted(SlaveId("SLAVE-1"), [another], SlaveId("SLAVE-0"), "it is slow"))
-    slave = master.core.state.members.slaves[SlaveId("SLAVE-1")]
-    slave.agent.known[0] = None
-    master.core.state.change(slave, SlaveEvent.FEED)
-    actions = master.bring_and_store([1])
-    assert [each.task_id for each in actions.results] == [1]
-    killed = [each.peer for each in actions.sends if isinstance(each.message, messages.Cancel)]
-    assert killed == [b"b", b"c"]
-    assert not master.core.state.jar.allocated.several
-
-
-def test_a_task_that_pauses_before_its_next_attempt_is_answered(master: Successor) -> None:
-    master.connect(b"b", slaves=1)
-    master.submit([1], policy=TaskPolicy(retries_errors=True, attempts_max=3, after=60.0))
-    master.act()
-    failed = Results(1, [1], [1], [1], [0.1], [0], again=[0])
-    master.receive(failed, b"b", [groups.payload(1, [FAILURE])])
-    master.act()
-    assert 1 in master.core.state.jar.delayed.tasks
-    actions = master.bring_and_store([1])
-    assert [each.task_id for each in actions.results] == [1]
-    assert not master.core.state.jar.delayed.tasks
-
-
-def _submit_referring(master: Successor, task: int, refers: Sequence[int], argument: int = 99) -> None:
-    keys = plain_keys([encode((argument,))])
-    call = (encode((argument,)),)
-    new = Span(TaskId(task), 1, Defined(SQUARE), DEFAULT_POLICY, call, (), ("tag",), refers=refers, keys=keys)
-    master.core.submit([new])
-    master.core.check()
-
-
-def test_a_blocked_task_gets_the_value_of_a_task_that_was_answered(master: Successor) -> None:
-    master.submit([1])
-    master.core.obey(HoldResults([1]))
-    _submit_referring(master, 2, [1])
-    assert [*master.core.state.jar.blocked.tasks] == [2]
-    master.bring_and_store([1])
-    master.act()
-    [waiting] = master.core.state.jar.pending.spans()
-    assert waiting.first == 2
-    assert encode(10) in waiting.buffers[0]
-
-
-def test_a_blocked_task_is_answered_although_its_values_are_missing(master: Successor) -> None:
-    master.submit([9])
-    master.core.obey(HoldResults([1]))
-    _submit_referring(master, 2, [1], argument=5)
-    actions = master.bring_and_store([5])
-    assert [each.task_id for each in actions.results] == [2]
-    assert not master.core.state.jar.blocked.tasks
-
-
-def test_a_failure_is_an_answer_too_and_tasks_that_need_the_value_fail(master: Successor) -> None:
-    master.submit([1])
-    master.core.obey(HoldResults([1]))
-    _submit_referring(master, 2, [1])
-    actions = master.bring_and_store([1], failed=[0])
-    assert [each.task_id for each in actions.results] == [1]
-    [dependent] = master.act().results
-    assert isinstance(dependent.error, DependencyFailed)
-    assert master.core.state.jar.failed == 1
 
 
 def test_a_failure_ends_no_task_if_failed_tasks_run_again(master: Successor) -> None:
@@ -282,22 +189,6 @@ def test_equal_calls_are_answered_by_their_position(master: Successor) -> None:
     master.submit([7, 7, 7, 7])
     actions = master.bring_and_store([2], generation="second")
     assert [each.task_id for each in actions.results] == [2]
-
-
-def test_a_task_that_is_being_cancelled_or_has_ended_is_left_alone(master: Successor) -> None:
-    master.connect(b"b", slaves=1)
-    master.submit([1])
-    master.act()
-    results = Results(1, [1], [1], [1], [0.1], [])
-    master.receive(results, b"b", [groups.payload(1, [encode(0)])])
-    assert [each.task_id for each in master.act().results] == [1]
-    assert master.bring_and_store([1]).results == []
-
-
-def test_nothing_ends_any_more_when_the_computation_ends(master: Successor) -> None:
-    master.submit([1])
-    master.core.obey(ShutDown(finished=False, grace_s=1.0))
-    assert master.bring_and_store([1]).results == []
 
 
 @pytest.mark.parametrize("name", ["unheard of", "lost"])
@@ -344,19 +235,6 @@ def test_a_malformed_handover_is_the_fault_of_its_agent(
         deliver()
 
 
-def test_a_result_of_a_generation_that_the_file_has_after_later_ones_is_an_answer() -> None:
-    """It was brought to the third generation, so its row follows the rows of this generation."""
-    file = File()
-    file.generation(1, [1, 2])
-    file.generation(2, [2, 1])
-    file.generation(3, [1, 2])
-    file.answer(1, 8, [2])
-    file.reuse.begin()
-    assert file.submit([1, 2]) == [1]
-    [result] = file.core.take_actions().results
-    assert result.value == "value 0 of row 8"
-
-
 def test_a_result_that_was_brought_replaces_none_that_a_later_generation_has_computed() -> None:
     """The algorithm of that generation has got the other result."""
     file = File()
@@ -368,16 +246,6 @@ def test_a_result_that_was_brought_replaces_none_that_a_later_generation_has_com
     file.reuse.begin()
     assert file.submit([1, 2]) == []
     assert [each.value for each in file.core.take_actions().results] == ["value 0 of row 7", "value 1 of row 8"]
-
-
-def test_a_result_of_a_generation_long_ago_is_left_out() -> None:
-    file = File()
-    for number in range(1, GENERATIONS_KEPT + 3):
-        file.generation(number, [1])
-    results = Results(1, [1], [1], [1], [0.5], [])
-    file.reuse.apply(EarlierAnswers(1, 8, SlaveId("SLAVE-4"), "host", 1.0, results))
-    file.reuse.begin()
-    assert file.submit([1]) == [1]
 
 
 # ---- tasks that still run at agents -------------------------------------------------------------------------------
@@ -413,51 +281,6 @@ def test_a_task_that_still_runs_is_not_sent_to_another_slave(master: Successor) 
     assert waiting(master) == []
 
 
-def test_a_task_that_is_submitted_while_it_still_runs_waits(master: Successor) -> None:
-    runs(master, 1, 2)
-    master.submit([3, 2, 1], packed=True)
-    assert waiting(master) == [2, 3]
-    assert ids_of(master.core.state.jar.pending.spans()) == [1]
-    master.bring_and_store([2])
-    assert waiting(master) == [3]
-
-
-def test_a_task_runs_here_when_its_old_slave_has_ended_without_a_result(master: Successor) -> None:
-    runs(master, 1, 2)
-    runs(master, 3, slave=2)
-    master.submit([1, 2, 3])
-    runs(master, 2)
-    assert waiting(master) == [2, 3]
-    runs(master)
-    assert waiting(master) == [3]
-    assert ids_of(master.core.state.jar.pending.spans()) == [1, 2]
-
-
-def test_a_task_runs_here_when_the_agent_is_lost_that_still_ran_it(master: Successor) -> None:
-    master.submit([1])
-    runs(master, 1)
-    master.core.handle(Vanished(b"a", 0.0), 0.0)
-    master.act()
-    assert (waiting(master), master.core.state.jar.pending.count) == ([], 1)
-
-
-def test_a_task_that_failed_and_is_tried_again_runs_here(master: Successor) -> None:
-    master.submit([1])
-    runs(master, 1)
-    assert master.bring([1], failed=[0], again=[0]) == []
-    assert (waiting(master), master.core.state.jar.pending.count) == ([], 1)
-
-
-def test_a_task_waits_until_its_result_is_stored(master: Successor) -> None:
-    master.submit([1])
-    runs(master, 1)
-    [record] = master.bring([1])
-    runs(master)
-    assert waiting(master) == [1]
-    master.core.handle(Stored(record, ROW), 0.0)
-    assert [each.task_id for each in master.core.take_actions().results] == [1]
-
-
 def test_a_task_whose_result_is_on_its_way_into_the_file_is_not_sent(master: Successor) -> None:
     """It was pending when the agent brought its result."""
     master.submit([1, 9])
@@ -471,16 +294,6 @@ def test_a_task_whose_result_is_on_its_way_into_the_file_is_not_sent(master: Suc
     assert waiting(master) == []
 
 
-def test_a_failure_that_is_stored_lets_the_task_run_if_failed_tasks_run_again() -> None:
-    master = Successor()
-    master.connect()
-    master.reuse.rerun_failed = master.reuse.awaited.rerun_failed = True
-    master.submit([1], policy=ONCE)
-    runs(master, 1)
-    master.bring_and_store([1], failed=[0])
-    assert (waiting(master), master.core.state.jar.pending.count) == ([], 1)
-
-
 def test_a_task_that_must_not_run_twice_is_unrunnable_when_its_old_slave_has_no_result(master: Successor) -> None:
     runs(master, 1)
     master.submit([1], policy=ONCE)
@@ -490,53 +303,6 @@ def test_a_task_that_must_not_run_twice_is_unrunnable_when_its_old_slave_has_no_
     [unrunnable] = master.core.take_actions().unrunnable
     assert unrunnable.task_id == 1
     assert "has ended without a result" in unrunnable.reason
-    assert waiting(master) == []
-
-
-def test_a_task_that_was_cancelled_while_it_waited_is_released_by_nobody(master: Successor) -> None:
-    master.submit([1])
-    runs(master, 1)
-    master.core.obey(CancelTasks([(1, 1)], Running.KILL))
-    runs(master)
-    assert (waiting(master), master.core.state.jar.pending.count) == ([], 0)
-
-
-def test_a_task_that_pauses_after_it_has_waited_is_not_released(master: Successor) -> None:
-    """It was released, ran, and pauses before its next attempt."""
-    master.connect(b"b", slaves=1)
-    runs(master, 1)
-    master.submit([1], policy=TaskPolicy(retries_errors=True, attempts_max=3, after=60.0))
-    runs(master)
-    runs(master, 1)
-    runs(master)
-    master.act()
-    failed = Results(1, [1], [1], [1], [0.1], [0], again=[0])
-    master.receive(failed, b"b", [groups.payload(1, [FAILURE])])
-    master.act()
-    runs(master, 1)
-    runs(master)
-    assert master.core.state.jar.delayed.tasks[1].pause_s == 60.0
-
-
-@pytest.mark.parametrize("generation", ["unknown", "first"])
-def test_a_slave_whose_task_nobody_wants_may_end(master: Successor, generation: str) -> None:
-    """The file does not know its generation, or its task has an answer."""
-    master.bring_and_store([1])
-    assert runs(master, 1, generation=generation) == [messages.NotWanted(1)]
-    assert runs(master, generation=generation) == []
-
-
-def test_without_a_run_database_nobody_wants_old_tasks(master: Successor) -> None:
-    master.core.reuse = None
-    assert runs(master, 1) == [messages.NotWanted(1)]
-
-
-def test_tasks_that_cannot_wait_run_at_once(master: Successor) -> None:
-    """Those that are addressed to a slave."""
-    master.connect(b"b", slaves=1)
-    runs(master, 1)
-    assert master.submit([1], policy=TaskPolicy(sid=SlaveId("SLAVE-0"))) == [1]
-    runs(master, 1)
     assert waiting(master) == []
 
 
@@ -578,13 +344,6 @@ def test_a_task_that_may_have_run_waits_for_the_agents_of_the_former_generation(
     assert [each.task_id for each in doubtful.bring_and_store([2]).results] == [2]
 
 
-def test_a_task_that_may_have_run_does_not_wait_when_all_agents_have_given_up(doubtful: Successor) -> None:
-    _later(doubtful, 5.0)
-    _later(doubtful, 105.0)
-    doubtful.submit([1], policy=ONCE)
-    assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
-
-
 def not_started(master: Successor, *tasks: int, peer: bytes = b"a", generation: str = "first") -> None:
     """An agent says which tasks of a former generation its slaves have not started; without tasks, that this is all."""
     master.receive(messages.NotStarted(generation, [*tasks], [1] * len(tasks)), peer)
@@ -617,25 +376,6 @@ def test_a_task_runs_that_an_agent_has_not_started_although_it_must_not_run_twic
     doubtful.connect(b"b", slaves=1)
     doubtful.act()
     assert held_by(doubtful.core, "SLAVE-0") == [2, 3]
-
-
-@pytest.mark.parametrize("peer", [b"a", b"stranger"])
-def test_only_the_last_generation_and_its_agents_say_that_a_task_has_not_started(peer: bytes) -> None:
-    """A generation in between may have sent the task to another slave."""
-    doubtful = Successor(returns_s=100.0, once=3)
-    doubtful.connect(b"a")
-    doubtful.connect(b"stranger")
-    if peer == b"a":
-        doubtful.reuse.begin()
-    doubtful.submit([1], policy=ONCE)
-    not_started(doubtful, 1, peer=peer)
-    not_started(doubtful, 1, generation="lost")
-    assert waiting(doubtful) == [1]
-
-
-def test_a_task_that_may_have_run_does_not_wait_if_it_cannot(doubtful: Successor) -> None:
-    doubtful.submit([1], policy=TaskPolicy(retry=False, sid=SlaveId("SLAVE-0")))
-    assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
 
 
 def test_the_master_says_what_it_waits_for(doubtful: Successor) -> None:
@@ -704,26 +444,6 @@ def test_a_task_that_waits_for_agents_is_explained(doubtful: Successor) -> None:
     )
 
 
-def test_nothing_is_said_of_tasks_whose_agent_has_come_by_then(doubtful: Successor) -> None:
-    _later(doubtful, 5.0)
-    doubtful.submit([1], policy=ONCE)
-    runs(doubtful, 1)
-    assert notices_of(_later(doubtful, 6.0)) == []
-
-
-def test_only_agents_count_that_may_still_look_for_their_master() -> None:
-    agents = FormerAgents(
-        [
-            FormerAgent(1, "a", 1, 300.0, has_ended=True),
-            FormerAgent(1, "b", 2, 0.0, has_ended=False),
-            FormerAgent(1, "c", 3, 20.0, has_ended=False),
-            FormerAgent(2, "c", 3, 20.0, has_ended=False),
-        ]
-    )
-    assert (agents.returns_s, agents.names()) == (20.0, "1 agent (process 3 on c)")
-    assert FormerAgents().returns_s == 0.0
-
-
 def test_a_process_that_was_no_agent_of_a_generation_brings_none_of_its_results(doubtful: Successor) -> None:
     doubtful.connect(b"stranger")
     _later(doubtful, 0.0)
@@ -743,13 +463,3 @@ def test_the_master_says_which_agent_it_does_not_believe(doubtful: Successor) ->
     [notice] = notices_of(doubtful.core.take_actions())
     assert notice.startswith("AGENT-1 has brought 1 result")
     assert notice.endswith("because the run database does not know this agent there")
-
-
-def test_a_task_that_would_wait_is_cancelled_if_the_run_is_stopped(doubtful: Successor) -> None:
-    doubtful.core.state.settings = replace(doubtful.core.state.settings, max_failures=MaxFailures(1))
-    doubtful.core.stop.stopped = True
-    doubtful.submit([1], policy=ONCE)
-    assert waiting(doubtful) == [1]
-    [cancelled] = doubtful.act().results
-    assert isinstance(cancelled.error, TaskCancelled)
-    assert waiting(doubtful) == []

@@ -9,14 +9,13 @@ from tests.master_state import Books
 from tests.spans import MAX, MIN, span
 
 from mwpy import cli
-from mwpy._core.master import totals
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings, Received
-from mwpy._core.master.totals import OTHERS, STATED_EVERY_S, Totals
+from mwpy._core.master.totals import STATED_EVERY_S, Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.policy import OTHER_KINDS, TaskPolicy
+from mwpy._values.policy import TaskPolicy
 from mwpy.audit import AuditFile, read_totals
 
 F, G = span(1, MAX), span(2, MIN)
@@ -65,17 +64,6 @@ def test_a_slave_says_how_much_memory_an_algorithm_has_used() -> None:
     assert (total.algorithm, total.host, total.memory_used) == ("max", "node1", 500)
 
 
-def test_failures_are_counted_by_kind(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limited number of kinds is kept apart."""
-    monkeypatch.setattr(totals, "KINDS_KEPT", 2)
-    kept = Totals(books.state)
-    kept.finished(span(1, MAX, 3), "node1", 0.75, 0.5, 3, ["ValueError", "KeyError", "ValueError"])
-    kept.finished(span(4, MAX, 3), "node1", 0.75, 0.5, 2, ["KeyError", "OSError"])
-    ((total, kinds),) = kept.copies()
-    assert total.failed == 5
-    assert kinds == {"ValueError": 2, "KeyError": 2, OTHER_KINDS: 1}
-
-
 def test_what_the_policies_ask_for_is_compared_with_what_was_used(books: Books) -> None:
     """The largest numbers count, of results and of lost attempts."""
     kept = Totals(books.state)
@@ -101,16 +89,6 @@ def test_totals_are_stated_from_time_to_time_if_they_have_changed(books: Books) 
     kept.finished(G, "node1", 1.0, 1.0, 0)
     kept.decide(1000.0 + 2 * STATED_EVERY_S)
     assert [(total.algorithm, total.tasks) for total in stated(books)] == [("min", 2)]
-
-
-def test_a_limited_number_of_rows_is_kept(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts are named by members. What has no row of its own is counted together."""
-    monkeypatch.setattr(totals, "ROWS_KEPT", 2)
-    kept = Totals(books.state)
-    for number in range(5):
-        kept.finished(F, f"node{number}", 1.0, 1.0, 0)
-    kept.check()
-    assert {host: row.tasks for (_, host), row in kept.rows.items()} == {"node0": 1, "node1": 1, OTHERS: 3}
 
 
 @pytest.mark.parametrize(
