@@ -86,30 +86,6 @@ def test_a_map_that_goes_on_in_a_later_cell_reports_the_cancelled_items(shell: S
     assert [type(result.error) for result in results] == [mwpy.TaskCancelled] * 2
 
 
-def test_a_result_that_has_arrived_before_the_interrupt_stays(shell: Shell, mw: mwpy.LocalMaster) -> None:
-    shell.begin()
-    mw.submit(mwpy.task(abs, -1))
-    mw.loop()
-    shell.end(KeyboardInterrupt())
-    assert values(mw) == [1]
-
-
-@pytest.mark.parametrize("error", [None, ValueError("an ordinary error")])
-def test_the_tasks_of_other_cells_stay(shell: Shell, mw: mwpy.LocalMaster, error: Exception | None) -> None:
-    shell.begin()
-    mw.submit(mwpy.task(abs, -1))
-    shell.end(error)
-    assert values(mw) == [1]
-
-
-def test_an_interrupted_cell_without_tasks_cancels_nothing(shell: Shell, mw: mwpy.LocalMaster) -> None:
-    mw.submit(mwpy.task(abs, -1))
-    shell.end()
-    shell.begin()
-    shell.end(KeyboardInterrupt())
-    assert values(mw) == [1]
-
-
 def test_a_master_that_is_closed_or_gone_does_not_mind_an_interrupt(shell: Shell) -> None:
     """The callbacks of a master that is gone are removed."""
     mw = mwpy.open(slaves=0)

@@ -10,12 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from math import inf
 
 import pytest
 
 from mwpy._transport import channel, stream
-from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel
+from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, open_channel
 from mwpy._transport.stream import Passage
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
@@ -106,14 +105,6 @@ def test_the_receiver_can_change_large_frames_in_place(ends: Ends, has_passage: 
     assert not memoryview(frames[1]).readonly
 
 
-def test_a_message_can_arrive_byte_by_byte(ends: Ends) -> None:
-    agent, slave = ends
-    for piece in b"".join(stream.pack([b"ab", b"header"])):
-        assert agent.receive() == []
-        slave._stream.send(bytes([piece]))
-    assert agent.receive() == [[b"ab", b"header"]]
-
-
 def test_an_agent_never_waits_for_a_slave_that_does_not_read(ends: Ends) -> None:
     agent, slave = ends
     for _ in range(30):
@@ -124,36 +115,6 @@ def test_an_agent_never_waits_for_a_slave_that_does_not_read(ends: Ends) -> None
         received += slave.receive()
         agent.flush()
     assert received == [[b"x" * 100, b"y" * 60_000]] * 30
-
-
-def test_an_agent_reads_a_bounded_amount_at_a_time(ends: Ends) -> None:
-    agent, slave = ends
-    flood = threading.Thread(target=send_often, args=(slave, [b"x" * 60_000], 200))
-    flood.start()
-    first = len(agent.receive())
-    assert first < 200
-    assert len(receive(agent, 200 - first)) == 200 - first
-    flood.join()
-
-
-def test_a_waiting_slave_receives_each_message(ends: Ends) -> None:
-    agent, slave = ends
-    assert slave.receive() == []
-    agent.send([b"a"])
-    agent.send([b"b"])
-    assert slave.receive(60.0) == [[b"a"], [b"b"]]
-    assert slave.receive(0.001) == []
-
-
-def test_a_slave_waits_for_the_rest_of_a_message(ends: Ends) -> None:
-    """The slave waits even if only a few bytes have arrived."""
-    agent, slave = ends
-    piece = b"".join(stream.pack([b"ab", b"header"]))
-    agent._stream._stream.send(piece[:5])
-    rest = threading.Timer(0.05, agent._stream._stream.send, [piece[5:]])
-    rest.start()
-    assert slave.receive() == [[b"ab", b"header"]]
-    rest.join()
 
 
 def test_each_side_notices_the_end_of_the_other(ends: Ends) -> None:
@@ -193,31 +154,6 @@ def test_a_message_that_is_sent_within_another_one_follows_it(ends: Ends, monkey
     assert agent.receive() == [[b"outer"], [b"inner"]]
 
 
-def test_a_slave_notices_a_failed_send() -> None:
-    agent, fds = open_channel()
-    slave = SlaveEnd(fds)
-    agent.close()
-    slave.send([b"x"])
-    assert slave.eof
-    slave.close()
-
-
-def test_a_slave_notices_an_agent_that_died_without_reading() -> None:
-    agent, fds = open_channel()
-    slave = SlaveEnd(fds)
-    slave.send([b"never read"])
-    agent.close()  # the kernel sends a reset if data is unread
-    assert (slave.receive(), slave.eof) == ([], True)
-    slave.close()
-
-
-def test_a_reset_is_the_end_for_an_agent(ends: Ends) -> None:
-    agent, slave = ends
-    agent.send([b"never read"])
-    slave.close()
-    assert (agent.receive(), agent.eof) == ([], True)
-
-
 @pytest.mark.parametrize(
     "noise",
     [
@@ -245,89 +181,6 @@ def test_a_malformed_message_is_an_error_once(ends: Ends, noise: bytes) -> None:
 
 
 # ---- starts and recalls ----
-
-
-def test_the_agent_sees_the_last_started_task(ends: Ends) -> None:
-    agent, slave = ends
-    assert agent.started == 0
-    assert slave.start(1)
-    assert slave.start(1 << 40)
-    assert agent.started == 1 << 40
-
-
-def test_the_agent_sees_when_a_task_with_a_limit_of_time_was_started(ends: Ends) -> None:
-    """And when no such task runs any more."""
-    agent, slave = ends
-    slave.start(1)
-    assert agent.began == 0.0
-    before = time.monotonic()
-    assert slave.start_timed(2)
-    assert agent.started == 2
-    assert before <= agent.began <= time.monotonic()
-    slave.rest()
-    assert (agent.started, agent.began) == (2, 0.0)
-    agent.recall()
-    assert not slave.start_timed(3)
-
-
-def test_the_slave_sees_when_its_task_must_end(ends: Ends) -> None:
-    """By the agent, and by the task's own limit of time."""
-    agent, slave = ends
-    assert slave.task_ends_at(None) == inf
-    agent.end_at(1e9)
-    assert slave.start_timed(1)
-    assert (slave.task_ends_at(None), slave.task_ends_at(5.0)) == (1e9, agent.began + 5.0)
-    agent.end_at(agent.began + 2.0)
-    assert slave.task_ends_at(5.0) == agent.began + 2.0
-
-
-def test_after_a_recall_no_task_starts_until_its_message_was_received(ends: Ends) -> None:
-    agent, slave = ends
-    slave.start(1)
-    agent.recall()
-    assert not slave.start(2)
-    agent.recall()
-    slave.recall_heard()
-    assert not slave.start(2)
-    slave.recall_heard()
-    assert slave.start(2)
-
-
-def test_tasks_of_a_portion_are_started_one_after_the_other(ends: Ends) -> None:
-    """They stop at a recall, an exception, a value that another task could change, and a task that ends too late."""
-    agent, slave = ends
-    values: list[object] = []
-    kinds: set[type] = set()
-    started: list[int] = []
-    times: list[float] = []
-
-    def work(what: object) -> object:
-        started.append(agent.started)
-        if what == "recall":
-            agent.recall()
-        return 1 // 0 if what == "fail" else what
-
-    def encode_last() -> bool:
-        values[-1] = f"encoded {values[-1]}"
-        return True
-
-    slave.run_each(work, [1, [2], [], 3], False, 5, values, kinds, encode_last, None, 0.0)
-    assert (values, kinds, started) == ([1, "encoded [2]", "encoded []", 3], {int, list}, [5, 6, 7, 8])
-    del values[3:], started[3:]
-    slave.run_each(work, [{}, 3], False, 8, [], kinds, lambda: False, None, 0.0)
-    assert started.pop() == 8
-    with pytest.raises(ZeroDivisionError):
-        slave.run_each(work, [(1,), ("fail",), (3,)], True, 8, values, kinds, encode_last, None, 0.0)
-    assert (values[3:], started[3:]) == ([1], [8, 9])
-    slave.run_each(work, [1, "recall", 3], False, 10, values, kinds, encode_last, times, inf)
-    assert (values[4:], started[5:], agent.started) == ([1, "recall"], [10, 11], 12)
-    slave.recall_heard()
-    slave.run_each(work, [(3,)], True, 12, values, kinds, encode_last, times, inf)
-    assert values[6:] == [3]
-    assert len(times) == 3
-    assert times == sorted(times)
-    slave.run_each(work, [1, 2], False, 13, values, kinds, encode_last, times, times[-1])
-    assert (values[7:], len(times)) == ([1], 4)
 
 
 def test_each_task_is_either_started_or_taken_back() -> None:
@@ -383,22 +236,6 @@ def _start_what_comes(slave: SlaveEnd) -> list[int]:
 # ---- processes ----
 
 
-def test_finished_results_survive_the_slave() -> None:
-    agent, fds = open_channel()
-    if (pid := os.fork()) == 0:
-        slave = SlaveEnd(fds)
-        slave.start(1)
-        slave.journal.add(1, 1, 0.25, b"done")
-        slave.start(2)
-        os.kill(os.getpid(), 9)
-    fds.close()
-    os.waitpid(pid, 0)
-    assert (agent.receive(), agent.eof) == ([], True)
-    assert agent.journal.read(7) == (messages.Results(7, [1], [1], [1], [0.25], []), [groups.payload(1, [b"done"])])
-    assert agent.started == 2
-    agent.close()
-
-
 def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
     """The child cannot start tasks, send messages or keep the stream open. The slave is not affected."""
     agent, slave = ends
@@ -430,22 +267,6 @@ def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
     assert agent.receive() == [[b"fine"]]
     os.close(reading)
     os.close(writing)
-
-
-def test_other_programs_do_not_inherit_the_channel() -> None:
-    agent, fds = open_channel()
-    assert not any(os.get_inheritable(fd) for fd in fds.numbers())
-    for fd in fds.numbers():
-        os.set_inheritable(fd, True)
-    slave = SlaveEnd(fds)
-    assert not os.get_inheritable(fds.stream)
-    slave.close()
-    agent.close()
-
-
-def test_file_descriptors_without_a_channel_are_refused() -> None:
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        SlaveEnd(SlaveFds(1000, 1001, 1002))
 
 
 # ---- the shared file ----
@@ -495,12 +316,3 @@ def test_a_frame_for_which_there_is_no_memory_is_a_protocol_error() -> None:
         receive(agent, 1)
     slave.close()
     agent.close()
-
-
-def test_a_slave_notices_that_a_task_has_closed_its_descriptor(ends: Ends) -> None:
-    _, slave = ends
-    assert slave.is_open()
-    assert not slave.was_closed
-    os.close(slave._stream.fileno())
-    assert not slave.is_open()
-    assert slave.was_closed

@@ -103,19 +103,6 @@ def test_small_arrays_and_any_layout_come_back_equal(array: Any) -> None:
     np.testing.assert_array_equal(read(*CODEC.dumps_value(array)), array)
 
 
-def test_a_small_buffer_stays_in_band() -> None:
-    assert not CODEC.dumps_value(np.zeros(OUT_OF_BAND_BYTES - 1, dtype=np.uint8))[1]
-
-
-def test_a_buffer_that_is_not_contiguous_stays_in_band() -> None:
-    class Striped:
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            return bytes, (pickle.PickleBuffer(memoryview(bytes(2 * OUT_OF_BAND_BYTES))[::2]),)
-
-    with pytest.raises(Exception, match="contiguous"):
-        CODEC.dumps_value(Striped())
-
-
 def test_a_change_of_an_argument_after_submission_does_not_affect_the_task() -> None:
     array, words = np.zeros(OUT_OF_BAND_BYTES), ["a"]
     packed = CODEC.dumps_call((array,), {"words": words}, "f")
@@ -131,11 +118,6 @@ def test_lambdas_and_local_classes_are_pickled_by_value() -> None:
 
     function, kind = read(*CODEC.dumps_value((lambda x: x + 1, Local)))
     assert (function(1), kind().answer) == (2, 42)
-
-
-def test_buffers_of_a_failed_first_attempt_are_not_sent_twice() -> None:
-    _, buffers = CODEC.dumps_value((np.zeros(OUT_OF_BAND_BYTES), lambda: None))
-    assert len(buffers) == 1
 
 
 def test_definitions_in_main_are_sent_by_value_only_from_a_repl(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,21 +413,8 @@ def test_ctrl_c_while_an_exception_is_encoded_interrupts_only_where_a_user_is() 
         own_slave._WatchedCodec().dumps_failure(Interrupts("odd"))
 
 
-def test_an_exception_with_a_large_array_leaves_it_behind() -> None:
-    assert failure_of(ValueError(np.zeros(OUT_OF_BAND_BYTES)))[3] is None
-
-
 def test_an_exception_whose_methods_raise_is_reported() -> None:
     assert failure_of(Mute())[1] == "(its text is not available: __str__ raised OSError)"
-
-
-def test_a_traceback_that_cannot_be_formatted_is_reported() -> None:
-    class Broken(Exception):
-        @property
-        def __suppress_context__(self) -> bool:  # type: ignore[override]
-            raise OSError
-
-    assert describe_error(Broken("b"))[2] == "(its traceback is not available: OSError)"
 
 
 def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,14 +425,6 @@ def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypat
     monkeypatch.delitem(sys.modules, "only_on_the_slave")
     assert read(payload)[:2] == ("only_on_the_slave.Odd", "strange")
     assert read(payload)[3] is None
-
-
-def test_an_object_that_is_not_an_exception_is_not_a_cause() -> None:
-    class Disguised(Exception):
-        def __reduce__(self) -> Any:
-            return int, ()
-
-    assert failure_of(Disguised("d"))[3] is None
 
 
 def test_functions_are_sent_by_value_with_their_closures() -> None:

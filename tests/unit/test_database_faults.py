@@ -430,29 +430,4 @@ def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monke
     ],
 )
 def test_network_file_systems_are_known(kind: str, expected: bool) -> None:
-    assert locks.is_network(kind) is expected
-
-
-MOUNTS = """\
-22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
-30 22 0:50 / /home rw,relatime shared:1 - nfs4 server:/home rw
-31 22 0:51 / /my\\040data rw - lustre mds:/data rw
-32 30 0:52 / /home/fast rw - xfs /dev/sdb rw
-33 22 0:53 / /my\\040data rw - tmpfs tmpfs rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("folder", "expected"),
-    [("/tmp", "ext4"), ("/home/me/run", "nfs4"), ("/home/fast/x", "xfs"), ("/homes", "ext4"), ("/my data", "tmpfs")],
-)
-def test_the_file_system_of_a_folder_is_found(folder: str, expected: str) -> None:
-    assert locks.kind_of_file_system(Path(folder), MOUNTS) == expected
-
-
-def test_the_file_system_here_is_known(tmp_path: Path) -> None:
-    assert locks.kind_of_file_system(tmp_path)
-
-
-def test_a_foreign_text_is_no_list_of_mounts() -> None:
-    assert locks.kind_of_file_system(Path("/tmp"), "") == ""
+    assert opening.is_network(kind) is expected

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -29,7 +26,6 @@ from tests.stored import (
     write,
 )
 
-from mwpy._database import store
 from mwpy._database.reading import prune
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import LogSync
@@ -48,8 +44,6 @@ from mwpy._values.earlier import (
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.policy import DEFAULT_POLICY
-from mwpy._values.records import ReusedTasks
 from mwpy.run_database import RunDatabase
 
 
@@ -87,40 +81,6 @@ def test_a_restart_reads_what_was_submitted_and_answered(path: Path) -> None:
     assert (answers.results.tasks, answers.results.counts, answers.results.seconds) == ([1], [2], [0.5, 0.5])
 
 
-def test_the_values_of_former_generations_can_be_read(path: Path) -> None:
-    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({3: 9, 1: "one"}))
-    writer = opened(path)
-    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    group, frames = writer.frames(row)
-    writer.close()
-    assert entries(group, frames)[0] == [9, "one"]
-    assert (group.tasks, group.counts) == ([3, 1], [1, 1])
-
-
-def test_the_entries_come_in_the_order_of_the_records(path: Path) -> None:
-    first = submitted(1, 1), allocated(named(1)), received({1: 1})
-    second = algorithm(2, "cube"), submitted(2, 1, 2), submitted(3, 2), allocated(named(2, 2)), received({2: 8, 3: 9})
-    run(path, algorithm(), *slave(), *first, *second)
-    run(path, algorithm(), submitted(1, 2))
-    writer = opened(path)
-    found = list(writer.earlier())
-    writer.close()
-    assert [type(each).__name__.removeprefix("Earlier") for each in found] == [
-        *("Algorithm", "Tasks", "Answers", "Algorithm", "Tasks", "Tasks", "Answers", "Algorithm", "Tasks")
-    ]
-    assert [each.generation for each in found] == [1] * 7 + [2] * 2
-
-
-def test_tasks_that_were_answered_from_the_file_are_tasks_for_the_next_restart(path: Path) -> None:
-    run(path, algorithm(), submitted(1, 2), *slave(), allocated(named(1, 2)), received({1: 1, 2: 4}))
-    reused = ReusedTasks(1, 2, 1, "square", keys(1, 2), [8, 8], [0, 1])
-    run(path, algorithm(), records.ResultsReused([reused]), submitted(3, 1))
-    writer = opened(path)
-    tasks = [each for each in writer.earlier() if isinstance(each, EarlierTasks) and each.generation == 2]
-    writer.close()
-    assert tasks == [EarlierTasks(2, 1, 2, 1, keys(1, 2), reused=True), EarlierTasks(2, 3, 1, 1, keys(3, 1))]
-
-
 def test_results_that_an_agent_brings_are_stored_as_those_of_their_generation(path: Path) -> None:
     run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({1: 1}))
     writer = opened(path)
@@ -151,14 +111,6 @@ def test_the_host_of_results_that_an_agent_brings_is_known_although_the_file_lac
     [answers] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
     writer.close()
     assert (answers.generation, answers.host, answers.results.tasks) == (1, "node1", [3])
-
-
-def test_generations_are_found_by_their_names(path: Path) -> None:
-    for name in ("one", "two"):
-        opened(path, name=name).close()
-    writer = opened(path, name="three")
-    assert writer.generations() == {"one": 1, "two": 2, "three": 3}
-    writer.close()
 
 
 def test_a_restart_learns_which_tasks_were_sent_that_must_not_run_twice(path: Path) -> None:
@@ -226,14 +178,6 @@ def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
     assert synced
 
 
-def test_tasks_without_keys_have_none(path: Path) -> None:
-    tasks = records.SubmittedTasks(TaskId(1), 1, 1, DEFAULT_POLICY, [b"\x90"], ())
-    run(path, algorithm(), records.TasksSubmitted([tasks]))
-    writer = opened(path)
-    assert [each.keys for each in writer.earlier() if isinstance(each, EarlierTasks)] == [b""]
-    writer.close()
-
-
 def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> None:
     writer, found, done = opened(path), [], threading.Event()
 
@@ -245,55 +189,6 @@ def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> No
     assert done.wait(30)
     writer.close()
     assert found == [(7, 2)]
-
-
-def test_what_follows_is_called_in_the_order_of_the_records(path: Path) -> None:
-    writer, order = opened(path), list[int]()
-    for number in range(200):
-        writer.write(Given([records.Notice(str(number))], NOON, lambda number=number: order.append(number)))  # type: ignore[misc]
-    writer.close()
-    assert order == [*range(200)]
-
-
-def test_records_that_may_wait_are_written_as_soon_as_others_may_not(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "LINGER_S", 3600.0)
-    writer, order, done = opened(path), list[int](), threading.Event()
-    writer.write(Given([records.Notice("1")], NOON, lambda: order.append(1), may_wait=True))
-    writer.write(Given([records.Notice("2")], NOON, done.set))
-    assert done.wait(30)
-    assert order == [1]
-    writer.write(Given([records.Notice("3")], NOON, lambda: order.append(3), may_wait=True))
-    writer.close()
-    assert order == [1, 3]
-
-
-def test_records_that_may_wait_are_written_although_nothing_follows(path: Path) -> None:
-    writer, done = opened(path), threading.Event()
-    writer.write(Given([records.Notice("1")], NOON, done.set, may_wait=True))
-    assert done.wait(30)
-    writer.close()
-    assert store.LINGER_S + store.PAUSE_S < 0.1, "far less than the second that a kill of the master may repeat"
-
-
-def test_a_large_value_is_a_file_beside_the_database(path: Path) -> None:
-    large = "x" * LARGE_BYTES
-    run(path, algorithm(), submitted(1, 2), received({1: large}), received({2: large}))
-    folder = path.with_name("run.db.values")
-    assert len(list(folder.iterdir())) == 1  # both are equal
-    writer = opened(path)
-    rows = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    assert [entries(*writer.frames(row))[0] for row in rows] == [[large], [large]]
-    writer.close()
-
-
-def test_a_result_of_medium_size_is_in_the_file(path: Path) -> None:
-    run(path, algorithm(), submitted(1, 2), received({1: "x" * 100_000, 2: "y"}))
-    writer = opened(path)
-    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    assert entries(*writer.frames(row))[0] == ["x" * 100_000, "y"]
-    writer.close()
 
 
 def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
@@ -321,35 +216,6 @@ def test_a_symbolic_link_to_a_run_database_lets_no_second_master_in(path: Path) 
     [answer] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
     assert entries(*writer.frames(answer.row))[0] == [large]
     writer.close()
-
-
-def test_a_second_master_in_another_process_is_refused(path: Path) -> None:
-    writer = opened(path)
-    other = "from tests.stored import *; opened(Path(__import__('sys').argv[1]))"
-    found = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True, text=True, check=False)
-    writer.close()
-    assert f"is used by another master: process {os.getpid()} on " in found.stderr
-
-
-def test_the_lock_of_a_killed_master_is_released_and_nothing_is_lost(path: Path) -> None:
-    killed = """
-import os, signal, sys
-from tests.stored import *
-writer = opened(Path(sys.argv[1]))
-write(writer, algorithm(), submitted(1, 2), received({1: 1}))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    subprocess.run([sys.executable, "-c", killed, str(path)], check=False)
-    writer = opened(path)
-    assert [type(each).__name__ for each in writer.earlier()] == ["EarlierAlgorithm", "EarlierTasks", "EarlierAnswers"]
-    writer.close()
-    assert asked(path, "SELECT generation, ended IS NULL FROM generations") == [(1, 1), (2, 0)]
-
-
-def test_another_sqlite_file_is_refused(path: Path) -> None:
-    asked(path, "CREATE TABLE mine (number)")
-    with pytest.raises(RunDatabaseError, match="no run database of mwpy"):
-        opened(path)
 
 
 def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
@@ -427,32 +293,6 @@ def test_if_it_cannot_write_it_says_so_once_and_calls_nothing(path: Path) -> Non
     assert f"the run database {path} cannot be used: no such table: events" in failures[0]
     assert called == []
     assert writer.delay_s() == 0.0  # nobody waits for the disk any more
-
-
-def test_write_waits_if_too_much_waits_to_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST_WAITING_BYTES", 1000)
-    writer, may_go, was_called = opened(path), threading.Event(), threading.Event()
-
-    def wait() -> None:
-        was_called.set()
-        may_go.wait(30)
-
-    writer.write(Given([records.Notice("one")], NOON, wait))
-    assert was_called.wait(30)
-
-    def write_more() -> None:
-        for _ in range(3):
-            writer.write(Given([records.Notice("more")], NOON))
-
-    giver = threading.Thread(target=write_more)
-    giver.start()
-    giver.join(0.2)
-    assert giver.is_alive()
-    may_go.set()
-    giver.join(30)
-    assert not giver.is_alive()
-    writer.close()
-    assert asked(path, "SELECT count(*) FROM notices") == [(4,)]
 
 
 def test_a_text_with_half_a_surrogate_pair_is_stored(path: Path) -> None:

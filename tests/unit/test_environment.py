@@ -5,29 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mwpy._values.errors import UsageError
-from mwpy._values.options import MasterStream, SlaveSettings, TemplateSettings, slave_or_template, thread_limits
-
-
-def test_slave_settings_survive_the_environment() -> None:
-    settings = SlaveSettings(3, 4, 5, slave=1, agent_pid=99, result_group=10, max_result_bytes=1000)
-    assert SlaveSettings.from_json(settings.to_json()) == slave_or_template(settings.to_json()) == settings
-
-
-def test_the_settings_of_a_template_survive_the_environment() -> None:
-    settings = TemplateSettings(orders=3, agent_pid=99)
-    assert slave_or_template(settings.to_json()) == settings
+from mwpy._values.options import MasterStream, slave_or_template, thread_limits
 
 
 @pytest.mark.parametrize("text", ["", "1", "{", '{"stream": 3}', '{"shoe": 1}'])
 def test_settings_that_no_agent_wrote_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_SLAVE is set, but not by an agent"):
         slave_or_template(text)
-
-
-def test_the_stream_to_a_master_survives_the_environment() -> None:
-    given = MasterStream(stream=3, passage=4, master_pid=99)
-    assert MasterStream.from_json(given.to_json()) == given
-    assert given.numbers() == (3, 4)
 
 
 @pytest.mark.parametrize("text", ["", "1", "{", '{"stream": 3}', '{"shoe": 1}'])

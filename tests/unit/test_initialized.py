@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from mwpy._values import algorithm
 from mwpy._values.algorithm import Initialized
 from mwpy._values.code import NotComparable, changes, code_of
 
@@ -30,22 +29,6 @@ def _prepare(size: int) -> int:
 
 def _prepare_otherwise(size: int) -> int:
     return size + 2
-
-
-def test_each_executor_initializes_a_process_once() -> None:
-    given.clear()
-    one, other = _of_an_executor(max, given.append, 1), _of_an_executor(max, given.append, 2)
-    assert [one(3, 4), one(5, 4), other(3, 4), one(1, 2)] == [4, 5, 4, 2]
-    assert given == [1, 2]
-
-
-def test_a_process_can_take_note_of_what_an_initializer_has_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted: list[list[int]] = []
-    monkeypatch.setattr(algorithm, "AFTER_INITIALIZER", [lambda: noted.append(given[:])])
-    given.clear()
-    one = _of_an_executor(max, given.append, 1)
-    assert [one(3, 4), one(5, 4)] == [4, 5]
-    assert noted == [[1]]
 
 
 def test_an_initializer_that_failed_is_called_again() -> None:

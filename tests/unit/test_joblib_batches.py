@@ -12,9 +12,8 @@ import pytest
 import mwpy
 import mwpy.joblib
 from mwpy._roles import joblib_batches
-from mwpy._roles.executor_future import Future
-from mwpy._roles.joblib_batches import Batches, Call, RepeatedArrays
-from mwpy._values.shares import Shared
+from mwpy._roles.executor_io import Future
+from mwpy._roles.joblib_batches import Batches, RepeatedArrays
 
 LARGE = 1 << 20
 
@@ -44,13 +43,6 @@ def batches_of(executor: Any, most: int) -> Batches:
     return Batches(executor, abs, most)
 
 
-def test_all_batches_are_submitted_if_there_are_no_more_slaves_than_jobs() -> None:
-    batches = batches_of(executor := FakeExecutor(num_slaves=2), most=2)
-    for number in range(5):
-        batches.add(number, id)
-    assert executor.arguments == [0, 1, 2, 3, 4]
-
-
 def test_with_more_slaves_than_jobs_a_batch_waits_until_another_has_ended() -> None:
     ended: list[Future[Any]] = []
     batches = batches_of(executor := FakeExecutor(num_slaves=3), most=2)
@@ -60,52 +52,6 @@ def test_with_more_slaves_than_jobs_a_batch_waits_until_another_has_ended() -> N
     executor.futures[1].set_result("one")
     assert executor.arguments == [0, 1, 2]
     assert [future.result() for future in ended] == ["one"]
-
-
-def test_a_batch_that_cannot_be_submitted_has_ended_with_the_error() -> None:
-    """Then the next one can be submitted."""
-    ended: list[Future[Any]] = []
-    batches = batches_of(executor := FakeExecutor(num_slaves=3), most=1)
-    executor.error = RuntimeError("shut down")
-    batches.add(0, ended.append)
-    with pytest.raises(RuntimeError, match="shut down"):
-        ended[0].result()
-    executor.error = None
-    batches.add(1, ended.append)
-    assert executor.arguments == [1]
-
-
-def test_cancelled_batches_never_start_and_those_that_run_are_killed() -> None:
-    ended: list[Future[Any]] = []
-    batches = batches_of(executor := FakeExecutor(num_slaves=3), most=2)
-    for number in range(4):
-        batches.add(number, ended.append)
-    executor.futures[0].set_running_or_notify_cancel()
-    batches.cancel()
-    assert executor.arguments == [0, 1]
-    assert [future.cancelled() for future in ended] == [True, True]
-    assert executor.killed == 1
-    batches.add(4, ended.append)
-    assert executor.arguments == [0, 1, 4]
-
-
-def test_a_batch_that_is_cancelled_while_it_is_submitted_ends() -> None:
-    ended: list[Future[Any]] = []
-
-    class Interrupted(FakeExecutor):
-        def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-            batches.cancel()
-            return super().submit(function, *arguments)
-
-    batches = batches_of(Interrupted(), most=2)
-    batches.add(0, ended.append)
-    assert ended[0].cancelled()
-
-
-def test_nothing_is_said_while_there_is_a_slave(capsys: pytest.CaptureFixture[str]) -> None:
-    batches_of(executor := FakeExecutor(num_slaves=1), most=2).wait_for_slave()
-    assert not executor.futures
-    assert not capsys.readouterr().err
 
 
 def test_a_call_without_slaves_says_so_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,32 +68,6 @@ def test_a_call_without_slaves_says_so_and_waits(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stderr", Screen())
     batches_of(executor, most=2).wait_for_slave()
     assert written[0].startswith("mwpy: joblib waits for a slave")
-
-
-def test_an_array_is_shared_when_it_comes_again() -> None:
-    arrays, first, second = RepeatedArrays(LARGE), np.zeros(LARGE), np.ones(LARGE)
-    calls = [(abs, (first, 1), {}), (abs, (), {"x": second}), (abs, (first,), {"x": second})]
-    shared = arrays.shared(calls)
-    assert shared[0][1][0] is first
-    assert shared[1][2]["x"] is second
-    assert isinstance(shared[2][1][0], Shared)
-    assert isinstance(shared[2][2]["x"], Shared)
-    assert arrays.shared(calls[:1])[0][1] == (shared[2][1][0], 1)
-
-
-def test_small_arrays_and_those_of_objects_are_not_shared() -> None:
-    arrays = RepeatedArrays(1)
-    small, objects = np.zeros(10), np.full(LARGE, "text", dtype=object)
-    calls: list[Call] = [(abs, (small, objects), {})]
-    arrays.shared(calls)
-    assert arrays.shared(calls) == calls
-
-
-def test_nothing_is_shared_without_a_size_or_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Call] = [(abs, (np.zeros(LARGE),), {})] * 2
-    assert RepeatedArrays(None).shared(calls) == calls
-    monkeypatch.delitem(sys.modules, "numpy")
-    assert RepeatedArrays(1).shared(calls) == calls
 
 
 def test_an_array_is_forgotten_when_it_is_gone() -> None:

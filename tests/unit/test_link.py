@@ -10,12 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zmq
-from tests.loopback import CALM_S, PATIENCE_S, PAYLOAD_BYTES, PROBE, Agent, Loopback, Master, loopback
+from tests.loopback import CALM_S, PATIENCE_S, PAYLOAD_BYTES, Loopback, Master, loopback
 
 from mwpy._transport import link
 from mwpy._transport.link import (
@@ -24,15 +24,12 @@ from mwpy._transport.link import (
     PIECE_BYTES,
     AgentLink,
     Arriving,
-    Connections,
-    CurvePair,
     in_pieces,
     member_keys,
     new_key,
     server_keys,
 )
-from mwpy._transport.stream import FRAMES_SLACK, Broken, Connected, Frames, Malformed, NotAccepted, Unreachable
-from mwpy._values.bounds import Buffer
+from mwpy._transport.stream import FRAMES_SLACK, Malformed, NotAccepted, Unreachable
 from mwpy._values.errors import UsageError
 
 FOREVER_S = 900.0
@@ -75,12 +72,6 @@ def test_keys_purposes_and_halves_all_differ() -> None:
     assert len({text for pair in pairs for text in (pair.public, pair.secret)}) == 2 * len(pairs)
 
 
-@pytest.mark.parametrize("derive", [server_keys, member_keys])
-def test_the_halves_of_a_pair_belong_together(derive: Callable[[str], CurvePair]) -> None:
-    pair = derive(new_key())
-    assert zmq.curve_public(pair.secret.encode()) == pair.public.encode()
-
-
 def test_no_two_computations_have_the_same_key() -> None:
     keys = {new_key() for _ in range(100)}
     assert len(keys) == 100
@@ -88,12 +79,6 @@ def test_no_two_computations_have_the_same_key() -> None:
 
 
 # ---- binding ----
-
-
-def test_several_masters_run_on_one_host(ends: Loopback) -> None:
-    ports = {ends.master().link.port for _ in range(3)}
-    assert len(ports) == 3
-    assert all(0 < port < 65536 for port in ports)
 
 
 def test_a_port_in_use_is_a_usage_error_with_a_remedy(ends: Loopback) -> None:
@@ -142,41 +127,6 @@ def test_a_wake_ends_the_wait(ends: Loopback) -> None:
     assert not waiting.is_alive()
 
 
-def test_a_wake_ends_only_one_wait(ends: Loopback) -> None:
-    link = quiet_master(ends).link
-    for _ in range(3):
-        link.wake()
-    link.poll(FOREVER_S, SOON)
-    assert select.select([link._bell_out], [], [], 0.0)[0] == []
-
-
-def test_wakes_without_a_waiting_master_are_not_an_error(ends: Loopback) -> None:
-    link = quiet_master(ends).link
-    for _ in range(100_000):  # more than a pipe holds
-        link.wake()
-    assert link.poll(FOREVER_S, SOON) == []
-
-
-def test_a_master_is_asleep_until_it_is_woken_or_something_happens(ends: Loopback) -> None:
-    link = quiet_master(ends).link
-    link.asleep = True
-    link.wake()
-    assert not link.asleep
-    link.asleep = True
-    link.poll(0.0, SOON)
-    assert not link.asleep
-
-
-@pytest.mark.parametrize("timeout_s", [0.0, -1.0, 1e-9])
-def test_a_master_with_no_timeout_returns_at_once(ends: Loopback, timeout_s: float) -> None:
-    assert quiet_master(ends).link.poll(timeout_s, SOON) == []
-
-
-def test_a_due_look_at_the_connections_starts_at_once(ends: Loopback) -> None:
-    link = quiet_master(ends).link
-    assert link.poll(FOREVER_S, LATER) == []
-
-
 def test_a_poll_takes_a_limited_number_of_messages_and_loses_none(
     ends: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,19 +152,6 @@ def test_a_poll_takes_a_limited_number_of_messages_and_loses_none(
 # ---- the end of connections ----
 
 
-def test_only_peers_that_may_be_gone_are_probed(ends: Loopback) -> None:
-    """An idle agent is not woken by its master. A doubtful peer that is still there gets its messages as before."""
-    master, agent, peer = ends.pair()
-    master.look()
-    master.link.send(peer, [b"end"])
-    assert until_end(agent) == []
-    master.link._connections.note_ended(master.link._connections._ends[peer][0])
-    master.turn()
-    master.link.send(peer, [b"end"])
-    assert PROBE in until_end(agent)
-    assert master.gone == []
-
-
 def silent_connection(master: Master) -> socket.socket:
     """Connect to a master and send nothing."""
     return socket.create_connection(("127.0.0.1", master.link.port))
@@ -230,45 +167,6 @@ def test_a_connection_is_ended_after_its_silence_even_if_no_message_was_read_fro
     assert [each.reason for each in master.strangers] == [NO_MESSAGE]
 
 
-def test_a_connection_with_bytes_that_zeromq_has_not_read_is_not_silent(
-    ends: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    master = ends.master()
-    monkeypatch.setattr(link, "has_unread", lambda descriptor: True)
-    with silent_connection(master):
-        ends.until(lambda: master.link._door._open, "connection")
-        silences = master.link._door.end_silent(0.0)
-        assert list(silences) == list(master.link._door._open)
-        monkeypatch.setattr(link, "has_unread", lambda descriptor: False)
-        master.link._door.end_silent(0.0)
-        ends.until(lambda: master.strangers, "end of the connection")
-
-
-def test_the_kernel_knows_what_was_not_read_and_whose_a_descriptor_is() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as sender:
-        sender.connect(listener.getsockname())
-        connection, other_end = listener.accept()
-        with connection:
-            descriptor = connection.fileno()
-            assert not link.has_unread(descriptor)
-            sender.sendall(b"word")
-            assert select.select([connection], [], [], PATIENCE_S)[0]
-            assert link.has_unread(descriptor)
-            silent_s = link.silence_of(descriptor, other_end)
-            assert silent_s is not None
-            assert silent_s >= 0.0
-            assert link.silence_of(descriptor, ("127.0.0.1", 1)) is None
-            link.end(descriptor, ("127.0.0.1", 1))
-            assert connection.recv(10) == b"word"
-            sender.sendall(b"still here")
-            assert connection.recv(10) == b"still here"
-            link.end(descriptor, other_end)
-            assert connection.recv(10) == b""
-    assert link.silence_of(descriptor, other_end) is None
-    assert link.peer_of(descriptor) is None
-    assert not link.has_unread(descriptor)
-
-
 @pytest.fixture
 def accepted() -> Iterator[int]:
     """The descriptor of a connection."""
@@ -278,95 +176,11 @@ def accepted() -> Iterator[int]:
             yield connection.fileno()
 
 
-def test_a_peer_is_doubtful_when_the_connection_with_its_descriptor_has_ended(accepted: int) -> None:
-    known = Connections(CALM_S)
-    assert not known.begin(b"peer", accepted, is_sure=True)
-    known.note_ended(accepted + 1)
-    assert list(known.doubtful) == []
-    known.note_ended(accepted)
-    assert list(known.doubtful) == [b"peer"]
-    known.forget(b"peer")
-    known.note_ended(accepted)
-    assert list(known.doubtful) == []
-
-
-def test_a_peer_is_doubtful_when_the_next_one_has_its_descriptor(accepted: int) -> None:
-    """The end of the older one does not make the newer one unknown."""
-    known = Connections(CALM_S)
-    known.begin(b"older", accepted, is_sure=True)
-    assert known.begin(b"newer", accepted, is_sure=True)
-    assert list(known.doubtful) == [b"older"]
-    known.forget(b"older")
-    known.note_ended(accepted)
-    assert list(known.doubtful) == [b"newer"]
-
-
-def test_a_peer_is_doubtful_if_its_connection_ended_before_its_first_message_was_read(accepted: int) -> None:
-    known = Connections(CALM_S)
-    assert known.begin(b"unsure", accepted, is_sure=False)
-    assert known.begin(b"closed", -1, is_sure=True)
-    assert list(known.doubtful) == [b"unsure", b"closed"]
-
-
-def test_a_peer_is_doubtful_if_a_look_does_not_find_its_connection(accepted: int) -> None:
-    known = Connections(10.0)
-    known.begin(b"peer", accepted, is_sure=True)
-    known.note_silences({accepted: 2.0}, 100.0)
-    assert list(known.doubtful) == []
-    known.note_silences({}, 101.0)
-    assert list(known.doubtful) == [b"peer"]
-    assert known.silence_before_end(b"peer", 106.0) == 0.0
-    assert known.silence_before_end(b"peer", 107.0) == 9.0
-
-
-def test_a_descriptor_that_is_used_again_is_unsure(ends: Loopback) -> None:
-    """A message from it may be the last message of its earlier connection."""
-    master, _, peer = ends.pair()
-    at_door = master.link._door
-    descriptor, _ = master.link._connections._ends[peer]
-    assert at_door.message_read(descriptor)
-    at_door.ended[descriptor] = NO_MESSAGE
-    assert not at_door.message_read(descriptor)
-    at_door.ended.clear()
-    with silent_connection(master):
-        assert master.link._monitor.poll(int(PATIENCE_S * 1000))
-        at_door.ended.update(dict.fromkeys(range(1 << 16), NO_MESSAGE))  # as if it had the descriptor of any of them
-        at_door.read()
-        at_door.ended.clear()
-        assert not at_door.message_read(list(at_door._open)[-1])
-
-
 def test_an_agent_can_wait_for_years(ends: Loopback) -> None:
     """The time limit of a job may be that long."""
     master, agent, peer = ends.pair()
     master.link.send(peer, [b"word"])
     assert agent.link.poll(1e9) != ([], [], [])
-
-
-def until_end(agent: Agent) -> list[list[Buffer]]:
-    """Return the messages that the agent receives before `end`."""
-    received: list[list[Buffer]] = []
-    while [b"end"] not in received:
-        received += agent.link.poll(PATIENCE_S)[1]
-    return received[: received.index([b"end"])]
-
-
-def test_a_lost_peer_is_noticed_before_the_next_look(ends: Loopback) -> None:
-    master = ends.master()
-    assert master.link.poll(0.0, SOON) == []
-    agent = ends.agent(master)
-    agent.link.send([b"hello"])
-    events: list[object] = []
-    while not events:
-        events += master.link.poll(FOREVER_S, SOON)
-        agent.turn()
-    ends.close(agent)
-    now = SOON
-    while len(events) == 1:
-        now += 0.05  # the master may ask the kernel about the connection, which it does a moment later
-        events += master.link.poll(FOREVER_S, now)
-    assert isinstance(events[0], Frames)
-    assert events[1:] == [Unreachable(events[0].peer)]
 
 
 def test_a_lost_peer_is_reported_once(ends: Loopback) -> None:
@@ -381,30 +195,6 @@ def test_a_lost_peer_is_reported_once(ends: Loopback) -> None:
     ends.hello(other, master, b"unharmed")
 
 
-def test_a_lost_peer_that_was_forgotten_is_not_reported(ends: Loopback) -> None:
-    master, agent, peer = ends.pair()
-    other = ends.agent(master)
-    remembered = ends.hello(other, master)
-    master.link.forget(peer)
-    master.link.forget(b"never seen")
-    ends.close(agent)
-    ends.close(other)
-    ends.until(lambda: master.gone, "end of the other")
-    assert master.gone == [remembered]
-
-
-def test_a_failed_send_reports_once_that_the_peer_is_gone(ends: Loopback) -> None:
-    master, agent, peer = ends.pair()
-    ends.close(agent)
-    while not master.gone:
-        master.link.send(peer, [b"are you there"])
-        master.turn()
-    master.link.send(peer, [b"are you there"])
-    for _ in range(3):
-        master.look()
-    assert master.gone == [peer]
-
-
 def test_a_lost_peer_is_reported_after_its_last_message(ends: Loopback) -> None:
     """Otherwise the last results and the goodbye of the peer would have no sender."""
     master, agent, peer = ends.pair()
@@ -416,13 +206,6 @@ def test_a_lost_peer_is_reported_after_its_last_message(ends: Loopback) -> None:
     assert master.messages == [[b"hello"], *words]
     assert master.events[-1] == Unreachable(peer)
     assert master.gone == [peer]
-
-
-def test_a_message_to_an_unknown_peer_is_dropped(ends: Loopback) -> None:
-    master, agent, _ = ends.pair()
-    master.link.send(b"\0nobody", [b"word"])
-    ends.hello(agent, master, b"unharmed")
-    assert master.gone == []
 
 
 # ---- messages ----
@@ -447,40 +230,7 @@ def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: li
     assert (master.messages[1], agent.messages) == (frames, [frames])
 
 
-@pytest.mark.parametrize("over", [-1, 0])
-def test_only_large_frames_are_views(ends: Loopback, over: int) -> None:
-    master, agent, peer = ends.pair()
-    frames = [b"header", b"x" * (PIECE_BYTES + over)]
-    agent.link.send(frames)
-    master.link.send(peer, frames)
-    ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
-    kinds = {type(frames[1]) for frames in (master.messages[1], agent.messages[0])}
-    assert kinds == ({bytes} if over < 0 else {memoryview})
-
-
 # ---- the agent's end ----
-
-
-def test_an_agent_is_connected_once(ends: Loopback) -> None:
-    master, agent, peer = ends.pair()
-    master.link.send(peer, [b"word"])
-    ends.until(lambda: agent.messages, "word")
-    assert agent.fates == [Connected()]
-
-
-def test_an_agent_with_no_timeout_returns_at_once(ends: Loopback) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        agent = ends.agent(int(listener.getsockname()[1]))
-        for timeout_s in (0.0, -1.0, 1e-9):
-            assert agent.link.poll(timeout_s) == ([], [], [])
-
-
-def test_an_agent_is_broken_if_nothing_listens(ends: Loopback) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # but does not listen
-        agent = ends.agent(int(taken.getsockname()[1]))
-        ends.until(lambda: agent.fates, "fate")
-    assert agent.fates == [Broken("unreachable", "nobody listens there")]
 
 
 def test_an_agent_waits_for_the_channels_that_it_watches(ends: Loopback) -> None:
@@ -515,15 +265,6 @@ def test_a_bad_address_is_a_usage_error_and_leaves_nothing_open(address: str) ->
     assert descriptors() == before
 
 
-def test_a_send_after_the_end_of_the_connection_is_not_an_error(ends: Loopback) -> None:
-    master, agent, _ = ends.pair()
-    ends.close(master)
-    ends.until(lambda: agent.broken, "end")
-    agent.link.send([b"word"])
-    agent.link.send([b"x" * PIECE_BYTES])
-    assert agent.link.poll(0.0) == ([], [], [])
-
-
 def test_a_peer_can_be_disconnected(ends: Loopback) -> None:
     """Both sides see the end of the connection, and no other connection ends."""
     master, agent, name = ends.pair()
@@ -535,15 +276,6 @@ def test_a_peer_can_be_disconnected(ends: Loopback) -> None:
     master.link.disconnect(name)
     master.link.disconnect(b"nobody")
     ends.hello(other, master, b"still here")
-
-
-def test_a_peer_whose_descriptor_belongs_to_another_connection_is_not_disconnected(ends: Loopback) -> None:
-    """The kernel uses descriptors again. The host and port at the other end say whose connection it is."""
-    master, agent, name = ends.pair()
-    descriptor, _ = master.link._connections._ends[name]
-    master.link._connections._ends[name] = descriptor, ("127.0.0.1", 1)
-    master.link.disconnect(name)
-    ends.hello(agent, master, b"still here")
 
 
 def test_frames_that_no_message_can_have_are_dropped(ends: Loopback) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mwpy._transport.link import AgentLink, MasterLink, member_keys, new_key, server_keys
+from mwpy._transport.link import MasterLink
 from mwpy._transport.local_link import (
     SILENT_LOOKS,
     LocalAgentLink,
@@ -180,44 +180,6 @@ def test_an_agent_reads_everything_before_the_end_of_its_master(pair: Pair) -> N
     assert (len(pair.fates), len(pair.received)) == (1, 3)
 
 
-def test_an_agent_that_ends_before_its_first_message_is_not_reported(network: Network) -> None:
-    """Its stream is closed."""
-    master = LocalMasterLink(network, CALM_S, PAYLOAD_BYTES)
-    given = master.open()
-    for fd in given.numbers():
-        os.close(fd)
-    while master._ends:
-        assert master.poll(1.0, 0.0) == []
-    master.close(0.0)
-
-
-def test_the_end_of_an_agent_that_is_forgotten_is_not_reported(pair: Pair) -> None:
-    peer = pair.hello()
-    pair.master.forget(peer)
-    pair.close(pair.agent)
-    pair.until(lambda: not pair.master._ends, turn_agent=False)
-    assert pair.happened == []
-
-
-def test_a_message_to_an_agent_that_is_gone_is_dropped(pair: Pair) -> None:
-    peer = pair.hello()
-    pair.close(pair.agent)
-    pair.master.send(peer, MIXED)
-    pair.until(lambda: pair.happened == [Unreachable(peer)], turn_agent=False)
-    pair.master.send(peer, MIXED)
-    pair.master.disconnect(peer)
-    pair.turn_master()
-    assert pair.happened == [Unreachable(peer)]
-
-
-def test_both_ends_learn_of_a_disconnection(pair: Pair) -> None:
-    peer = pair.hello()
-    pair.master.disconnect(peer)
-    pair.until(lambda: pair.happened and pair.fates)
-    assert pair.happened == [Unreachable(peer)]
-    assert pair.fates == [Broken("lost", "the connection broke")]
-
-
 def test_nonsense_of_an_agent_ends_its_connection(pair: Pair) -> None:
     """The master allocates no memory for the lengths that it reads there."""
     peer = pair.hello()
@@ -250,72 +212,12 @@ def test_a_silent_agent_is_lost_after_five_looks(pair: Pair) -> None:
     assert pair.happened == [Unreachable(peer, SILENT_LOOKS * interval_s)]
 
 
-def test_heartbeats_of_an_agent_are_heard_and_not_reported(network: Network) -> None:
-    """The agent sends them while nothing else happens."""
-    pair = Pair(network, timeout_s=0.1)
-    pair.hello()
-    for _ in range(2 * SILENT_LOOKS):
-        pair.now += heartbeat_interval(CALM_S)
-        pair.turn_master()
-        pair.until(lambda: not any(pair.master._silent.values()))
-    assert pair.happened == []
-    pair.close_all()
-
-
 def test_an_agent_that_starts_slowly_is_not_lost(pair: Pair) -> None:
     """Before its first message, it loads the script."""
     for _ in range(2 * SILENT_LOOKS):
         pair.now += heartbeat_interval(CALM_S)
         pair.turn_master()
     pair.hello()
-
-
-def test_an_agent_waits_for_other_files_too(pair: Pair) -> None:
-    reading, writing = os.pipe()
-    pair.agent.watch(reading)
-    assert pair.turn_agent() == []
-    os.write(writing, b"x")
-    assert pair.turn_agent() == [reading]
-    pair.agent.unwatch(reading)
-    assert pair.turn_agent() == []
-    pair.agent.watch(writing, writable=True, readable=False)
-    assert pair.turn_agent() == [writing]
-    os.close(reading)
-    os.close(writing)
-
-
-def test_another_thread_can_wake_the_master(pair: Pair) -> None:
-    """However often it does, it is never blocked."""
-    for _ in range(70_000):
-        pair.master.wake()
-    assert pair.master.poll(PATIENCE_S, 0.0) == []
-
-
-def test_agents_of_the_network_join_the_same_master() -> None:
-    """Each gets its own messages, and the end of each is reported."""
-    key = new_key()
-    network = listening(key)
-    pair = Pair(network)
-    local = pair.hello()
-    remote = AgentLink(f"tcp://127.0.0.1:{network.port}", server_keys(key).public, member_keys(key), CALM_S)
-    remote.send([b"from the network"])
-    pair.until(lambda: pair.happened)
-    [first] = pair.happened
-    assert isinstance(first, Frames)
-    assert first.peer != local
-    pair.master.send(first.peer, [b"remote"])
-    pair.master.send(local, [b"local"])
-    arrived: list[list[Buffer]] = []
-    while not arrived:
-        arrived += remote.poll(1.0)[1]
-    assert arrived == [[b"remote"]]
-    pair.until(lambda: pair.received)
-    assert pair.received == [[b"local"]]
-    pair.master.disconnect(first.peer)
-    pair.until(lambda: Unreachable(first.peer) in pair.happened)
-    pair.master.forget(first.peer)
-    remote.close(0.0)
-    pair.close_all()
 
 
 @pytest.mark.parametrize("kind", ["closed", "no sockets"])

@@ -89,29 +89,3 @@ def test_a_process_without_a_script_is_interactive(monkeypatch: pytest.MonkeyPat
         main.__file__ = file
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert packages.is_interactive() is (file is None)
-
-
-@pytest.mark.parametrize(
-    ("times", "failed", "loaded"),
-    [({"edited_e": 1e9 + 20}, {}, True), ({"edited_e": 1e9 + 10}, {}, False), ({"edited_e": 1e9 + 20}, None, False)],
-    ids=["loaded", "not looked at yet", "failed"],
-)
-def test_a_module_that_autoreload_has_patched_in_place_counts_as_loaded_again(
-    write: Write,
-    monkeypatch: pytest.MonkeyPatch,
-    times: dict[str, float],
-    failed: dict[str, float] | None,
-    loaded: bool,
-) -> None:
-    """IPython replaces single functions of a module if it can. Then the module keeps its `__spec__`."""
-    write("edited_e", "X = 1\n")
-    module = importlib.import_module("edited_e")
-    seen = UserModules()
-    seen.look()
-    write("edited_e", "X = 22\n")
-    broken = {str(module.__file__): 1.0} if failed is None else failed
-    reloader = types.SimpleNamespace(modules_mtimes=times, failed=broken)
-    magics = types.SimpleNamespace(registry={"AutoreloadMagics": types.SimpleNamespace(_reloader=reloader)})
-    shell = types.SimpleNamespace(magics_manager=magics)
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
-    assert (seen.look(), seen.edited) == (loaded, set() if loaded else {"edited_e"})

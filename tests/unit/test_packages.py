@@ -71,21 +71,6 @@ def test_only_the_names_in_a_function_by_value_count() -> None:
     assert packages.used_by(lambda: cloudpickle, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
 
 
-def test_a_function_by_value_may_have_a_closure_whose_value_is_not_set_yet() -> None:
-    def first() -> object:
-        return second
-
-    assert packages.used_by(first, by_value=True) == {}
-    second = zmq
-    assert packages.used_by(first, by_value=True) == {"pyzmq": VERSION["pyzmq"]}
-
-
-def test_builtins_use_nothing() -> None:
-    """Bound methods of builtin types have no imports either."""
-    assert packages.used_by(max, by_value=False) == {}
-    assert packages.used_by([].append, by_value=True) == {}
-
-
 def test_a_missing_package_has_an_empty_version(tmp_path: Path) -> None:
     """An empty name also has an empty version."""
     expected = {"msgspec": msgspec.__version__, "no-such-package": "", "": ""}

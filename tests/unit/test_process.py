@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from mwpy._system import process
 from mwpy._system.process import Child, Helper, HelperEnded, TimedOut, run, start
 
 
@@ -39,20 +37,6 @@ def read_all(fd: int) -> bytes:
         data += chunk
 
 
-def test_a_child_that_has_ended_returns_its_exit_code_every_time() -> None:
-    child = python("raise SystemExit(3)")
-    assert (wait(child), child.poll(), child.describe_exit()) == (3, 3, "exit code 3")
-
-
-def test_a_running_child_has_no_exit_code_and_can_be_terminated() -> None:
-    child = python("import signal; signal.pause()")
-    assert child.poll() is None
-    child.terminate()
-    assert wait(child) == -signal.SIGTERM
-    child.terminate()
-    child.kill()
-
-
 def test_a_python_process_that_is_aborted_writes_where_it_is() -> None:
     """It needs the fault handler. A child that has ended cannot be aborted, and this is no error."""
     script = "import signal\ndef here():\n    print(flush=True)\n    signal.pause()\nhere()"
@@ -62,22 +46,6 @@ def test_a_python_process_that_is_aborted_writes_where_it_is() -> None:
     assert b" in here" in read_all(child.outputs[2])
     assert wait(child) == -signal.SIGABRT
     child.abort()
-
-
-def test_standard_output_and_error_can_be_read_without_waiting() -> None:
-    child = python("import sys; sys.stdin.read(); print('out'); sys.exit('last words')", keep_output=True)
-    assert not any(os.get_blocking(fd) for fd in child.outputs.values())
-    assert read_all(child.outputs[1]) == b"out\n"
-    assert read_all(child.outputs[2]) == b"last words\n"
-    assert wait(child) == 1
-
-
-def test_the_peak_memory_is_known_after_the_end() -> None:
-    child = python("x = bytearray(300 << 20); x[::4096] = x[::4096]; del x; import os; os.kill(os.getpid(), 9)")
-    assert child.peak_bytes == 0
-    assert wait(child) == -9
-    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts this for the child, too
-    assert 300 << 20 < child.peak_bytes < max(400 << 20, own_peak + 1)
 
 
 def test_a_child_leads_its_own_session_and_inherits_only_what_is_passed_to_it() -> None:
@@ -143,13 +111,6 @@ def test_a_detached_child_leaves_what_it_forked_running() -> None:
     os.killpg(child.pid, signal.SIGKILL)
     assert read_all(reading) == b""
     os.close(reading)
-
-
-def test_a_child_writes_into_files_that_it_is_given(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-        child = python("import sys; print('out'); sys.exit('err')", output=(out, err))
-    assert wait(child) == 1
-    assert ((tmp_path / "out").read_text(), (tmp_path / "err").read_text()) == ("out\n", "err\n")
 
 
 def test_a_program_that_does_not_exist_is_an_error() -> None:
@@ -255,11 +216,3 @@ def test_a_helper_that_ends_or_does_not_answer_is_given_up() -> None:
         Helper([sys.executable, "-c", "input(); raise SystemExit(7)"]).ask(b"x\n", 60.0)
     with pytest.raises(TimedOut, match="no answer within 0 s"):
         Helper([sys.executable, "-c", "import signal; signal.pause()"]).ask(b"x\n", 0.1)
-
-
-def test_a_kernel_without_counters_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise FileNotFoundError
-
-    monkeypatch.setattr("builtins.open", refuse)
-    assert process._count_kills() == (0, 0)

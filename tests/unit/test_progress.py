@@ -151,24 +151,6 @@ def test_what_cannot_be_shown_is_reported_once(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.endswith("showing it raised SystemExit: at 1 of 100\n")
 
 
-def test_a_function_of_the_user_is_called_when_items_have_ended() -> None:
-    reports: list[tuple[int, int | None]] = []
-    display = ToFunction(lambda done, total: reports.append((done, total)))
-    for done in (0, 1, 1, 3):
-        display.show(figures(done, 10))
-    display.end(figures(3, 10))
-    display.end(figures(5, 10))
-    assert reports == [(1, 10), (3, 10), (5, 10)]
-
-
-def test_items_from_the_run_database_are_counted(now: list[float], without_tqdm: None) -> None:
-    now[0] = 1.0
-    shown = Meter("work")
-    reused = Figures(20, 100, 3, 2, reused=15)
-    assert "3 failed, 15 from the run database, 2 slaves" in shown.text(reused)
-    assert "15 from the run database" in shown.bar(reused, 100, "utf-8")
-
-
 def test_a_text_names_the_items_the_failures_the_slaves_the_rate_and_the_time_left(now: list[float]) -> None:
     """What is zero or unknown is left out. The time before the first slave does not count for the rate."""
     shown = Meter("square")
@@ -182,16 +164,6 @@ def test_a_text_names_the_items_the_failures_the_slaves_the_rate_and_the_time_le
     assert shown.text(figures(100, slaves=8)).endswith(", 8 slaves, 8/s")
     now[0] = 110.1
     assert shown.text(figures(100_000, None)).endswith(" slaves, 9899/s")
-
-
-def test_the_rate_follows_a_change(now: list[float]) -> None:
-    """It is that of the last half of the time or more: slaves may come late."""
-    shown, texts = Meter("square"), []
-    for second in range(1, 65):
-        now[0] = float(second)
-        texts.append(shown.text(figures(max(second, 11 * second - 320), None)))
-    assert texts[31].endswith(", 1/s")
-    assert texts[63].endswith(", 11/s")
 
 
 @pytest.mark.usefixtures("without_tqdm")

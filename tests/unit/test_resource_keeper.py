@@ -46,14 +46,6 @@ def offered(keeper: ResourceKeeper, *contents: ResourceFile) -> list[str]:
     return notices + keeper.close(contents[-1])
 
 
-def test_the_lock_is_free_after_the_end(path: Path) -> None:
-    """Nothing stays beside the resource file."""
-    offered(ResourceKeeper(path, content("10-1")), content("10-1"))
-    offered(ResourceKeeper(path, content("11-1")), content("11-1"))
-    assert resource_file.read(path).generation == "11-1"
-    assert list(path.parent.iterdir()) == [path]
-
-
 def test_a_file_that_is_deleted_the_moment_it_was_written_is_restored(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,18 +98,6 @@ def test_a_directory_that_cannot_be_written_is_reported_at_the_start(tmp_path: P
         ResourceKeeper(tmp_path / "missing" / "app.rsc", content())
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", None])
-def test_a_deleted_or_damaged_file_is_restored(path: Path, damage: bytes | None) -> None:
-    """Nothing is due, and the user need not know."""
-    keeper = ResourceKeeper(path, content())
-    if damage is None:
-        path.unlink()
-    else:
-        path.write_bytes(damage)
-    assert offered(keeper, keeper.template) == []
-    assert resource_file.read(path) == keeper.template
-
-
 def test_a_file_of_another_master_is_replaced_by_the_master_that_has_the_lock(path: Path, tmp_path: Path) -> None:
     """For example, somebody copied an old file to its place."""
     keeper = ResourceKeeper(path, content())
@@ -138,13 +118,6 @@ def test_the_older_of_two_masters_yields_if_both_have_the_lock(path: Path) -> No
     assert "another master, of generation 20-2, took the resource file" in notices
     assert resource_file.read(path).generation == "20-2"
     assert lock.read_text() == "process 2 on another host\n"
-
-
-def test_an_intact_file_is_only_written_when_it_is_due(path: Path) -> None:
-    keeper = ResourceKeeper(path, content())
-    before = path.stat().st_mtime_ns
-    offered(keeper, replace(keeper.template, slaves_wanted=1))
-    assert path.stat().st_mtime_ns == before
 
 
 def test_a_file_that_cannot_be_written_is_reported_after_a_minute_and_at_the_end(path: Path) -> None:

@@ -33,12 +33,6 @@ def is_timeout(error: Exception) -> bool:
     return "timeout" in str(error)
 
 
-def test_the_policy_says_only_that_there_is_a_condition() -> None:
-    """So tasks with different conditions can be in one span."""
-    assert TaskPolicy.of(retry_errors=OSError) == TaskPolicy(retries_errors=True)
-    assert TaskPolicy.of(retry_errors=None) == TaskPolicy()
-
-
 @pytest.mark.parametrize(
     ("given", "condition"),
     [
@@ -74,12 +68,6 @@ def test_a_condition_travels_with_the_arguments_and_the_seed(args: tuple[Any, ..
     found, keywords = loads_call(entry)
     assert (tuple(found), keywords, seed_of(entry)) == (args, {}, seed)
     assert loads_condition(condition_of(entry)) == (OSError,)
-
-
-def test_a_call_may_have_no_condition() -> None:
-    call, _ = CODEC.dumps_call(([1],), {}, "f")
-    for entry in (1, decode(call), decode(with_seed(call, 5))):
-        assert condition_of(entry) == b""
 
 
 def test_a_function_by_value_brings_its_variables() -> None:

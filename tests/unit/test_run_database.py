@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from tests.stored import (
     NOON,
-    SLAVE,
     algorithm,
     allocated,
     brought,
@@ -33,7 +32,6 @@ from mwpy._database.rows import LARGE_BYTES
 from mwpy._values import records
 from mwpy._values.earlier import EarlierAnswers
 from mwpy._values.errors import RunDatabaseError, UsageError
-from mwpy._values.messages import Results
 from mwpy._values.records import ReusedTasks
 from mwpy.cli import runs
 from mwpy.run_database import RunDatabase
@@ -140,84 +138,6 @@ def test_each_query_of_the_guide_gives_what_its_question_asks(path: Path, query:
             assert connection.execute(more).fetchall() == [("2027-01-15 08:01:30", "SLAVE-1 died")]
     assert found[: len(rows)] == rows
     assert len(found) == len(rows) or "LIMIT" in query
-
-
-def test_tasks_of_a_group_with_gaps_have_their_own_times_and_attempts(path: Path) -> None:
-    writer = opened(path)
-    results = Results(0, [2, 7], [2, 1], [1, 2], [0.5, 0.25, 4.0], [], plain=True)
-    write(writer, algorithm(), *slave(), submitted(1, 8), allocated(named(2, 2), named(7, 1, 2)))
-    write(writer, records.ResultsReceived(SLAVE, results, [b"\xdd\x00\x00\x00\x03\x01\x02\x03"]))
-    writer.close()
-    with RunDatabase(path) as run:
-        done = [(each["task"], each["attempt"], each["seconds"]) for each in run.tasks(state="finished")]
-        sent = [(each["task"], each["attempt"], each["outcome"]) for each in run.attempts()]
-    assert done == [(2, 1, 0.5), (3, 1, 0.25), (7, 2, 4.0)]
-    assert sent == [(2, 1, "finished"), (3, 1, "finished"), (7, 2, "finished")]
-
-
-def test_tasks_of_a_stretch_share_its_time(path: Path) -> None:
-    writer = opened(path)
-    entries = b"\xdd\x00\x00\x00\x04\x01\x02\x03\x04"
-    write(writer, algorithm(), submitted(1, 8))
-    write(writer, records.ResultsReceived(SLAVE, Results(0, [1], [4], [1], [2.0], [], plain=True), [entries]))
-    apart = Results(0, [5, 8], [2, 1], [1, 1], [3.0], [], plain=True)
-    write(writer, records.ResultsReceived(SLAVE, apart, [b"\xdd\x00\x00\x00\x03\x01\x02\x03"]))
-    writer.close()
-    with RunDatabase(path) as run:
-        assert [each["seconds"] for each in run.tasks(state="finished")] == [0.5] * 4 + [1.0] * 3
-
-
-def test_tasks_that_were_answered_from_the_file_have_their_old_slave(path: Path) -> None:
-    writer = opened(path)
-    write(writer, algorithm(), *slave(), submitted(1, 2), received({1: 1, 2: ValueError("odd")}, seconds=[3.0, 4.0]))
-    writer.close()
-    writer = opened(path)
-    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    reused = ReusedTasks(1, 2, 1, "square", keys(1, 2), [row, row], [0, 1], [1])
-    write(writer, algorithm(), records.ResultsReused([reused]), submitted(3, 1))
-    writer.close()
-    with RunDatabase(path) as run:
-        found = [(t["task"], t["state"], t["host"], t["seconds"], t["error"]) for t in run.tasks()]
-        summary = run.summary()
-    expected = {"submitted": 3, "reused": 2, "finished": 1, "failed": 1, "not ended": 1}
-    assert {state: count for state, count in summary["tasks"].items() if count} == expected
-    assert [(each["error"], each["count"]) for each in summary["failures"]] == [("ValueError", 1)]
-    line = "tasks: 3 submitted; 1 finished, 1 failed, 1 not ended; 2 of them were answered before"
-    assert line in [*runs.shown(summary)]
-    assert found == [
-        (1, "finished", "node1", 3.0, None),
-        (2, "failed", "node1", 4.0, "ValueError"),
-        (3, "not ended", None, None, None),
-    ]
-
-
-def test_results_that_an_agent_brings_end_the_tasks_of_both_generations_once(path: Path) -> None:
-    writer = opened(path)
-    write(writer, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)))
-    writer.close()
-    writer = opened(path)
-    results = brought({3: 9, 2: ValueError("odd")}, attempt=1)
-    write(writer, algorithm(), *slave(), submitted(1, 4), allocated(named(1, 2)), results)
-    first = records.TasksAnswered(SLAVE, [named(2)], brought({2: ValueError("odd")}).results, ())
-    write(writer, first, records.TasksAnswered(None, [named(3)], brought({3: 9}).results, ()))
-    writer.close()
-    with RunDatabase(path) as run:
-        found = [(t["generation"], t["task"], t["state"], t["error"]) for t in run.query("SELECT * FROM tasks")]
-        attempts = run.query("SELECT task, outcome, seconds FROM attempts WHERE generation = 1 ORDER BY task")
-        summary = run.summary()
-    assert sorted(found, key=lambda each: each[:2]) == [
-        (1, 1, "not ended", None),
-        (1, 2, "failed", "ValueError"),
-        (1, 3, "finished", None),
-        (2, 1, "not ended", None),
-        (2, 2, "failed", None),
-        (2, 3, "finished", None),
-        (2, 4, "not ended", None),
-    ]
-    outcomes = [(each["task"], each["outcome"]) for each in attempts]
-    assert outcomes == [(1, "no end is known"), (2, "failed"), (3, "finished")]
-    counts = {state: count for state, count in summary["tasks"].items() if count}
-    assert counts == {"submitted": 4, "finished": 1, "failed": 1, "not ended": 2}
 
 
 def test_a_query_cannot_change_the_file(path: Path) -> None:

@@ -70,26 +70,6 @@ def test_a_file_is_a_copy_that_nobody_can_change() -> None:
     os.close(fd)
 
 
-def test_a_process_that_passes_a_file_on_passes_the_same_file() -> None:
-    view = lend(LARGE)
-    at_agent = received(*passed(view), passes_on=True)
-    fd, inode, size = passed(at_agent)
-    os.close(fd)
-    assert (bytes(at_agent), at_agent.readonly) == (LARGE, True)
-    fd, *facts = passed(view)
-    os.close(fd)
-    assert facts == [inode, size]
-
-
-def test_only_a_whole_view_of_a_file_is_passed_on() -> None:
-    view = lend(LARGE)
-    assert view is not None
-    mine = received(*passed(view), passes_on=False)
-    others: list[Buffer] = [view[1:], view[:-1], bytearray(LARGE), memoryview(LARGE), LARGE, mine]
-    assert [file_of(other) for other in others] == [None] * 6
-    assert file_of(view) is not None
-
-
 def test_a_process_keeps_a_limited_number_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """It copies further buffers into its own memory, and maps further files that it receives without keeping them."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -104,14 +84,6 @@ def test_a_process_keeps_a_limited_number_of_descriptors(monkeypatch: pytest.Mon
     assert file_of(view) is None
     del kept[1:]
     assert lend(LARGE) is not None
-
-
-def test_a_view_keeps_the_memory_of_its_file() -> None:
-    view = received(*passed(lend(LARGE)), passes_on=False)
-    end = view[-10:]
-    del view
-    gc.collect()
-    assert end == LARGE[-10:]
 
 
 class Reader:
@@ -183,27 +155,6 @@ def test_a_file_for_which_there_is_no_room_is_reported_once() -> None:
         "mwpy: warning: no shared memory for large buffers ([Errno 27] File too large): they are copied, which is "
         "slower\n"
     )
-
-
-FULL = """
-import os
-from mwpy._transport import stream as shared
-view = shared.lend(bytes(100_000) + b"end")
-file = shared.file_of(view)
-inode, views = os.fstat(file.fd).st_ino, []
-try:
-    while True:
-        views.append(shared._mapped(file.fd, file.size, passes_on=False))
-except OSError as error:
-    read = shared.received(os.dup(file.fd), inode, file.size, passes_on=False)
-    views.clear()
-    print(error.errno, bytes(read[-5:]), read.readonly)
-"""
-
-
-def test_a_process_with_too_many_mappings_reads_the_file() -> None:
-    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("12 b'\\x00\\x00end' False\n", "")
 
 
 WITHOUT_MEMORY = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,13 +12,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mwpy._system import memory
 from mwpy._transport import shared_objects
-from mwpy._transport.codec import Codec, loads_call
+from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import KNOWN, Store
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import SharedObjectMissing
-from mwpy._values.messagepack import decode
 from mwpy._values.messages import Share
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject
 
@@ -28,11 +25,6 @@ CODEC = Codec()
 
 def share(obj: object) -> Shared:
     return shared_objects.share(obj, CODEC)
-
-
-def in_a_task(call: tuple[bytes, Sequence[Buffer]]) -> Sequence[Any]:
-    """The positional arguments as a task gets them."""
-    return loads_call(decode(call[0]), call[1])[0]
 
 
 def _head(*numbers: int) -> bytes:
@@ -44,14 +36,6 @@ def given(named: Share, reason: str = "") -> Any:
     """The object, as a slave has it to which its agent gives it."""
     found = shared_objects.give(named, reason)
     return shared_objects.load(found.share.digest)
-
-
-def test_a_task_gets_the_object_itself_wherever_the_handle_is() -> None:
-    shared = share({"a": np.arange(50_000.0), "b": [1, "x"]})
-    [nested, direct] = in_a_task(CODEC.dumps_call(([{"deep": (shared,)}], shared), {}, "f"))
-    assert nested[0]["deep"][0] is direct
-    assert direct["b"] == [1, "x"]
-    assert direct["a"].sum() == np.arange(50_000.0).sum()
 
 
 def test_arrays_use_the_memory_of_the_file_and_are_read_only() -> None:
@@ -73,28 +57,6 @@ def test_a_later_change_of_the_object_does_not_reach_the_tasks() -> None:
     assert array.sum() == 0.0
 
 
-def test_a_file_is_closed_when_nothing_refers_to_its_object() -> None:
-    files = Path("/proc/self/fd")
-    before = len([*files.iterdir()])
-    shared = share(np.arange(50_001.0))
-    digest = shared.shared.share.digest
-    assert len([*files.iterdir()]) > before
-    del shared
-    gc.collect()
-    assert len([*files.iterdir()]) == before
-    assert not shared_objects.is_known(digest)
-    with pytest.raises(SharedObjectMissing, match="is not in this process any more: share it again"):
-        shared_objects.load(digest)
-
-
-def test_an_array_outlives_its_shared_object() -> None:
-    shared = share(np.arange(50_002.0))
-    array: Any = shared_objects.load(shared.shared.share.digest)
-    del shared
-    gc.collect()
-    assert array[-1] == 50_001.0
-
-
 def test_each_task_gets_an_object_of_its_own_over_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large without its arrays, and what cannot be changed, is one object for all tasks."""
     monkeypatch.setattr(shared_objects, "OWN_BYTES", 2000)
@@ -108,46 +70,7 @@ def test_each_task_gets_an_object_of_its_own_over_the_same_memory(monkeypatch: p
         assert shared_objects.load(each.shared.share.digest) is shared_objects.load(each.shared.share.digest)
 
 
-def test_objects_that_were_not_used_for_long_are_unpickled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts are the pickles: the large buffers are in the file anyway."""
-    monkeypatch.setattr(shared_objects, "OWN_BYTES", 0)
-    monkeypatch.setattr(shared_objects, "UNPICKLED_BYTES", 5000)
-    shared = [share([number, "x" * 2000]) for number in range(3)]
-    arrays = [share(np.arange(60_000.0 + number)) for number in range(3)]
-    first, second = (shared_objects.load(each.shared.share.digest) for each in shared[:2])
-    kept = [shared_objects.load(each.shared.share.digest) for each in arrays]
-    assert shared_objects.load(shared[0].shared.share.digest) is first
-    shared_objects.load(shared[2].shared.share.digest)
-    assert shared_objects.load(shared[0].shared.share.digest) is first
-    assert all(shared_objects.load(each.shared.share.digest) is array for each, array in zip(arrays, kept, strict=True))
-    again = shared_objects.load(shared[1].shared.share.digest)
-    assert again == second
-    assert again is not second
-
-
-def test_an_object_that_is_dropped_before_others_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_objects, "OWN_BYTES", 0)
-    monkeypatch.setattr(shared_objects, "UNPICKLED_BYTES", 5000)
-    first = share(["a", "x" * 4000])
-    shared_objects.load(first.shared.share.digest)
-    del first
-    gc.collect()
-    other = share(["b", "x" * 4000])
-    assert shared_objects.load(other.shared.share.digest) == ["b", "x" * 4000]
-
-
 # ---- other processes ----------------------------------------------------------------------------------------------
-
-
-def test_an_agent_on_the_same_host_uses_the_memory_of_the_master() -> None:
-    shared = share(np.arange(50_003.0))
-    store = Store()
-    location, is_complete = store.open(shared.shared.share)
-    assert is_complete
-    assert location != shared.shared.share.location
-    array = given(replace(shared.shared.share, location=location))
-    assert array[-1] == 50_002.0
-    store.close()
 
 
 @pytest.mark.parametrize(
@@ -194,14 +117,6 @@ def test_a_slave_says_why_an_object_is_missing() -> None:
     assert "missing" not in KNOWN
 
 
-def test_an_object_is_not_kept_if_the_machine_has_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 20)
-    with pytest.raises(OSError, match=r"2.0 MiB are needed, and this machine has 1.0 MiB of memory left"):
-        share(np.zeros(1 << 18))
-    with pytest.raises(OSError, match="are needed"):
-        Store().open(Share("large", 2 << 20))
-
-
 GARBAGE = {"ones": b"\xff" * 200, "zeros": bytes(200), "too large": _head(1, 1 << 40), "too short": _head(2, 8)}
 
 
@@ -212,14 +127,3 @@ def test_a_content_that_is_garbage_is_named(content: bytes) -> None:
     with pytest.raises(ValueError, match="the content is damaged") as caught:
         shared_objects.load("garbage")
     assert caught.value.__notes__ == ["(mwpy.share: a shared object cannot be unpickled here)"]
-
-
-def test_a_file_that_cannot_be_written_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("no memory")
-
-    before = len([*Path("/proc/self/fd").iterdir()])
-    monkeypatch.setattr(shared_objects, "write_all", fail)
-    with pytest.raises(OSError, match="no memory"):
-        shared_objects.keep(b"x", [])
-    assert len([*Path("/proc/self/fd").iterdir()]) == before

@@ -24,7 +24,6 @@ from mwpy._values.task import (
     Result,
     StoredAt,
     UnrunnableTask,
-    encoded_in,
     failed,
     seed_at,
     size_of,
@@ -261,11 +260,6 @@ def test_a_pause_is_a_number_of_seconds(value: object) -> None:
         TaskPolicy.of(after=value)  # type: ignore[arg-type]
 
 
-def test_a_policy_has_the_slave_that_a_task_is_addressed_to() -> None:
-    assert TaskPolicy.of(sid=SID).sid == SID
-    assert TaskPolicy.of(sid=None) == TaskPolicy()
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_seed_that_is_too_long_to_be_written_is_refused(sign: int) -> None:
     """The longest one gives a seed also if Python converts as few digits as it can be set to."""
@@ -279,13 +273,6 @@ def test_a_seed_that_is_too_long_to_be_written_is_refused(sign: int) -> None:
             TaskPolicy.of(seed=sign * 10**5000)
     finally:
         sys.set_int_max_str_digits(digits)
-
-
-def test_a_policy_says_only_whether_there_is_a_seed() -> None:
-    """So tasks with different seeds can be in one span."""
-    assert TaskPolicy.of(seed=0) == TaskPolicy.of(seed=2**100) == TaskPolicy(seeded=True) != TaskPolicy.of(seed=None)
-    with pytest.raises(UsageError, match=r"seed=0\.5: give a whole number"):
-        TaskPolicy.of(seed=0.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -366,14 +353,3 @@ def test_a_stored_failure_is_known_before_it_is_read() -> None:
     assert read == []
     assert result.error is not None
     assert "ValueError: seven" in str(result.error)
-
-
-def test_the_entry_of_a_stored_result_is_read_for_a_task_that_refers_to_it() -> None:
-    entry = Pickled(1, b"pickle")
-    result, read = _stored(entry, (b"large",))
-    assert encoded_in(result) == encoded_in(result) == (entry, (b"large",))
-    assert read == ["row 7, place 3"]
-
-
-def test_a_key_is_no_part_of_a_policy() -> None:
-    assert TaskPolicy.of(key={"any": "value"}) == TaskPolicy()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import math
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 from weakref import ref
 
 import cloudpickle
@@ -16,7 +14,6 @@ import pytest
 
 import mwpy
 from mwpy._roles.definitions import SNAPSHOT_BYTES, Definitions
-from mwpy._transport import by_value
 from mwpy._transport.by_value import snapshot_of
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import algorithm_of
@@ -192,16 +189,6 @@ def test_each_change_of_a_function_is_noticed(
             cloudpickle.unregister_pickle_by_value(sys.modules["users"])
 
 
-def test_a_function_that_changes_back_gets_its_old_definition(script: Script) -> None:
-    first = script.remember(script.plain)
-    script.run("K = 4")
-    second = script.remember(script.plain)
-    script.run("K = 3")
-    assert script.remember(script.plain) == first != second
-    script.scope["K"] = 4
-    assert loads_function(script.submit(script.plain))(1) == 6
-
-
 REACHED = {
     "a list": "K = [1]",
     "a dict": "K = {}",
@@ -230,12 +217,6 @@ def test_a_function_that_reaches_what_may_change_is_pickled_each_time(script: Sc
         assert script.dumps == number
 
 
-def test_a_function_that_reaches_too_much_is_pickled_each_time(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert snapshot_of(script.plain)
-    monkeypatch.setattr(by_value, "MOST_OBJECTS", 20)
-    assert snapshot_of(script.plain) is None
-
-
 def test_no_snapshot_keeps_much_memory(script: Script) -> None:
     script.run(f"K = 'x' * {SNAPSHOT_BYTES}")
     for number in range(1, 4):
@@ -261,14 +242,6 @@ def test_a_function_that_changes_while_it_is_pickled_is_pickled_again(
     assert loads_function(script.submit(script.plain))(1) == 6
 
 
-def test_a_function_whose_definition_was_forgotten_is_defined_again(script: Script) -> None:
-    script.remember(script.plain)
-    number = script.definitions.define(algorithm_of(script.plain)).number
-    script.kept.clear()
-    gc.collect()
-    assert script.definitions.define(algorithm_of(script.plain)).number == number + 1
-
-
 def test_a_snapshot_keeps_no_function_alive(script: Script) -> None:
     """Not even one that refers to itself."""
     script.run("def make():\n    def again(x): return again(x)\n    return again")
@@ -278,23 +251,6 @@ def test_a_snapshot_keeps_no_function_alive(script: Script) -> None:
     del function
     gc.collect()
     assert alive() is None
-
-
-def test_a_function_that_the_function_has_called_may_end(script: Script) -> None:
-    script.run("plain_helper = lambda x: x\ndef calls(x): return plain_helper(x)")
-    script.remember(script.calls)
-    script.run("del plain_helper")
-    gc.collect()
-    script.run("plain_helper = lambda x: -x")
-    assert loads_function(script.submit(script.calls))(1) == -1
-
-
-def test_many_kinds_of_constants_are_known(script: Script) -> None:
-    script.scope["K"] = (
-        *(None, True, 1, 1.5, 1j, "text", b"bytes", ..., NotImplemented, frozenset({1}), slice(1)),
-        *(int, len, math, math.sqrt, ValueError, functools.partial, list[int], int | None, Union, dict[str, Any]),
-    )
-    assert snapshot_of(script.plain)
 
 
 def test_a_function_of_the_script_that_may_get_its_name_again_is_looked_up_each_time(script: Script) -> None:
