@@ -90,11 +90,6 @@ class Books:
         return self.state.take_actions().records
 
 
-def kinds_of(happened: Sequence[records.Record]) -> list[str]:
-    """The classes of records, by name."""
-    return [type(record).__name__ for record in happened]
-
-
 def sid(number: int) -> SlaveId:
     """The id of a slave by its number."""
     return SlaveId(f"SLAVE-{number}")
