@@ -12,9 +12,6 @@ import pytest
 from tests.integration.apps.stage import Stage, until
 
 import mwpy
-from mwpy._roles.own_slave import _Channel
-from mwpy._transport import wire
-from mwpy._values import groups, messages
 
 STEPS = 60
 """Steps of the long task. They take longer together than several agents live."""
@@ -104,17 +101,6 @@ def test_a_replay_begins_with_the_last_state(mw: mwpy.Master) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="began at 1000"):
             mwpy.replay(result.task_id)
-
-
-def test_a_slave_in_this_process_keeps_only_the_newest_state_of_its_task() -> None:
-    """Nobody reads its messages while the task runs."""
-    channel = _Channel()
-    for task in (1, 2):
-        for state in (b"old", b"new"):
-            channel.send(wire.encode(messages.Checkpoint(1, task, 1), [state]))
-        channel.send(wire.encode(messages.Results(1, [task], [1], [1], [0.1], []), [groups.payload(1, [b"x"])]))
-    assert [bytes(frames[1]) for frames in channel.sent[::2]] == [b"new", b"new"]
-    assert len(channel.sent) == 4
 
 
 def leave_many(times: int) -> int:

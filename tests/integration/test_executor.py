@@ -13,7 +13,7 @@ import time
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, as_completed, wait
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -134,28 +134,6 @@ def test_a_callback_may_submit_and_shut_down() -> None:
     assert [future.result(0) for future in later] == [3]
 
 
-def test_many_threads_may_submit(executor: mwpy.Executor) -> None:
-    """Each gets its own results."""
-    found: dict[int, list[int]] = {}
-
-    def submit(number: int) -> None:
-        futures = [executor.submit(divmod, number, at) for at in range(1, 101)]
-        found[number] = [future.result(PATIENCE_S)[0] for future in futures]
-
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert found == {number: [number // at for at in range(1, 101)] for number in range(8)}
-
-
-def test_many_tasks_keep_their_order(executor: mwpy.Executor) -> None:
-    """They are handed over in portions, as the slaves need them."""
-    futures = [executor.submit(abs, -number) for number in range(MANY)]
-    assert [future.result(PATIENCE_S) for future in futures] == [*range(MANY)]
-
-
 def test_asyncio_waits_for_futures(executor: mwpy.Executor) -> None:
     """As `loop.run_in_executor` does."""
 
@@ -180,24 +158,6 @@ def test_a_map_reads_no_more_than_its_buffer(executor: mwpy.Executor) -> None:
             executor.map(abs, [], buffersize=wrong)  # type: ignore[arg-type]
 
 
-def test_a_map_that_is_too_slow_raises(blocked: Blocked, one: mwpy.Executor) -> None:
-    """The tasks that were not sent are cancelled then."""
-    values = one.map(abs, range(3), timeout=0)
-    with pytest.raises(TimeoutError):
-        next(values)
-    assert [work[0].cancelled() for work in one._thread.works] == 3 * [False] + 3 * [True]
-
-
-def test_a_task_that_was_not_sent_can_be_cancelled(blocked: Blocked) -> None:
-    """Who waits for it learns this at once, and it never runs."""
-    futures = blocked.futures
-    assert [future.cancel() for future in futures] == [False, False, True, True, True]
-    assert {*wait(futures[2:]).done} == {*as_completed(futures[2:])} == {*futures[2:]}
-    blocked.release()
-    assert [future.result(PATIENCE_S) for future in futures[:2]] == [0, 1]
-    assert futures[2].cancel()
-
-
 def test_a_running_task_can_be_killed(blocked: Blocked, one: mwpy.Executor) -> None:
     """Its slave is replaced, and the other tasks run. The callbacks are called once."""
     called: list[object] = []
@@ -213,17 +173,6 @@ def test_a_running_task_can_be_killed(blocked: Blocked, one: mwpy.Executor) -> N
     assert [future.result(PATIENCE_S) for future in blocked.futures[1:]] == [1, 2, 3, 4]
     assert not blocked.futures[1].cancel(kill=True)
     assert one.submit(abs, -1).result(PATIENCE_S) == 1
-
-
-def test_a_shutdown_cancels_what_was_not_sent(blocked: Blocked, one: mwpy.Executor) -> None:
-    """What was sent may finish."""
-    one.shutdown(wait=False, cancel_futures=True)
-    assert [future.cancelled() for future in blocked.futures] == [False, False, True, True, True]
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        one.submit(abs, 1)
-    blocked.release()
-    one.shutdown()
-    assert [future.result(0) for future in blocked.futures[:2]] == [0, 1]
 
 
 def test_tasks_can_be_cancelled_while_they_are_handed_over(one: mwpy.Executor) -> None:
@@ -264,15 +213,6 @@ def test_there_is_one_thread_beside_that_of_the_master() -> None:
         own = [thread for thread in started if thread.name != "mwpy-stderr"]  # it writes notices, if there are any
         assert sorted(thread.name for thread in own) == ["mwpy-executor", "mwpy-io"]
     until(lambda: not any(thread.is_alive() for thread in own), "the end of the threads")
-
-
-def test_an_initializer_runs_once_in_each_slave() -> None:
-    """Before its first task, and with its arguments."""
-    with mwpy.Executor(slaves=2, initializer=chores.initialize, initargs=(5,)) as executor:
-        found = {executor.submit(chores.initialized).result(PATIENCE_S)[0] for _ in range(20)}
-        ran = [executor.submit(chores.initialized).result(PATIENCE_S)[1] for _ in range(20)]
-    assert len(found) <= 2
-    assert ran == [[5]] * 20
 
 
 def test_an_initializer_that_fails_breaks_the_tasks_and_not_the_executor() -> None:
@@ -406,32 +346,12 @@ def test_an_interrupt_of_a_block_ends_its_tasks(tmp_path: Path) -> None:
     assert [future.result(0) for future in futures] == [0, 1, 2, 3]
 
 
-FORGETFUL = """
-import sys, mwpy
-from tests.integration.apps import chores
-
-executor = mwpy.Executor(slaves=2)
-for number in range(200):
-    executor.submit(chores.append, "written", "x")
-executor.submit(abs, -1).add_done_callback(lambda future: print("called"))
-"""
-
-
 def start(stage: Stage, text: str) -> Running:
     """Run a script with executors."""
     (stage.folder / "script.py").write_text(text)
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     variables = {"PYTHONPATH": path, "XDG_STATE_HOME": str(stage.folder / "state")}
     return stage.start(str(stage.folder / "script.py"), variables=variables)
-
-
-def test_the_interpreter_waits_for_all_tasks_at_its_end(stage: Stage) -> None:
-    """Without a shutdown, also for those that were not sent. No process is left."""
-    started = start(stage, FORGETFUL)
-    assert started.end() == 0, started.err
-    assert (stage.folder / "written").read_text() == 200 * "x"
-    assert started.out == "called\n"
-    until(lambda: not stage.processes(), "the end of all processes")
 
 
 OVERSEEN = """

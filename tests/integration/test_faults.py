@@ -16,7 +16,6 @@ import pytest
 from tests.integration.apps.stage import (
     APPS,
     ORPHAN_S,
-    PATIENCE_S,
     Running,
     Stage,
     children_of,
@@ -124,29 +123,6 @@ def test_results_survive_a_kill_every_tenth_of_a_second(
     assert all_came_once(master) > 100
     for agent in agents:
         agent.end()
-    stage.no_process_left()
-
-
-def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
-    """It is stopped for longer than the master waits for it, and is lost once. Late results do not count. Its tasks
-    were lost because it was stopped, so it is a new agent from then on."""
-    enough = stage.folder / "enough"
-    master = stage.master("count.py", "--until", enough, "--milliseconds", 5, "--listen", 1, *SHORT)
-    agents = [stage.agent("count.py", *SHORT, "--mw-reconnect-seconds", 1) for _ in range(2)]
-    until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
-    stopped_at = time.monotonic()
-    agents[0].send(signal.SIGSTOP)
-    until(lambda: "-> lost: nothing was heard from it for" in stage.audit.read_text(), "the loss of the stopped agent")
-    stage.until_audited(", network: AGENT-")
-    until(lambda: time.monotonic() > stopped_at + 3 * TIMEOUT_S, "three timeouts")
-    agents[0].send(signal.SIGCONT)
-    until(lambda: "SLAVE-2 <- " in stage.audit.read_text(), "tasks at the agent that came back")
-    enough.touch()
-    assert all_came_once(master) > 100
-    assert [agent.end() for agent in agents] == [0, 0], agents[0].err
-    assert "the master is lost: this agent was stopped for" in agents[0].err
-    trail = stage.audit.read_text()
-    assert (trail.count(" -> lost: "), trail.count(" was not lost but suspended: AGENT-")) == (1, 1)
     stage.no_process_left()
 
 
@@ -262,74 +238,6 @@ def test_a_task_that_closes_the_connection_of_its_slave_costs_only_the_slave(sta
     assert run.report == {"came": [*range(41)], "unrunnable": []}
     assert "a task closed or replaced the connection of its slave" in run.err
     assert "Traceback" not in run.err
-    stage.no_process_left()
-
-
-def test_an_evicted_agent_returns_its_tasks(stage: Stage) -> None:
-    """SIGTERM ends an agent with code 5 within its grace period. Its tasks run on another agent."""
-    mark = stage.folder / "started"
-    master = stage.master("count.py", "--tasks", 400, "--milliseconds", 10, "--linger", mark)
-    evicted = stage.agent("count.py", "--mw-grace-period", 1)
-    until(mark.exists, "a task that lingers")
-    evicted.send(signal.SIGTERM)
-    began = time.monotonic()
-    assert evicted.end() == 5, evicted.err
-    assert time.monotonic() - began >= 0.9
-    other = stage.agent("count.py")
-    assert all_came_once(master) == 400
-    assert other.end() == 0, other.err
-    assert "Traceback" not in evicted.err
-    stage.no_process_left()
-
-
-def test_an_evicted_agent_finishes_tasks_within_the_grace_period(stage: Stage) -> None:
-    """Tasks that end within the grace period do not run twice, and the agent leaves as soon as they have ended."""
-    master = stage.master("count.py", "--tasks", 60, "--milliseconds", 100)
-    agents = [stage.agent("count.py", "--mw-grace-period", 2 * PATIENCE_S) for _ in range(2)]
-    until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
-    agents[0].send(signal.SIGTERM)
-    assert agents[0].end() == 5, agents[0].err
-    assert all_came_once(master) == 60
-    assert agents[1].end() == 0, agents[1].err
-    stage.no_process_left()
-
-
-def test_a_value_that_cannot_be_sent_is_a_failed_result(stage: Stage) -> None:
-    """If a value or exception cannot be pickled or is too large, the task fails with a text. The slave survives."""
-    limits = ("--mw-max-read-buffer-size", 1_000_000, "--mw-max-write-buffer-size", 1_500_000)
-    run = stage.start("awkward.py", "--mw-local", 1, *limits)
-    assert run.end() == 0, run.err
-    report = run.report
-    assert report["pid before"] == report["pid after"]
-    expected = {
-        "lock": ("lock",),
-        "poison": ("poisoned",),
-        "bomb": ("no number",),
-        "locked": ("Locked", "it is locked", "raise Locked"),
-        "stubborn": ("Stubborn", "it is, stubborn", "raise Stubborn"),
-        "mute": ("Mute",),
-        "exit": ("SystemExit", "task wants out"),
-        "interrupt": ("KeyboardInterrupt", "task was bored"),
-        "unknown class": ("Odd", "odd indeed", "raise module.Odd"),
-        "large": ("1000000 bytes", "20000"),
-        "large argument": ("1500000", "30000"),
-    }
-    for what, texts in expected.items():
-        assert isinstance(report[what], list), f"{what}: {report[what]}"
-        for text in texts:
-            assert text in "\n".join(report[what]), f"{what} should contain {text!r}: {report[what]}"
-    stage.no_process_left()
-
-
-def test_a_local_agent_that_is_killed_is_replaced(stage: Stage) -> None:
-    """The master reports the end of the agent and starts another, and every result arrives."""
-    run = stage.start("count.py", "--tasks", 400, "--milliseconds", 10, "--mw-local", 2, "--mw-audit-file", stage.audit)
-    until(lambda: stage.audit.exists() and "SLAVE-1 " in stage.audit.read_text(), "two slaves")
-    [agent] = slaves_of(run.pid)
-    kill(agent, signal.SIGKILL)
-    assert all_came_once(run) == 400
-    assert "the local agent ended (killed by signal 9 (SIGKILL)" in run.err
-    assert "starting another" in run.err
     stage.no_process_left()
 
 

@@ -87,15 +87,6 @@ def test_a_failed_result_of_a_map_shows_the_last_output(stage: Stage) -> None:
     assert len(run.report["deaths"]) == 1
 
 
-def test_the_peak_memory_of_a_killed_slave_is_reported(stage: Stage) -> None:
-    run = stage.start("words.py", "memory", "--mw-local", 1, "--mw-audit-file", stage.audit)
-    assert run.end() == 0, run.err
-    assert 300 * MIB < run.report["peak"] < 400 * MIB
-    assert "SIGKILL" in run.report["reason"]
-    [line, *_] = logs(stage.audit).splitlines()
-    assert " MiB  killed by signal 9" in line
-
-
 def test_a_memory_limit_that_python_notices_is_an_ordinary_failure(stage: Stage) -> None:
     run = stage.start("words.py", "limited", "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err

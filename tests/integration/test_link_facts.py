@@ -192,14 +192,6 @@ def test_a_dead_peer_leaves_no_message_but_sends_to_it_fail(bare: BareSockets) -
     assert not router.poll(0)
 
 
-def test_without_the_mandatory_option_a_send_to_a_dead_peer_vanishes(bare: BareSockets) -> None:
-    """Without the option, a ROUTER silently drops messages that it cannot deliver."""
-    router, _ = bare.open(zmq.ROUTER)
-    assert reaches(router, b"nobody", b"word")
-    router.router_mandatory = True
-    assert not reaches(router, b"nobody", b"word")
-
-
 def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, ends: Loopback) -> None:
     """The only event after its death is that it is unreachable."""
     master = ends.master()
@@ -288,42 +280,6 @@ def test_a_started_program_does_not_inherit_a_connection(ends: Loopback) -> None
 
 
 # ---- connections are not repaired -----------------------------------------------------------------------------
-
-
-def test_a_stopped_dealer_with_default_settings_reconnects_with_its_name(stage: Stage, bare: BareSockets) -> None:
-    """Therefore agents do not choose names: the master could not distinguish an old connection from a new one."""
-    router, monitor = bare.open(zmq.ROUTER, router_mandatory=True, heartbeat_ivl=100, heartbeat_timeout=1000)
-    running = program(stage, DEALER, router.bind_to_random_port("tcp://127.0.0.1"))
-    assert router.recv_multipart() == [b"dealer", b"hello"]
-    running.send(signal.SIGSTOP)
-    wait_for(monitor, zmq.EVENT_DISCONNECTED)
-    until(lambda: not reaches(router, b"dealer", b"lost"), "end of the frozen dealer")
-    running.send(signal.SIGCONT)
-    until(lambda: reaches(router, b"dealer", b"back again"), "return of the dealer")
-    assert router.recv_multipart() == [b"dealer", b"back again"]
-
-
-@pytest.mark.parametrize(("name", "heard"), [(b"dealer", False), (b"another", True)])
-def test_messages_of_a_second_dealer_with_a_name_in_use_are_dropped(
-    bare: BareSockets, name: bytes, heard: bool
-) -> None:
-    """The second dealer is connected and gets no error, but all its messages are dropped."""
-    router, monitor = bare.open(zmq.ROUTER)
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    first, _ = bare.open(zmq.DEALER, routing_id=b"dealer")
-    first.connect(f"tcp://127.0.0.1:{port}")
-    first.send(b"first")
-    assert router.recv_multipart() == [b"dealer", b"first"]
-    second, _ = bare.open(zmq.DEALER, routing_id=name)
-    second.connect(f"tcp://127.0.0.1:{port}")
-    second.send(b"second")
-    second.close(-1)
-    wait_for(monitor, zmq.EVENT_DISCONNECTED)  # all bytes of the second DEALER have arrived
-    first.send(b"again")
-    received = [router.recv_multipart() for _ in range(1 + heard)]
-    assert [b"dealer", b"again"] in received
-    assert ([name, b"second"] in received) == heard
-    assert not router.poll(0)
 
 
 def test_names_of_connections_are_never_reused(ends: Loopback) -> None:

@@ -16,7 +16,6 @@ from tests.integration.apps.stage import PATIENCE_S, Stage, until
 import mwpy
 
 LONG_S = 0.2
-TASKS_IN_A_ROW = 3
 NOTHING = (0, 0, 0, 0)
 
 
@@ -213,20 +212,6 @@ def test_unrunnable_tasks_are_counted_until_they_are_fetched(one: Computation) -
     assert mw.unrunnable_tasks() == []
 
 
-def test_a_loop_iteration_without_events_returns_after_its_timeout(one: Computation) -> None:
-    """While a task runs, the call waits for the timeout, and not for the result."""
-    mw = one.mw
-    one.stay()
-    for timeout_s, arguments in ((0.05, ()), (0.3, (0.3,))):
-        began = time.monotonic()
-        assert mw.loop_iterate(*arguments) == NOTHING
-        assert time.monotonic() - began >= timeout_s
-    one.release()
-    assert mw.loop_iterate(10 * PATIENCE_S) == (0, 1, 0, 0)
-    assert mw.loop_iterate(10 * PATIENCE_S) == (0, 1, 0, 0)
-    assert [result.value for result in mw.results()] == ["stayed"]
-
-
 def test_compute_seconds_are_the_duration_of_the_task(one: Computation) -> None:
     """A failed task has compute seconds, too. They never exceed the time from submission to result."""
     for fail in (False, True):
@@ -235,17 +220,6 @@ def test_compute_seconds_are_the_duration_of_the_task(one: Computation) -> None:
         [result] = one.results(1)
         assert LONG_S <= result.compute_seconds <= time.monotonic() - began
         assert (result.error is not None) == fail
-
-
-def test_compute_seconds_do_not_count_how_long_a_task_waits(one: Computation) -> None:
-    """The only slave runs one task after the other, so all compute seconds together fit into the time of all tasks."""
-    one.mw.submit(mwpy.task(one.last, LONG_S))
-    one.results(1)  # the master knows the duration now, so the next tasks wait in the slave
-    began = time.monotonic()
-    for _ in range(TASKS_IN_A_ROW):
-        one.mw.submit(mwpy.task(one.last, LONG_S))
-    results = one.results(TASKS_IN_A_ROW)
-    assert sum(result.compute_seconds for result in results) <= time.monotonic() - began
 
 
 # ---- policies -----------------------------------------------------------------------------------------------
@@ -297,14 +271,3 @@ def test_tasks_addressed_to_a_dead_slave_run_elsewhere_only_if_their_policy_allo
 
 
 # ---- the end ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("returned", "code"), [(0, 0), (7, 7), (255, 255), (256, 255), (300, 255), (-1, 255), (None, 255), ("0", 255)]
-)
-def test_a_valid_return_value_of_a_master_algorithm_is_its_exit_code(stage: Stage, returned: object, code: int) -> None:
-    """Values from 0 to 255 are valid. Any other value gives 255, not the value modulo 256."""
-    (stage.folder / "orders").write_text(json.dumps(["return", returned]) + "\n")
-    master = stage.master("obey.py", stage.folder / "orders")
-    assert master.end() == code, master.err
-    assert "Traceback" not in master.err

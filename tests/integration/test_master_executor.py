@@ -287,25 +287,6 @@ def start(stage: Stage, *arguments: str):  # type: ignore[no-untyped-def]
     return stage.start(str(stage.folder / "app.py"), *arguments, variables={"PYTHONPATH": f"{root / 'src'}:{root}"})
 
 
-def test_a_script_has_an_executor_in_its_master_algorithm(stage: Stage) -> None:
-    """The end of the master algorithm waits for it."""
-    started = start(stage, "--mw-local", "2")
-    assert started.end() == 0, started.err
-    assert started.out == f"{[n * n for n in range(10)]}\n"
-    assert (stage.folder / "written").read_text() == "at the end"
-    stage.no_process_left()
-
-
-def test_an_interrupt_ends_a_master_algorithm_that_waits_for_a_future(stage: Stage) -> None:
-    """The task is killed, and no process is left."""
-    started = start(stage, "--mw-local", "1", "gate")
-    until(lambda: (stage.folder / "gate.0.runs").exists(), lambda: f"a task that runs: {started.err}")
-    started.send(signal.SIGINT)
-    assert started.end() == mwpy.ExitCode.INTERRUPTED, started.err
-    assert "interrupted" in started.err
-    stage.no_process_left()
-
-
 def test_the_queue_of_an_executor_makes_the_master_want_slaves(stage: Stage) -> None:
     """Nobody starts one, so the tasks wait until they are given up."""
     started = start(stage, "--mw-master", "--mw-resource-file", str(stage.resource), "--mw-master-host", "127.0.0.1")

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from nbclient.exceptions import DeadKernelError
 from tests.integration.apps.notebook import Notebook
-from tests.integration.apps.stage import Stage, slaves_of, template_of
+from tests.integration.apps.stage import Stage
 
-MANY = 40
 """How often a cell with a large object is run. Slaves that kept all of them would need 320 MB."""
 
 
@@ -37,25 +36,6 @@ def test_a_task_sees_what_the_cells_have_defined_by_then(notebook: Notebook) -> 
     for text in ("1 m", "3 ft"):
         notebook.run(f"class Length:\n    def text(self): return {text!r}\ndef make(_): return Length()")
         assert notebook.run("[(type(x) is Length, x.text()) for x in mw.map(make, [0])]") == f"[(True, {text!r})]"
-
-
-def test_an_edited_module_is_used_as_soon_as_it_was_loaded_again(notebook: Notebook) -> None:
-    """Before it was loaded again, a map is refused. Then new slaves replace the slaves with the old code, and a new
-    template replaces theirs."""
-    [agent] = slaves_of(notebook.pid)
-    template = template_of(agent)
-    notebook.edit("steps", "K = 5", "def step(x):", "    return K + x")
-    shown = "sorted((result.value, result.sid) for result in mw.map_results({}, [1, 2]))"
-    before = notebook.run(f"import importlib, steps\n{shown.format('steps.step')}")
-    assert [value for value, _ in eval(before)] == [6, 7]
-    notebook.edit("steps", "K = 7", "def step(x):", "    return K + x")
-    name, text = notebook.fail(shown.format("steps.step"))
-    assert (name, "importlib.reload(steps)" in text) == ("UsageError", True)
-    after = notebook.run(f"importlib.reload(steps)\n{shown.format('steps.step')}")
-    assert [value for value, _ in eval(after)] == [8, 9]
-    assert not {sid for _, sid in eval(before)} & {sid for _, sid in eval(after)}
-    assert notebook.run("list(mw.map(lambda x: steps.step(x), [1, 2]))") == "[8, 9]"
-    assert template_of(agent) != template
 
 
 def test_autoreload_is_enough_to_use_edited_modules(notebook: Notebook) -> None:
@@ -124,22 +104,6 @@ def test_a_master_shows_its_tasks_in_a_line(notebook: Notebook) -> None:
     assert notebook.run("mw").startswith("<mwpy: 2 slaves; tasks: 0 waiting, 0 running, ")
 
 
-def test_an_interrupted_cell_leaves_nothing_that_it_has_submitted(notebook: Notebook) -> None:
-    """The task of an earlier cell goes on."""
-    notebook.run("def wait(path):\n    while not pathlib.Path(path).exists(): time.sleep(0.01)\n    return path")
-    notebook.run("earlier = mw.submit(mwpy.task(wait, 'go'))")
-    notebook.send(signal.SIGINT, when=notebook.folder / "submitted")
-    name, _ = notebook.fail(
-        "later = [mw.submit(mwpy.task(wait, 'never')) for _ in range(9)]\n"
-        "unread = mw.map(wait, ['never'] * 9)\n"
-        "pathlib.Path('submitted').touch()\n"
-        "time.sleep(1000)"
-    )
-    assert name == "KeyboardInterrupt"
-    notebook.run("pathlib.Path('go').touch()\nwhile mw.num_runnable_tasks(): mw.loop_iterate()")
-    assert notebook.run("[(r.task_id == earlier, r.value) for r in mw.results()]") == "[(True, 'go')]"
-
-
 def test_an_interrupted_cell_leaves_no_task_of_an_executor(notebook: Notebook) -> None:
     """Neither a running task nor one in the queue. The future of an earlier cell goes on."""
     notebook.run(
@@ -169,24 +133,6 @@ def test_an_interrupted_cell_leaves_no_task_of_an_executor(notebook: Notebook) -
 def test_a_cell_may_await(notebook: Notebook) -> None:
     """The event loop of the kernel runs while a map waits."""
     assert notebook.run("import asyncio\nawait asyncio.sleep(0)\nlist(mw.map(abs, [-3]))") == "[3]"
-
-
-def test_a_cell_with_a_large_object_can_be_run_often(notebook: Notebook) -> None:
-    """The kernel, the agent and the slaves keep 64 MiB of functions."""
-    notebook.run(
-        "def memory(process):\n"
-        "    pages = int(pathlib.Path(f'/proc/{process}/statm').read_text().split()[1])\n"
-        "    return pages * os.sysconf('SC_PAGE_SIZE') >> 20\n"
-        "def size(x):\n"
-        "    return os.getpid(), len(data) + x\n"
-        "slaves = set()"
-    )
-    for _ in range(MANY):
-        notebook.run("data = os.urandom(8 << 20)\nslaves |= {pid for pid, _ in mw.map(size, range(4))}")
-    used = notebook.run("[memory(pid) for pid in (os.getpid(), *mw.map(lambda _: os.getppid(), [0]), *slaves)]")
-    sizes: list[int] = eval(used)
-    assert len(sizes) in (3, 4)
-    assert max(sizes) < 64 + 150, sizes
 
 
 def test_all_processes_end_with_a_kernel_that_is_killed(tmp_path: Path) -> None:

@@ -138,18 +138,6 @@ def test_a_master_that_was_stopped_has_all_its_agents_back(stage: Stage) -> None
     ends_well(stage, master, agent, begun)
 
 
-def test_an_agent_is_lost_at_once_when_its_process_is_killed(stage: Stage) -> None:
-    master = stage.master("outage.py", 1, "--mw-client-timeout", 1000)
-    agent = stage.agent("outage.py")
-    until(lambda: len(starts(stage)) == 1, lambda: f"a task that runs\n{agent.err}")
-    kill(agent.pid, signal.SIGKILL)
-    stage.until_audited("AGENT-0 -> lost: the connection broke")
-    other = stage.agent("outage.py")
-    until(lambda: len(starts(stage)) == 2, lambda: f"a second attempt\n{other.err}")
-    (stage.folder / "enough").touch()
-    assert (master.end(), other.end()) == (0, 0), master.err
-
-
 @pytest.mark.parametrize(("given", "code"), [((), 0), (("--mw-reconnect-seconds", 0), 255)], ids=["looks", "leaves"])
 def test_the_agents_of_a_killed_master_look_for_it_unless_they_must_leave(
     stage: Stage, given: tuple[object, ...], code: int

@@ -154,23 +154,6 @@ def test_a_dry_run_prints_decisions_and_does_nothing(stage: Stage) -> None:
     assert not list(stage.folder.glob("*.jobs"))
 
 
-def test_the_computation_with_priority_comes_first_within_the_limit_per_minute(stage: Stage) -> None:
-    """A directory has two resource files, and each asks for two jobs."""
-    waves(stage)
-    order(stage, "tasks 2 never")
-    until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
-    other = stage.folder / "other.rsc"
-    other.write_bytes(stage.resource.read_bytes())
-    line = ("oversee", stage.folder, "--with", "local", "--dry-run", "--priority", "other.rsc=1")
-    for limits, expected in (
-        (("--max", 9, "--per-minute", 1), ["other.rsc: submits 1 job"]),
-        (("--max", 3), ["computation.rsc: submits 1 job", "other.rsc: submits 2 jobs"]),
-    ):
-        run = stage.start("", *line, *limits, program=[sys.executable, "-m", "mwpy"])
-        assert run.end() == 0, run.err
-        assert sorted(re.findall(r"\S+: submits \d+ jobs?", run.out)) == expected, run.out
-
-
 def test_jobs_that_fail_at_their_start_stop_the_submissions_and_their_output_is_shown(stage: Stage) -> None:
     """The overseer prints the reason. When it is stopped, it prints what happens to its jobs."""
     waves(stage)

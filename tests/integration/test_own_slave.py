@@ -248,21 +248,6 @@ def test_tasks_run_whatever_the_master_algorithm_asks(mw: mwpy.Master, ask: Call
     assert [result.value for result in results] == [10, 5, 3, 2]
 
 
-def test_a_loop_without_tasks_lasts_as_long_as_its_timeout(mw: mwpy.Master) -> None:
-    before = time.monotonic()
-    assert tuple(mw.loop(0.2)) == (0, 0, 0, 0)
-    assert time.monotonic() - before >= 0.2
-
-
-def test_ordered_slaves_connect(mw: mwpy.Master) -> None:
-    mw.allocate_slaves(1, "ordered")
-    while not (sids := mw.connected_ordered_slaves()):
-        mw.loop()
-    mw.submit(mwpy.task(divide, 5), sid=sids[0])
-    mw.loop()
-    assert [result.value for result in mw.results()] == [2]
-
-
 @pytest.mark.parametrize(
     ("task", "words"),
     [(use_master, "a task cannot use the master"), (start_another, "it would start another computation")],

@@ -154,12 +154,3 @@ def test_a_function_that_raises_at_the_end_leaves_no_thread() -> None:
     with pytest.raises(LookupError, match="1 of 1"):
         mw.close()
     until(lambda: not any(each.name == "mwpy-io" and each.is_alive() for each in started), "the end of the thread")
-
-
-def test_an_executor_shows_the_progress_of_its_tasks() -> None:
-    reports: list[tuple[int, int | None]] = []
-    with mwpy.Executor(slaves=1, progress=lambda done, total: reports.append((done, total))) as executor:
-        assert list(executor.map(abs, range(50))) == [*range(50)]
-    assert reports[-1] == (50, 50)
-    with pytest.raises(mwpy.UsageError, match="progress=7"):
-        mwpy.Executor(slaves=1, progress=7)  # type: ignore[arg-type]

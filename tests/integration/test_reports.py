@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 import mwpy
-from mwpy._roles.own_slave import _Channel
-from mwpy._transport import wire
-from mwpy._values import messages
 
 
 @pytest.fixture(scope="module")
@@ -124,29 +121,6 @@ def test_a_task_in_the_process_of_the_master_may_report() -> None:
         mw.submit(mwpy.task(report_all, 2))
         mw.loop()
         assert mw.reports() == []
-
-
-def test_a_slave_in_this_process_keeps_no_reports_of_its_task() -> None:
-    channel = _Channel()
-    channel.send(wire.encode(messages.Reported(1, 1, 1, 0.1), [b"x"]))
-    assert channel.sent == []
-
-
-def test_reports_do_not_disturb_an_executor() -> None:
-    with mwpy.Executor(slaves=1) as executor:
-        assert [*executor.map(report_all, [2000, 1])] == [2000, 1]
-
-
-def fail_after_report() -> None:
-    mwpy.report(step=1)
-    raise ValueError("failed")
-
-
-def test_a_replay_ignores_reports() -> None:
-    with mwpy.local_master(slaves=0) as mw:
-        [result] = mw.as_completed([mwpy.task(fail_after_report)])
-    with pytest.raises(ValueError, match="failed"):
-        mwpy.replay(result.task_id)
 
 
 def test_the_reports_of_an_executor_are_not_for_the_algorithm(mw: mwpy.Master, tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
-QUIET_S = 2.5
 """A master checks its resource file every second. The file must not change during this time."""
 
 NOT_HERE = "127.0.0.2"
@@ -74,40 +72,6 @@ def test_a_file_that_was_deleted_is_back_in_seconds(stage: Stage) -> None:
 
 
 # ---- the master writes --------------------------------------------------------------------------------------
-
-
-def test_a_resource_file_is_rewritten_at_its_interval(stage: Stage) -> None:
-    """Only the timestamp changes, so that a reader knows that the master is alive."""
-    began = time.time()
-    obeying(stage, "--mw-resource-file-update-interval", 0.5)
-    seen = [content(stage)]
-    assert seen[0]["update-interval"] == 0.5
-    while len(seen) < 4:
-        before = seen[-1]["timestamp"]
-        until(lambda: content(stage)["timestamp"] != before, "another timestamp")  # noqa: B023
-        seen.append(content(stage))
-    times = [each.pop("timestamp") for each in seen]
-    assert times == sorted(times)
-    assert began <= times[0] <= times[-1] <= time.time()
-    assert seen == [seen[0]] * 4
-
-
-def test_a_resource_file_is_rewritten_at_once_when_many_more_slaves_are_needed(stage: Stage) -> None:
-    """A change of more than a tenth is written long before the interval ends. A change of a tenth is not."""
-    obeying(stage, "--mw-resource-file-update-interval", 100_000)
-    assert content(stage)["slaves-needed"] == 0
-    order(stage, "allocate_slaves", 100, "ordered")
-    until_it_says(stage, "slaves-needed", 100)
-    before = content(stage)
-    order(stage, "allocate_slaves", 10, "ordered")
-    time.sleep(QUIET_S)
-    assert content(stage) == before
-    order(stage, "allocate_slaves", 1, "ordered")
-    after = until_it_says(stage, "slaves-needed", 111)
-    assert after["timestamp"] > before["timestamp"]
-    assert after["slaves-wanted"] == 111
-    order(stage, "deallocate_slaves", 12, "ordered")
-    assert until_it_says(stage, "slaves-needed", 99)["slaves-wanted"] == 99
 
 
 def test_a_resource_file_says_finished_at_the_end(stage: Stage) -> None:
@@ -177,29 +141,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@pytest.mark.parametrize("parts", [("host",), ("port",), ("host", "port")], ids=" and ".join)
-def test_the_later_option_of_resource_file_host_and_port_directs_an_agent(stage: Stage, parts: tuple[str, ...]) -> None:
-    """The right option after the wrong one leads to the master. The wrong option after the right one does not."""
-    master = obeying(stage)
-    host, _, port = content(stage)["master-addresses"][0].removeprefix("tcp://").rpartition(":")
-    right = {"host": host, "port": port}
-    wrong = right | {part: {"host": NOT_HERE, "port": str(free_port())}[part] for part in parts}
-    nowhere = f"tcp://{wrong['host']}:{wrong['port']}"
-    right_file = ("--mw-resource-file", stage.resource)
-    wrong_file = ("--mw-resource-file", edited(stage, "wrong.rsc", master_addresses=[nowhere]))
-    right_options = [word for part in parts for word in (f"--mw-master-{part}", right[part])]
-    wrong_options = [word for part in parts for word in (f"--mw-master-{part}", wrong[part])]
-    led = [agent_of(stage, *wrong_file, *right_options), agent_of(stage, *wrong_options, *right_file)]
-    misled = [agent_of(stage, *right_file, *wrong_options), agent_of(stage, *right_options, *wrong_file)]
-    for agent in misled:
-        assert agent.end() == 4, agent.err
-        assert f"({nowhere}: nobody listens there)" in agent.err
-    for agent in led:
-        until_connected(stage, agent)
-    order(stage, "return", 0)
-    assert [each.end() for each in (master, *led)] == [0, 0, 0], [each.err for each in (master, *led)]
 
 
 def test_each_option_before_or_after_the_resource_file_counts_alone(stage: Stage) -> None:

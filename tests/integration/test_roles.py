@@ -138,15 +138,6 @@ def test_an_agent_gives_up_on_a_module_that_crashes_its_slaves(stage: Stage) -> 
     until(lambda: "SIGSEGV" in master.err, lambda: f"the reason, not {master.err!r}")
 
 
-def test_local_slaves_that_cannot_import_end_the_run_with_the_reason(stage: Stage) -> None:
-    run = stage.start("broken.py", "--mw-local", 2)
-    assert run.end() == 6, run.err
-    assert run.err.count("Traceback (most recent call last)") == 2, "one from the agent and one from the master"
-    assert "Correct this, and start again: 3 slaves in a row ended" in run.err.splitlines()[-1]
-    assert run.err.endswith("(RuntimeError: no licence for slaves)\n")
-    stage.no_process_left()
-
-
 def test_local_slaves_of_a_master_that_returns_at_once_end(stage: Stage) -> None:
     """The agent connects during the shutdown and ends by itself."""
     run = stage.start("idle.py", "--mw-local", 2, "--mw-audit-file", stage.audit)
@@ -298,34 +289,6 @@ def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> No
 # ---- bad input ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "culprit"),
-    [
-        (("--mw-locl", "2"), "--mw-local"),
-        (("--mw-local", "none"), "--mw-local none"),
-        (("--mw-local", "-1"), "--mw-local"),
-        (("--mw-local",), "--mw-local"),
-        (("--mw-master", "--mw-slave"), "--mw-slave"),
-        (("--mw-master",), "--mw-resource-file"),
-        (("--mw-slave",), "--mw-resource-file"),
-        (("--mw-slave", "--mw-master-host", "127.0.0.1", "--mw-master-port", "7"), "key"),
-        (("--mw-client-timeout", "nan"), "--mw-client-timeout"),
-        (("--mw-audit-file", "/nowhere/audit"), "/nowhere/audit"),
-        (("--mw-audit-file", "/"), "audit"),
-        (("--mw-resource-file", "/nowhere/resource"), "/nowhere/resource"),
-        (("--mw-master", "--mw-key-file", "/nowhere/key"), "/nowhere/key"),
-        (("--mw-slave", "--mw-resource-file", "/nowhere/resource"), "/nowhere/resource"),
-        (("--mw-master-host", "no.such.host.invalid"), "no.such.host.invalid"),
-        (("--mw-master-host", "192.0.2.1"), "192.0.2.1"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_a_bad_option_is_reported_in_one_line(stage: Stage, line: tuple[str, ...], culprit: str) -> None:
-    """The process prints one line with the bad option on standard error, and exits with 2."""
-    assert culprit in one_line(stage.start("count.py", "--tasks", 1, *line))
-    stage.no_process_left()
-
-
 def test_a_port_in_use_is_reported_in_one_line(stage: Stage) -> None:
     """A master with a port in use names the port and exits with 2."""
     with socket.socket() as taken:
@@ -343,25 +306,6 @@ def test_a_master_host_can_be_a_name_an_address_or_all_addresses(stage: Stage, h
     assert run.end() == 0, run.err
     assert "tcp://*" not in run.out
     assert "tcp://0.0.0.0" not in run.out
-
-
-def test_an_unknown_master_host_is_reported_in_one_line(stage: Stage) -> None:
-    """A misspelt name is an error of the master and of the agent."""
-    line = ("--mw-master-host", "no-such-host.invalid")
-    assert "no-such-host.invalid" in one_line(stage.start("count.py", "--tasks", 1, "--mw-local", 1, *line))
-    agent = stage.start("count.py", "--mw-slave", *line, "--mw-master-port", 5, variables={"MWPY_KEY": "k"})
-    assert agent.end() == 4, agent.err
-    assert "no such host is known here" in agent.err
-    assert "Traceback" not in agent.err
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b"\xff\xfe\x00", b'{"format": "mwpy-resource-file", "version": "one"}']
-)
-def test_an_incomplete_resource_file_is_reported_in_one_line(stage: Stage, content: bytes) -> None:
-    """An agent that reads an incomplete resource file names the file and exits with 2."""
-    stage.resource.write_bytes(content)
-    assert str(stage.resource) in one_line(stage.agent("count.py"))
 
 
 @contextmanager
@@ -395,26 +339,6 @@ def test_a_resource_file_that_appears_late_and_in_part_is_read_again(stage: Stag
     assert agent.end() == 0, agent.err
     assert agent.err == ""
     assert master.end() == 0, master.err
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("master-addresses", ["127.0.0.1:7"]),
-        ("master-addresses", ["tcp://127.0.0.1:none"]),
-        ("keys", {"server-public": "short", "member-public": "x", "member-secret": "y"}),
-        ("timestamp", "yesterday"),
-    ],
-)
-def test_a_resource_file_with_a_wrong_value_is_reported_in_one_line(stage: Stage, key: str, value: object) -> None:
-    """An agent that reads a resource file with a wrong value names the key and exits with 2."""
-    stage.master("count.py", "--tasks", 10)
-    document = json.loads(stage.resource.read_text())
-    document[key] = value
-    edited = stage.folder / "edited.rsc"
-    edited.write_text(json.dumps(document))
-    agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", edited)
-    assert key in one_line(agent)
 
 
 def test_a_resource_file_without_an_address_leads_to_no_master(stage: Stage) -> None:

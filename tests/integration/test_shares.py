@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -62,19 +61,6 @@ def look_up(place: int, table: Any) -> tuple[float, bool, bool, set[str], int]:
     return float(table[place]), table.flags.writeable, table.flags.owndata, memories, os.getppid()
 
 
-def meet(folder: str, table: Any) -> tuple[int, str]:
-    """Wait until two slaves run this. Return this slave, and the number of the file in which the table is."""
-    (Path(folder) / str(os.getpid())).touch()
-    while len([*Path(folder).iterdir()]) < 2:
-        time.sleep(0.01)
-    [inode] = [
-        words[4]
-        for words in map(str.split, Path("/proc/self/maps").read_text(encoding="utf-8").splitlines())
-        if int(words[0].partition("-")[0], 16) <= table.ctypes.data < int(words[0].partition("-")[2], 16)
-    ]
-    return os.getpid(), inode
-
-
 def describe(setup: Setup) -> tuple[str, float, Any]:
     return type(setup.table).__name__, float(setup.table.sum()), setup.names
 
@@ -103,13 +89,6 @@ def test_all_slaves_use_the_same_memory_and_the_agent_gets_it_once(mw: mwpy.Mast
     agent = results[0][-1]
     assert [*mw.map(end_agent_once, [table], [agent])] == [size // 8 - 1]
     assert sorted(parts) == sorted(asked * 2)
-
-
-def test_two_slaves_that_run_at_a_time_map_the_same_file(mw: mwpy.Master, tmp_path: Path) -> None:
-    table = mw.share(np.ones(100_000))
-    (pid, inode), (other_pid, other_inode) = mw.map(meet, [str(tmp_path)] * 2, [table] * 2)
-    assert pid != other_pid
-    assert inode == other_inode != "0"
 
 
 def test_a_handle_can_be_anywhere_in_the_arguments_and_in_a_function(mw: mwpy.Master) -> None:

@@ -213,20 +213,6 @@ def gate(tmp_path: Path) -> Gate:
 # ---- running tasks ----
 
 
-def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
-    agent = agents().ready()
-    agent.define(1, lambda x: x * 2)
-    began = time.monotonic()
-    agent.give([1, 2, 3], 21)
-    ran: list[tuple[int, int]] = []
-    while len(ran) < 3:
-        group, _ = agent.hear(messages.Results)
-        ran += groups.each_task(group)
-        assert group.slave == 7
-        assert all(0 < seconds <= time.monotonic() - began for seconds in group.seconds)
-    assert ran == [(1, 2), (2, 2), (3, 2)]
-
-
 def test_each_task_of_a_group_is_run_with_its_own_arguments_algorithm_and_attempt(agents: Agents) -> None:
     """The group has spans of several algorithms and attempts. Only some of its tasks have large buffers."""
     agent = agents(result_group=6).ready()
@@ -257,23 +243,6 @@ def test_tasks_are_taken_back_from_a_slave_that_is_busy(agents: Agents, gate: Ga
     assert list(agent.results(3)) == [1, 2, 3]
     agent.give([6])
     assert list(agent.results(1)) == [6]
-
-
-def test_a_task_that_was_taken_back_and_is_sent_again_runs_in_its_new_attempt(agents: Agents, gate: Gate) -> None:
-    agent = agents().ready()
-    agent.define(1, lambda: None)
-    agent.define(2, gate.task())
-    agent.give([1], number=2)
-    agent.give([3, 4], attempt=1)
-    gate.wait_until_begun()
-    assert agent.take_back([4], attempt=1) == 1
-    agent.give([4, 3], attempt=2)
-    gate.let_go()
-    ran: list[tuple[int, int]] = []
-    while len(ran) < 4:
-        group, _ = agent.hear(messages.Results)
-        ran += groups.each_task(group)
-    assert ran == [(1, 2), (3, 1), (4, 2), (3, 2)]
 
 
 def test_large_arrays_travel_out_of_band_and_can_be_changed_in_the_task(agents: Agents) -> None:
@@ -312,30 +281,7 @@ def test_the_memory_of_a_task_is_free_before_the_next_task_gets_its_arguments(ag
     assert [failed for failed, _ in agent.results(9).values()] == [True] * 3 + [False] * 6
 
 
-def test_a_fixed_result_group_is_obeyed(agents: Agents, gate: Gate) -> None:
-    agent = agents(result_group=3).ready()
-    agent.define(1, lambda: None)
-    agent.define(2, gate.task())
-    agent.give([1], number=2)
-    agent.give(range(2, 9))
-    gate.wait_until_begun()
-    gate.let_go()
-    assert [len(agent.hear(messages.Results)[0].seconds) for _ in range(3)] == [3, 3, 2]
-
-
 # ---- results that are not sent yet ----
-
-
-def test_the_journal_is_empty_after_its_results_were_sent(agents: Agents, gate: Gate) -> None:
-    agent = agents().ready()
-    agent.define(1, lambda: None)
-    agent.define(2, gate.task())
-    agent.give([1])
-    agent.results(1)
-    agent.give([2], number=2)
-    gate.wait_until_begun()
-    assert agent.end.journal.read(7) == (messages.Results(7, [], [], [], [], []), [groups.payload(0, [])])
-    gate.let_go()
 
 
 def test_a_result_is_gathered_only_while_the_agent_would_read_the_journal(agents: Agents, gate: Gate) -> None:
@@ -375,18 +321,6 @@ def test_a_result_that_does_not_fit_into_the_journal_is_sent_before_the_next_tas
     assert list(agent.results(2)) == [4, 5]
 
 
-def test_a_failure_that_does_not_fit_into_the_journal_is_sent_as_a_failure(agents: Agents) -> None:
-    agent = agents(result_group=100).ready()
-
-    def complain(size: int) -> None:
-        raise ValueError("x" * size)
-
-    agent.define(1, complain)
-    agent.give([1], PAYLOAD_BYTES)
-    failed, (_, _, _, cause) = agent.results(1)[1]
-    assert (failed, type(cause), len(str(cause))) == (True, ValueError, PAYLOAD_BYTES)
-
-
 @pytest.mark.parametrize(
     ("end", "code"),
     [(lambda: os._exit(3), 3), (lambda: os.kill(os.getpid(), signal.SIGKILL), -9), (lambda: os.abort(), -6)],
@@ -415,23 +349,6 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
 
 
 # ---- failures ----
-
-
-def test_an_exception_is_a_failed_result_and_the_slave_continues(agents: Agents) -> None:
-    agent = agents().ready()
-
-    def divide(x: int) -> float:
-        return 1 / x
-
-    agent.define(1, divide)
-    agent.give([1], 0)
-    agent.give([2], 2)
-    found = agent.results(2)
-    failed, (type_name, text, traceback, cause) = found[1]
-    assert (failed, type_name, text, type(cause)) == (True, "ZeroDivisionError", "division by zero", ZeroDivisionError)
-    assert "in divide" in traceback
-    assert "slave.py" not in traceback.replace("test_slave.py", "")
-    assert found[2] == (False, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -515,16 +432,6 @@ def test_a_function_of_another_python_version_is_refused(agents: Agents) -> None
     assert PYTHON in message.reason
 
 
-def test_a_module_that_raises_when_imported_is_reported_with_its_traceback(agents: Agents, tmp_path: Path) -> None:
-    (tmp_path / "broken_module.py").write_text("raise SystemExit('not today')")
-    agent = agents(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{PLAIN}").ready()
-    agent.refer(1, "broken_module:f")
-    agent.give([1])
-    message, _ = agent.hear(messages.AlgorithmFailed)
-    assert "SystemExit" in message.reason
-    assert "broken_module.py" in message.reason
-
-
 # ---- start and end ----
 
 
@@ -574,15 +481,6 @@ def test_a_loop_until_the_master_disconnects_ends_after_any_end(agents: Agents, 
         agent.end.close()
     os.waitid(os.P_PID, agent.child.pid, os.WEXITED | os.WNOWAIT)
     assert agent.child.poll() == 17 + explicit
-
-
-def test_what_a_task_printed_is_seen_before_its_slave_dies(agents: Agents) -> None:
-    """Standard output is written line by line, although it is no terminal."""
-    agent = agents().ready()
-    agent.define(1, lambda: (print("seen"), os._exit(9)))
-    agent.give([1])
-    assert agent.exit_code() == 9
-    assert agent.written(1) == "seen\n"
 
 
 def test_a_forked_child_that_returns_from_its_task_ends_with_a_message(agents: Agents) -> None:
@@ -638,35 +536,12 @@ def test_a_slave_whose_parent_is_not_its_agent_ends_at_once(agents: Agents) -> N
     assert agents(agent_pid=1).exit_code() == 255
 
 
-def test_ctrl_c_does_not_reach_a_slave(agents: Agents) -> None:
-    agent = agents().ready()
-    agent.define(1, lambda: os.kill(os.getpid(), signal.SIGINT))
-    agent.give([1])
-    assert agent.results(1) == {1: (False, None)}
-
-
 def test_a_program_that_a_task_starts_does_not_become_a_slave(agents: Agents) -> None:
     agent = agents().ready()
     variable = SLAVE_VARIABLE
     agent.define(1, lambda: os.system(f'test -z "${variable}"'))
     agent.give([1])
     assert agent.results(1) == {1: (False, 0)}
-
-
-def test_a_crash_in_native_code_leaves_a_trace_whatever_the_task_closed(agents: Agents) -> None:
-    agent = agents().ready()
-
-    def crash() -> None:
-        os.closerange(0, 3)
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-    agent.define(1, crash)
-    agent.give([1])
-    assert agent.exit_code() == -signal.SIGSEGV
-    trace = agent.end.fault(1 << 20).decode()
-    assert trace.startswith("Fatal Python error: Segmentation fault")
-    assert "in crash" in trace
-    assert agent.end.fault(10) == trace[-10:].encode()
 
 
 def test_a_child_that_a_task_forks_keeps_no_channel_open(agents: Agents) -> None:
@@ -687,20 +562,3 @@ def test_a_child_that_a_task_forks_keeps_no_channel_open(agents: Agents) -> None
     assert agent.end.receive() == []
     assert agent.end.eof
     assert agent.exit_code() == 9
-
-
-def test_a_forked_child_that_returns_from_its_task_sends_no_result(agents: Agents) -> None:
-    agent = agents().ready()
-
-    def fork() -> str:
-        pid = os.fork()
-        if pid == 0:
-            return "child"
-        os.waitpid(pid, 0)
-        return "parent"
-
-    agent.define(1, fork)
-    agent.give([1, 2])
-    assert agent.results(2) == {1: (False, "parent"), 2: (False, "parent")}
-    assert agent.shut_down() == 0
-    assert not agent.heard

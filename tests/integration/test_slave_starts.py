@@ -192,15 +192,6 @@ def test_an_agent_of_this_machine_lets_a_template_load_the_script_before_it_has_
         until(lambda: template not in stage.processes(), "the end of the template")
 
 
-def test_a_first_template_that_is_not_used_ends() -> None:
-    command = SlaveCommand([sys.executable, "-c", "import time; time.sleep(600)"], 1)
-    first = command.start_template()
-    launcher = Launcher(command, first=first)
-    launcher.close()
-    until(lambda: first.child.poll() == -signal.SIGKILL, "the end of the template")
-    launcher.close()
-
-
 def test_a_first_template_that_has_ended_is_replaced() -> None:
     """The new one says why, in the last words of its slave."""
     command = SlaveCommand([sys.executable, "-c", "raise SystemExit(3)"], 1)
