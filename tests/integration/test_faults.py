@@ -126,6 +126,29 @@ def test_results_survive_a_kill_every_tenth_of_a_second(
     stage.no_process_left()
 
 
+def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
+    """It is stopped for longer than the master waits for it, and is lost once. Late results do not count. Its tasks
+    were lost because it was stopped, so it is a new agent from then on."""
+    enough = stage.folder / "enough"
+    master = stage.master("count.py", "--until", enough, "--milliseconds", 5, "--listen", 1, *SHORT)
+    agents = [stage.agent("count.py", *SHORT, "--mw-reconnect-seconds", 1) for _ in range(2)]
+    until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
+    stopped_at = time.monotonic()
+    agents[0].send(signal.SIGSTOP)
+    until(lambda: "-> lost: nothing was heard from it for" in stage.audit.read_text(), "the loss of the stopped agent")
+    stage.until_audited(", network: AGENT-")
+    until(lambda: time.monotonic() > stopped_at + 3 * TIMEOUT_S, "three timeouts")
+    agents[0].send(signal.SIGCONT)
+    until(lambda: "SLAVE-2 <- " in stage.audit.read_text(), "tasks at the agent that came back")
+    enough.touch()
+    assert all_came_once(master) > 100
+    assert [agent.end() for agent in agents] == [0, 0], agents[0].err
+    assert "the master is lost: this agent was stopped for" in agents[0].err
+    trail = stage.audit.read_text()
+    assert (trail.count(" -> lost: "), trail.count(" was not lost but suspended: AGENT-")) == (1, 1)
+    stage.no_process_left()
+
+
 @pytest.mark.parametrize("by", ["resource file", "key"])
 def test_an_agent_has_the_client_timeout_of_its_master(stage: Stage, by: str) -> None:
     """A stopped master is lost long before the default of 30 s, although the agent was not given the option."""

@@ -47,7 +47,6 @@ TIMEOUT_S = 1.0
 HELD_S = 2.5
 """How long a test holds the interpreter lock: more than two timeouts."""
 
-SLOW_S = 10.0
 """The longest time that an immediate reaction takes on a busy machine."""
 
 AGENT = """if 1:
@@ -646,30 +645,3 @@ def test_large_frames_arrive_in_writable_memory(ends: Loopback, to_master: bool)
     assert np.array_equal(array, sent)
     array += 1.0
     assert np.array_equal(np.frombuffer(frame, dtype=np.float64), sent + 1.0)
-
-
-def test_large_frames_are_not_copied_when_they_are_sent_but_small_frames_are(ends: Loopback) -> None:
-    """The sender must not change a large buffer after sending it. Small buffers are copied when they are sent."""
-    small, large = bytearray(PIECE_BYTES - 1), bytearray(PIECE_BYTES)
-
-    def change() -> None:
-        small[0] = large[0] = 1
-
-    assert [frame[0] for frame in received(ends, True, change, [small, large])] == [0, 1]
-
-
-def test_the_descriptor_of_a_socket_that_was_found_empty_says_when_a_message_arrives() -> None:
-    """The agent's monitor and the requests for admission are waited for by their descriptors."""
-    context = zmq.Context()
-    with context.socket(zmq.PAIR) as reader, context.socket(zmq.PAIR) as writer:
-        reader.bind("inproc://reader")
-        writer.connect("inproc://reader")
-        descriptor = int(reader.get(zmq.FD))
-        for number in range(3):
-            assert not reader.poll(0)
-            assert not select.select([descriptor], [], [], 0)[0]
-            writer.send(b"%d" % number)
-            writer.send(b"more")
-            assert select.select([descriptor], [], [], SLOW_S)[0]
-            assert (reader.recv(), reader.recv()) == (b"%d" % number, b"more")
-    context.term()

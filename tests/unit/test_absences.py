@@ -10,11 +10,8 @@ from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, Received, Returned, Vanished
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import SlaveId
-from mwpy._values.causes import Cause
 from mwpy._values.messages import Why
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
-from mwpy._values.task import SlaveState
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1, session="s", returns_s=100.0)
 AWAY_S = 31.0
@@ -59,38 +56,6 @@ def kinds(actions: Actions) -> list[str]:
 
 def notices(actions: Actions) -> list[str]:
     return [record.text for record in actions.records if isinstance(record, records.Notice)]
-
-
-def states(core: MasterCore) -> list[SlaveState]:
-    return [slave.state for slave in core.state.members.slaves.values()]
-
-
-def test_the_tasks_of_an_agent_that_falls_silent_stay_with_it(core: MasterCore) -> None:
-    join(core, "a")
-    submit(core, 1)
-    decide(core, 0.0)
-    actions = vanish(core, "a", 40.0)
-    assert states(core) == [SlaveState.AWAY]
-    assert core.state.jar.num_allocated == 1
-    assert notices(actions) == [
-        "AGENT-0 on host is away, and 1 task with it: nothing was heard from it for 31 s: its machine or the network "
-        "failed, or it was stopped. It has 100 s to come back; then its tasks run elsewhere. Idle slaves start them "
-        "again after 30 s, but not with retry=False"
-    ]
-
-
-def test_an_agent_that_does_not_come_back_in_time_is_lost(core: MasterCore) -> None:
-    join(core, "a")
-    submit(core, 1)
-    decide(core, 0.0)
-    vanish(core, "a", 40.0)
-    assert "AgentLost" not in kinds(decide(core, 139.0))
-    actions = decide(core, 140.0)
-    [lost] = [record for record in actions.records if isinstance(record, records.AgentLost)]
-    assert lost.cause is Cause.NETWORK
-    assert "for 131 s" in lost.reason
-    assert actions.forget == [b"a"]
-    assert core.state.jar.pending.count == 1
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,15 @@ from mwpy._core.agent.child import (
     SlaveExited,
     SlaveHeard,
     StreamBroken,
+    Terminated,
 )
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import SPARED_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
+from mwpy._values.errors import ExitCode
 from mwpy._values.last_words import NO_WORDS
 
 KILLED = "killed by its agent because it ran task 2, whose result is not wanted any more"
@@ -84,6 +87,22 @@ def core() -> AgentCore:
     return core
 
 
+def test_a_recall_of_a_slave_that_was_given_up_changes_nothing(core: AgentCore) -> None:
+    """The agent was frozen while it left. Now its time is over, and the last slave is broken."""
+    core.handle(Terminated("SIGTERM", Cause.EVICTED), 0.0)
+    core.handle(SlaveExited(2, "exit code 0", NO_WORDS, 0), 0.0)
+    core.take_actions()
+    message = messages.Cancel([2], [1], True)
+    core.handle(heard(message), 100.0)
+    core.handle(StreamBroken(1, "nonsense"), 100.0)
+    core.decide(100.0)
+    actions = core.take_actions()
+    assert actions.recall == [(1, message)]
+    core.handle(Recalled(1, 2, message), 100.0)
+    assert isinstance(to_master(actions)[-1], messages.Goodbye)
+    assert actions.exit is ExitCode.EVICTED
+
+
 @pytest.mark.parametrize("started", [2, 3])
 def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: AgentCore, started: int) -> None:
     """The death names no task. The slave gets no answer to the last recall, so that it cannot start a task.
@@ -129,6 +148,26 @@ def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore
     core.check()
 
 
+def test_more_cancelled_tasks_than_one_message_can_name_are_recalled_again(core: AgentCore) -> None:
+    """Slave and master get one message for each recall. A task that starts between two recalls may finish."""
+    ids = [*range(11, 11 + 2 * MAX_TASKS + 20, 2)]
+    core.handle(heard(messages.Tasks(2, ids, [1] * len(ids), [1] * len(ids), [0] * len(ids)), b""), 0.0)
+    core.take_actions()
+    message = messages.Cancel(ids, [1] * len(ids), kill=False)
+    revoked = []
+    for started in (1, 1 + MAX_TASKS + 1):
+        core.handle(Recalled(2, started, message), 0.0)
+        actions = core.take_actions()
+        [sent] = to_master(actions)
+        assert to_slaves(actions) == [(2, sent)]
+        wire.decode(wire.encode(sent), wire.FROM_AGENT)
+        assert isinstance(sent, messages.Revoked)
+        revoked += sent.tasks
+        assert actions.recall == ([(2, message)] if started == 1 else [])
+    assert revoked == [*ids[:MAX_TASKS], *ids[MAX_TASKS + 1 :]]
+    assert held(core, 2) == [9, ids[MAX_TASKS]]
+
+
 def test_a_slave_that_names_any_number_of_tasks_does_not_stall_its_agent(core: AgentCore) -> None:
     """The agent checks whether the cancelled task is among them."""
     cancel(core, 2, 2)
@@ -150,3 +189,18 @@ def test_a_slave_that_was_killed_for_a_cancelled_task_is_charged_with_nothing_el
     actions = core.take_actions()
     assert actions.kill == []
     assert to_master(actions) == [messages.SlaveDied(1, 0, Cause.CANCELLED, KILLED, NO_WORDS, [(1, 1, 1)])]
+
+
+def test_a_slave_that_is_not_trusted_gets_no_answer_to_a_recall(core: AgentCore) -> None:
+    """It is killed. Its end names the first task that it held, although this task is cancelled."""
+    message = messages.Cancel([1], [1], kill=True)
+    core.handle(heard(message), 0.0)
+    core.handle(MemoryBroken(1, "numbers have changed"), 0.0)
+    core.take_actions()
+    core.handle(Recalled(1, 1, message), 0.0)
+    actions = core.take_actions()
+    assert (to_slaves(actions), to_master(actions), actions.kill) == ([], [], [])
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
+    [died] = to_master(core.take_actions())
+    assert isinstance(died, messages.SlaveDied)
+    assert died.running == 1

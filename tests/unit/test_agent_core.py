@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
     AgentActions,
@@ -129,6 +130,18 @@ def test_when_results_were_lost_the_death_charges_the_task_that_was_started_last
     assert to_master(core.take_actions()) == [
         messages.SlaveDied(1, 7, Cause.CRASH, "killed by signal 11", NO_WORDS, [(5, 2, 2)])
     ]
+
+
+def test_an_agent_that_gives_up_starts_no_other_slave() -> None:
+    """Three slaves end in one iteration. The first two would be replaced."""
+    core = AgentCore(AgentSettings(replace(HELLO, slaves=3)))
+    core.handle(heard(WELCOME), 0.0)
+    assert core.take_actions().start == [1, 2, 3]
+    for number in (1, 2, 3):
+        core.handle(SlaveExited(number, "exit code 1", NO_WORDS, 0), 0.0)
+    core.check()
+    actions = core.take_actions()
+    assert (actions.start, actions.exit) == ([], ExitCode.CANNOT_START)
 
 
 def start_of_next(core: AgentCore, slave: int, code: int, now: float) -> float:

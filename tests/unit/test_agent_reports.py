@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.unit import test_agent_checkpoints
-from tests.unit.test_agent_checkpoints import do, ended, heard, results
+from tests.unit.test_agent_checkpoints import heard
 
-from mwpy._core.agent.child import Recalled, SlaveHeard
+from mwpy._core.agent.child import SlaveHeard
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import REPORT_S
 from mwpy._transport import wire
@@ -43,20 +42,6 @@ def test_the_first_report_leaves_at_once_and_the_newest_later_one_a_second_later
     assert core.next_deadline() == DUE
     assert payloads(core, DUE) == [b"c"]
     assert payloads(core, 9.0) == []
-
-
-@pytest.mark.parametrize("how", ["result", "cancelled"])
-def test_a_report_that_waits_is_dropped_when_its_task_ends(core: AgentCore, how: str) -> None:
-    """The next task of the slave may report."""
-    do(core, 1.0, reported())
-    do(core, 1.1, READ, reported())
-    if how == "result":
-        do(core, 1.2, ended(results(1)))
-    else:
-        core.handle(Recalled(1, 1, messages.Cancel([1], [1], True)), 1.2)
-    core.take_actions()
-    assert do(core, DUE) == []
-    assert do(core, DUE, reported(task=2)) == ["Reported"]
 
 
 def test_a_report_of_another_slave_is_nonsense(core: AgentCore) -> None:

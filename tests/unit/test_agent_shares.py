@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from msgspec.structs import replace
 
@@ -19,7 +17,6 @@ from mwpy._core.agent.child import (
     WriteShare,
 )
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.traffic import PARTS_COMING
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
@@ -101,48 +98,6 @@ def do(core: AgentCore, *happened: AgentEvent) -> list[object]:
             case messages.Tasks(tasks=numbers):
                 done.append(("pass on", slave, numbers))
     return done
-
-
-def starts(share: Share) -> Sequence[int]:
-    return range(0, share.size, PART_BYTES)
-
-
-def test_an_object_is_fetched_in_parts_and_given_to_the_slaves_that_need_it(core: AgentCore) -> None:
-    """The tasks are passed on at once. A few parts are on their way at a time, and each is asked for once."""
-    assert do(core, tasks(1, LARGE)) == [("open", "large"), ("pass on", 1, [1])]
-    asked = do(core, opened(LARGE))
-    assert asked == [("want", "large", start) for start in starts(LARGE)[:PARTS_COMING]]
-    assert do(core, tasks(2, LARGE, slave=2)) == [("pass on", 2, [2])]
-    done: list[object] = []
-    for start in starts(LARGE):
-        done += do(core, part(LARGE, start))
-    assert done[:2] == [("write", "large", 0, PART_BYTES), ("want", "large", starts(LARGE)[PARTS_COMING])]
-    assert [each for each in done if "want" in str(each)] == [
-        ("want", "large", start) for start in starts(LARGE)[PARTS_COMING:]
-    ]
-    assert done[-3:] == [
-        ("write", "large", starts(LARGE)[-1], 1),
-        ("give", 1, "large", "here", ""),
-        ("give", 2, "large", "here", ""),
-    ]
-    assert do(core, tasks(3, LARGE)) == [("pass on", 1, [3])]
-
-
-def test_objects_that_no_task_needs_are_dropped_when_all_are_too_large() -> None:
-    """The one that was used least recently goes first, and the slaves that know it forget it."""
-    core = new_core(replace(SETTINGS, max_share_bytes=2500))
-    shares = [Share(f"object {number}", 1000) for number in range(4)]
-    for number, share in enumerate(shares[:2], 1):
-        do(core, tasks(number, share), opened(share, complete=True), result(number))
-    do(core, tasks(3, shares[0]), result(3))
-    assert do(core, tasks(4, shares[2])) == [
-        ("drop", "object 1"),
-        ("open", "object 2"),
-        ("pass on", 1, [4]),
-        ("forget", 1, "object 1"),
-    ]
-    do(core, opened(shares[2], complete=True))
-    assert ("open", "object 1") in do(core, tasks(5, shares[1]))
 
 
 def test_tasks_learn_why_an_object_cannot_be_kept(core: AgentCore) -> None:

@@ -26,6 +26,7 @@ from tests.stored import (
     write,
 )
 
+from mwpy._database import store
 from mwpy._database.reading import prune
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import LogSync
@@ -189,6 +190,14 @@ def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> No
     assert done.wait(30)
     writer.close()
     assert found == [(7, 2)]
+
+
+def test_records_that_may_wait_are_written_although_nothing_follows(path: Path) -> None:
+    writer, done = opened(path), threading.Event()
+    writer.write(Given([records.Notice("1")], NOON, done.set, may_wait=True))
+    assert done.wait(30)
+    writer.close()
+    assert store.LINGER_S + store.PAUSE_S < 0.1, "far less than the second that a kill of the master may repeat"
 
 
 def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:

@@ -116,6 +116,16 @@ def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
     assert core.take_actions().recall == [(1, None)]
 
 
+def test_a_task_that_began_during_a_stop_gets_only_the_rest_of_it(core: AgentCore) -> None:
+    """The agent alone may be stopped. Its slave then goes on with the next task."""
+    send(core, 1, 1.0)
+    core.handle(Resumed(10.0), 10.75)
+    core.handle(MemoryRead(1, 1, 10.5), 11.625)
+    assert core.take_actions().recall == []
+    core.handle(MemoryRead(1, 1, 10.5), 11.75)
+    assert core.take_actions().recall == [(1, None)]
+
+
 def test_a_task_that_finishes_at_the_last_moment_costs_nothing(core: AgentCore) -> None:
     """The slave has started the next task when the agent stops it. It goes on, and the next task is watched."""
     send(core, 1, 1.0, 1.0)
@@ -274,6 +284,17 @@ def test_a_slave_is_killed_before_the_batch_system_kills_the_job() -> None:
         "used 340 bytes, and may use 333 bytes in such a case: give the job more memory or fewer slaves, or let such "
         "tasks need less"
     )
+
+
+@pytest.mark.parametrize(("template_bytes", "recalled"), [(500, [(1, None)]), (0, [])])
+def test_the_memory_of_the_template_is_not_there_for_the_slaves(
+    template_bytes: int, recalled: list[tuple[int, None]]
+) -> None:
+    core = crew(2, 1500, template_bytes)
+    give(core, 1, ROOMY)
+    give(core, 2, ROOMY)
+    all_use(core, {1: 500, 2: 450}, 0.0)
+    assert all_use(core, {1: 500, 2: 450}, MEASURE_S)[1].recall == recalled
 
 
 def test_a_task_that_needs_all_memory_of_its_job_is_charged() -> None:

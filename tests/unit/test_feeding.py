@@ -36,31 +36,6 @@ class Master:
         return held_by(self.core, "SLAVE-0")
 
 
-def test_some_time_before_its_end_a_master_sends_no_more_tasks() -> None:
-    """It says so once. Results still count, and no more slaves are needed."""
-    master = Master(MasterSettings("m", "g", task_group=1, feeds_until=10.0, ends_at=15.0))
-    master.core.submit([span(1, MAX, 5)])
-    assert master.turn(9.0).ends_at is None
-    held = len(master.held)
-    assert held
-    due = master.core.next_deadline()
-    assert due is not None
-    assert due <= 10.0
-    assert master.core.counts().slaves_needed
-    master.finish(1)
-    actions = master.turn(10.0)
-    assert (actions.ends_at, [result.task_id for result in actions.results]) == (15.0, [1])
-    assert "the time of the master is nearly over, so no more tasks are sent" in str(actions.records)
-    assert len(master.held) == held - 1
-    for task in master.held:
-        master.finish(task)
-    master.core.waiting = Waiting.FOREVER
-    actions = master.turn(1000.0)
-    assert (actions.ends_at, master.held, actions.sends) == (None, [], [])
-    assert "nothing has progressed" not in str(actions.records)
-    assert (master.core.next_deadline(), master.core.counts().slaves_needed) == (None, 0)
-
-
 def test_a_master_whose_end_is_announced_sends_no_more_tasks() -> None:
     """A master without a known end has been asked by mistake, and goes on."""
     master = Master(MasterSettings("m", "g", task_group=1, feeds_until=1000.0, ends_at=1060.0))

@@ -23,6 +23,7 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
 from mwpy._values import messages
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS
 
@@ -127,6 +128,23 @@ def test_the_next_generation_learns_which_tasks_were_not_started_and_when_this_i
     core.handle(heard(replace(SECOND, generation="g3")), 9.0)
     said_to_third = to_master(core.take_actions())
     assert said_to_third == [messages.StillRunning(1, "g1", [5], [1]), messages.NotStarted("g2", [], [])]
+
+
+def test_tasks_that_one_message_cannot_name_are_said_in_several_before_this_is_all() -> None:
+    core = made()
+    for first in (1, 2 * MAX_TASKS + 1):
+        core.handle(tasks(*range(first, first + 2 * MAX_TASKS, 2)), 0.0)
+    core.take_actions()
+    succeed(core)
+    core.handle(heard(SECOND), 9.0)
+    core.take_actions()
+    said: list[messages.Message] = []
+    for _ in range(3):
+        core.handle(Recalled(1, 1, UNBOUNDED), 9.0)
+        said += to_master(core.take_actions())
+    named = [each for each in said if isinstance(each, messages.NotStarted)]
+    assert [len(each.tasks) for each in named] == [MAX_TASKS, MAX_TASKS - 1, 0]
+    assert sorted(task for each in named for task in each.tasks) == [*range(3, 4 * MAX_TASKS, 2)]
 
 
 def test_a_master_of_a_former_generation_is_passed_over(core: AgentCore) -> None:

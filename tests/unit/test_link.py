@@ -278,6 +278,15 @@ def test_a_peer_can_be_disconnected(ends: Loopback) -> None:
     ends.hello(other, master, b"still here")
 
 
+def test_a_peer_whose_descriptor_belongs_to_another_connection_is_not_disconnected(ends: Loopback) -> None:
+    """The kernel uses descriptors again. The host and port at the other end say whose connection it is."""
+    master, agent, name = ends.pair()
+    descriptor, _ = master.link._connections._ends[name]
+    master.link._connections._ends[name] = descriptor, ("127.0.0.1", 1)
+    master.link.disconnect(name)
+    ends.hello(agent, master, b"still here")
+
+
 def test_frames_that_no_message_can_have_are_dropped(ends: Loopback) -> None:
     """The memory for a message is limited, and the next message arrives as it was sent."""
     master, agent, _ = ends.pair()

@@ -90,6 +90,18 @@ def test_an_agent_that_is_slow_to_read_large_tasks_gets_the_next_one_when_it_has
     core.handle(Confirmed(b"nobody", 1), 0.0)
 
 
+def test_tasks_for_agents_of_this_machine_do_not_wait_for_a_confirmation(
+    core: MasterCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These have a stream, and confirm nothing."""
+    monkeypatch.setattr(members, "FEEDING_BYTES", 100)
+    core.handle(Received(b"a", "localhost", messages.Hello("m", "g", "host", 1, "3.11", 2), ()), 0.0)
+    for number in (1, 2):
+        _receive(core, messages.SlaveReady(number))
+    core.submit([span(number, MAX, 1, b"x", buffers=(bytes(200),)) for number in (1, 2)])
+    assert _busy(core) == [True, True]
+
+
 def test_an_agent_that_answers_its_tasks_and_confirms_nothing_is_dropped(
     core: MasterCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -551,6 +551,14 @@ def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None
     assert desk.look(1000.0).remove == []
 
 
+def test_the_last_job_of_a_computation_stays() -> None:
+    desk = Desk(max_jobs=1)
+    desk.watch("a", slaves_needed=1, connected={"1.0": 1})
+    desk.watch("b", slaves_needed=1)
+    desk.job("1.0", RUNNING, 50.0)
+    assert [desk.look().remove for _ in range(20)] == [[]] * 20
+
+
 def test_the_reason_for_waiting_is_said_after_half_a_minute(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
     desk.look()

@@ -193,6 +193,15 @@ def test_a_file_that_was_edited_since_it_was_loaded_is_named(load: Load, tmp_pat
     assert own.edited() == str(file)
 
 
+def test_a_file_that_was_loaded_without_notice_counts_as_edited(load: Load, tmp_path: Path) -> None:
+    """Nobody knows whether it was edited between the loading of the module and the question."""
+    load(FILES)
+    own = OwnCode()
+    own.remember()
+    importlib.import_module("own_lazy")
+    assert own.edited() == str(tmp_path / "own_lazy.py")
+
+
 def test_a_value_that_differs_between_processes_is_no_other_code(load: Load) -> None:
     module = load(FILES)
     theirs = OwnCode().used_by(module.f, by_value=False)
@@ -217,6 +226,24 @@ def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:
     load({**FILES, "own_helpers": HELPERS.replace("FACTOR = 3", "FACTOR = 4")})
     scope["own_helpers"] = sys.modules["own_helpers"]
     assert OwnCode().differences(scope["by_value"], theirs) == ["variable FACTOR in own_helpers.py"]
+
+
+def test_closures_with_the_same_code_use_what_the_variables_around_them_mean(load: Load) -> None:
+    module = load({**FILES, "own_other": "def other(x):\n    return x\n"})
+    code = OwnCode()
+
+    def made(inner: Callable[..., Any], again: bool = True) -> Callable[..., Any]:
+        return made(lambda x: inner(x), again=False) if again else lambda x: inner(x)
+
+    uses = [[*code.used_by(made(each), by_value=True)] for each in (module.own_helpers.scale, module.other)]
+    assert [["own_helpers" in each, "own_other" in each] for each in uses] == [[True, False], [False, True]]
+
+
+def test_an_object_of_the_script_that_behaves_strangely_is_not_followed(load: Load) -> None:
+    strange = "class Strange:\n    def __getattr__(self, name):\n        raise RuntimeError('not now')\n"
+    module = load({**FILES, "own_app": strange + "class Holder:\n    held = Strange()\n    def use(self): pass\n"})
+    used = OwnCode().used_by(module.Holder, by_value=False)
+    assert [*used["own_app"].parts] == ["class Holder"]
 
 
 def test_a_notebook_reads_a_file_again_after_it_was_loaded_again(

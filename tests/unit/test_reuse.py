@@ -300,6 +300,30 @@ def test_other_code_whose_answers_were_used_counts_in_later_generations_too() ->
     assert values == ["value 0 of row 5", "value 0 of row 6", "value 2 of row 5", "value 1 of row 6"]
 
 
+def test_what_was_clear_for_a_generation_is_not_asked_again() -> None:
+    """The function had no second code when its answers were used; another function of its name has made one since."""
+    file = File(any_code=True)
+    file.generation(1, [7, 8], code="code 1")
+    file.answer(1, 5, [1, 2])
+    file.generation(2, [9], code="code 3")
+    file.answer(2, 6, [1])
+    file.reuse.apply(EarlierAlgorithm(2, 1, "square", "code 2", _parts("code 2", 0)))
+    file.reuse.apply(EarlierTasks(2, 2, 1, 1, _keys([7]), reused=True))
+    file.reuse.begin()
+    assert file.submit([7, 8], _defined(code="code 2")) == []
+    assert file.notices() == []
+
+
+def test_code_that_has_only_its_own_answers_gets_none_of_other_code() -> None:
+    file = File(any_code=True)
+    file.generation(1, [7, 8], code="code 1")
+    file.answer(1, 5, [1, 2])
+    file.generation(2, [7], code="code 2")
+    file.answer(2, 6, [1])
+    file.reuse.begin()
+    assert file.submit([7, 8], _defined(code="code 2")) == [2]
+
+
 def test_tasks_of_the_own_code_without_an_answer_leave_the_choice_open() -> None:
     """Unless one of them must not run twice and has no answer of the other code either."""
     file = File(any_code=True)
@@ -423,6 +447,32 @@ def test_a_task_that_came_back_before_it_started_runs() -> None:
     assert file.submit([1, 2], policy=ONCE) == [2]
 
 
+def test_a_task_that_must_not_run_twice_runs_if_no_former_generation_sent_it() -> None:
+    file = File()
+    file.generation(1, [1, 2])
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    assert file.submit([2, 3], policy=ONCE) == [1, 2]
+
+
+def test_a_task_that_may_run_twice_now_runs_although_it_was_sent() -> None:
+    file = File()
+    file.generation(1, [1, 2])
+    file.sent(1, 1, 1)
+    file.reuse.begin()
+    assert file.submit([1]) == [1]
+
+
+def test_a_user_who_runs_failed_tasks_again_runs_those_that_were_sent_too() -> None:
+    file = File()
+    file.reuse.rerun_failed = True
+    file.generation(1, [1, 2])
+    file.sent(1, 1, 2)
+    file.answer(1, 5, [2], failed=[0])
+    file.reuse.begin()
+    assert file.submit([1, 2], policy=ONCE) == [1, 2]
+
+
 def test_a_task_whose_attempts_are_used_up_does_not_run_again_and_says_why() -> None:
     file = File()
     file.generation(1, [1, 2, 3, 4])
@@ -437,6 +487,34 @@ def test_a_task_whose_attempts_are_used_up_does_not_run_again_and_says_why() -> 
     )
     assert fourth.reason.startswith("before the master was started again, it lost all attempts that its policy allows")
     assert (fourth.task_id, fourth.tag, fourth.algorithm) == (4, "tag 4", "square")
+
+
+def test_a_user_who_runs_failed_tasks_again_runs_those_whose_attempts_are_used_up() -> None:
+    file = File()
+    file.reuse.rerun_failed = True
+    file.generation(1, [1])
+    file.used_up(1, 1, 1, "it ran longer than 1 s")
+    file.reuse.begin()
+    assert file.submit([1]) == [1]
+
+
+def test_an_answer_counts_although_the_attempts_of_its_task_were_used_up_before() -> None:
+    file = File()
+    file.generation(1, [1])
+    file.used_up(1, 1, 1, "it ran longer than 1 s")
+    file.generation(2, [1])
+    file.answer(2, 5, [1])
+    file.reuse.begin()
+    assert file.submit([1]) == []
+    assert [result.ok for result in file.core.take_actions().results] == [True]
+
+
+def test_used_up_attempts_of_unknown_code_forbid_nothing() -> None:
+    file = File()
+    file.generation(1, [1], code="")
+    file.used_up(1, 1, 1, "it ran longer than 1 s")
+    file.reuse.begin()
+    assert file.submit([1]) == [1]
 
 
 def test_an_answer_counts_although_the_task_was_sent_later_once_more() -> None:
@@ -460,3 +538,11 @@ def test_tasks_without_a_key_are_not_taken_for_others_that_were_sent() -> None:
     file.reuse.begin()
     assert file.submit([1], policy=ONCE) == [1]
     assert file.notices() == []
+
+
+def test_a_task_of_unknown_code_that_was_sent_runs_again() -> None:
+    file = File()
+    file.generation(1, [1], code="")
+    file.sent(1, 1, 1)
+    file.reuse.begin()
+    assert file.submit([1], _defined(code=""), policy=ONCE) == [1]

@@ -21,7 +21,6 @@ from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
-from mwpy._values.last_words import NO_WORDS
 from mwpy._values.options import parse
 from mwpy._values.policy import MaxFailures, TaskPolicy
 
@@ -96,13 +95,6 @@ class Master:
         """The records of a kind that the last step has caused."""
         return [record for record in self.actions.records if isinstance(record, kind)]
 
-    def killed(self) -> list[tuple[bytes, messages.Message]]:
-        """The cancellations that the last step has caused."""
-        return [(send.peer, send.message) for send in self.actions.sends if isinstance(send.message, messages.Cancel)]
-
-    def dies(self, slave: str, task: int, cause: Cause = Cause.CRASH) -> Actions:
-        return self.receive(slave[0], messages.SlaveDied(int(slave[1]), task, cause, "it died", NO_WORDS))
-
 
 @pytest.fixture
 def master() -> Master:
@@ -113,35 +105,7 @@ def master() -> Master:
     return master
 
 
-@pytest.fixture
-def pair(master: Master) -> Master:
-    """A master with task 4, which `a1` has in its first attempt and `b1` in its second."""
-    assert master.submit() == 4
-    master.agent("b")
-    master.pass_time(1.0)
-    assert (master.held("a1"), master.held("b1")) == ([4], [4])
-    return master
-
-
 # When and where
-
-
-def test_a_straggler_gets_a_second_attempt_elsewhere_as_soon_as_it_is_one(master: Master) -> None:
-    """The core asks to be called at that moment. The new slave gets the task as any other task."""
-    task = master.submit()
-    master.agent("b")
-    assert master.core.next_deadline() == 1001.0
-    master.pass_time(0.999)
-    assert master.held("b1") == []
-    actions = master.pass_time(0.001)
-    assert (master.held("a1"), master.held("b1")) == ([task], [task])
-    [started] = master.of(records.AttemptsStarted)
-    assert (started.sid, started.beside) == ("SLAVE-1", "SLAVE-0")
-    assert [(each.first, each.attempt) for each in started.tasks] == [(task, 2)]
-    assert started.reason == "it has run for 1 s, and others took 0.1 s on average"
-    definition, tasks = [send.message for send in actions.sends if send.peer == b"b"]
-    assert isinstance(definition, messages.Algorithms)
-    assert tasks == messages.Tasks(1, [task], [1], [2], [0])
 
 
 def test_a_straggler_has_run_three_times_as_long_as_the_mean(master: Master) -> None:
@@ -193,23 +157,6 @@ def test_the_place_is_at_another_agent_and_best_on_another_host(master: Master) 
 
 
 # How attempts end
-
-
-@pytest.mark.parametrize(("first", "other", "attempt"), [("a1", "b1", 1), ("b1", "a1", 2)])
-def test_the_first_answer_wins_and_the_other_attempt_is_killed(
-    pair: Master, first: str, other: str, attempt: int
-) -> None:
-    """A late result of the other attempt does not count. Its slave is free for other tasks."""
-    [result] = pair.answer(first, 4, attempt).results
-    assert (result.value, result.attempts, result.sid, result.tag) == (attempt, 2, pair.sids[first], "tag")
-    assert pair.killed() == [(other[0].encode(), messages.Cancel([4], [1], kill=True))]
-    [ended] = pair.of(records.AttemptsEnded)
-    assert (ended.sid, ended.tasks[0].attempt, ended.charges) == (pair.sids[other], 3 - attempt, ())
-    assert ended.reason == f"{pair.sids[first]} has answered"
-    assert (pair.held("a1"), pair.held("b1"), pair.core.state.jar.runnable) == ([], [], 0)
-    assert pair.answer(other, 4, 3 - attempt).results == []
-    pair.dies(other, 0, Cause.CANCELLED)
-    assert not pair.actions.unrunnable
 
 
 def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Master) -> None:

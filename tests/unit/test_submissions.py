@@ -13,7 +13,7 @@ from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.tasks import Taskjar
 from mwpy._values import records
 from mwpy._values.groups import ARGUMENTS, PackedCalls
-from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.policy import DEFAULT_POLICY
 from mwpy._values.records import TaskRange
 
 
@@ -35,31 +35,6 @@ def algorithms(jar: Taskjar) -> tuple[Defined, Defined]:
         jar.algorithms.add(each.record)
         jar.algorithms.adopt(each)
     return both
-
-
-def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(
-    submissions: Submissions, algorithms: tuple[Defined, Defined]
-) -> None:
-    """Tasks keep the order of submission. Another algorithm or policy begins another span."""
-    highest, lowest = algorithms
-    assert not submissions
-    ids = [
-        submissions.add(highest, DEFAULT_POLICY, b"a", (), "A"),
-        submissions.add(highest, TaskPolicy(), b"b", (), "B"),
-        submissions.add(highest, TaskPolicy(retry=False), b"c", (b"large",), "C"),
-        submissions.add(lowest, TaskPolicy(retry=False), b"d", (), "D"),
-    ]
-    assert ids == [1, 2, 3, 4]
-    assert submissions
-    taken = submissions.take()
-    assert [(span.first, span.algorithm, span.policy, span.payloads, span.buffers, span.tags) for span in taken] == [
-        (1, highest, DEFAULT_POLICY, (b"a", b"b"), (), ("A", "B")),
-        (3, highest, TaskPolicy(retry=False), (b"c",), ((b"large",),), ("C",)),
-        (4, lowest, TaskPolicy(retry=False), (b"d",), (), ("D",)),
-    ]
-    assert [str(span) for span in taken] == ["tasks 1 to 2 (max)", "task 3 (max)", "task 4 (min)"]
-    assert not submissions
-    assert submissions.take() == []
 
 
 def test_one_thread_can_take_tasks_while_another_adds_tasks(

@@ -108,6 +108,12 @@ def answered(actions: Actions) -> list[records.TasksAnswered]:
     return [each for each in actions.records if isinstance(each, records.TasksAnswered)]
 
 
+def test_an_agent_learns_that_its_master_was_started_again(master: Successor) -> None:
+    master.receive(messages.Hello("m", "first", "host", 1, "3.11", 1, session="s", handled=3), b"back")
+    [send] = master.core.take_actions().sends[-1:]
+    assert send.message == messages.Refused("the master was started again", again=True, generation="g")
+
+
 def test_results_of_a_former_generation_are_stored_as_its_own(master: Successor) -> None:
     [record] = master.bring([3, 1])
     assert (record.generation, record.sid, record.agent, record.host) == (1, "SLAVE-4", "AGENT-0", "host of a")
@@ -378,6 +384,20 @@ def test_a_task_runs_that_an_agent_has_not_started_although_it_must_not_run_twic
     assert held_by(doubtful.core, "SLAVE-0") == [2, 3]
 
 
+@pytest.mark.parametrize("peer", [b"a", b"stranger"])
+def test_only_the_last_generation_and_its_agents_say_that_a_task_has_not_started(peer: bytes) -> None:
+    """A generation in between may have sent the task to another slave."""
+    doubtful = Successor(returns_s=100.0, once=3)
+    doubtful.connect(b"a")
+    doubtful.connect(b"stranger")
+    if peer == b"a":
+        doubtful.reuse.begin()
+    doubtful.submit([1], policy=ONCE)
+    not_started(doubtful, 1, peer=peer)
+    not_started(doubtful, 1, generation="lost")
+    assert waiting(doubtful) == [1]
+
+
 def test_the_master_says_what_it_waits_for(doubtful: Successor) -> None:
     doubtful.core.waiting = Waiting.FOREVER
     _later(doubtful, 0.0)
@@ -442,6 +462,26 @@ def test_a_task_that_waits_for_agents_is_explained(doubtful: Successor) -> None:
     assert explained(answer) == (
         "task 1 (square) waits for agents of the former master, which may run it or bring its result"
     )
+
+
+def test_nothing_is_said_of_tasks_whose_agent_has_come_by_then(doubtful: Successor) -> None:
+    _later(doubtful, 5.0)
+    doubtful.submit([1], policy=ONCE)
+    runs(doubtful, 1)
+    assert notices_of(_later(doubtful, 6.0)) == []
+
+
+def test_only_agents_count_that_may_still_look_for_their_master() -> None:
+    agents = FormerAgents(
+        [
+            FormerAgent(1, "a", 1, 300.0, has_ended=True),
+            FormerAgent(1, "b", 2, 0.0, has_ended=False),
+            FormerAgent(1, "c", 3, 20.0, has_ended=False),
+            FormerAgent(2, "c", 3, 20.0, has_ended=False),
+        ]
+    )
+    assert (agents.returns_s, agents.names()) == (20.0, "1 agent (process 3 on c)")
+    assert FormerAgents().returns_s == 0.0
 
 
 def test_a_process_that_was_no_agent_of_a_generation_brings_none_of_its_results(doubtful: Successor) -> None:

@@ -14,11 +14,15 @@ from mwpy._core.agent.child import (
     Resumed,
     SlaveExited,
     SlaveHeard,
+    StreamEnded,
 )
 from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.limits import EXIT_S
+from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
+from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 
@@ -116,6 +120,29 @@ def test_a_crash_after_the_last_task_is_named() -> None:
 
 
 # ---- the time of a start -------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_slave_that_hangs_in_its_start_is_not_put_off_if_it_closes_its_stream() -> None:
+    core = AgentCore(AgentSettings(HELLO, start_timeout_s=60.0))
+    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    core.decide(60.0)
+    core.handle(StreamEnded(1), 61.0)
+    core.take_actions()
+    core.decide(60.0 + ABORT_S)
+    assert core.take_actions().kill == [1]
+
+
+def test_a_slave_that_closes_its_stream_in_its_start_and_hangs_counts_as_a_failed_start() -> None:
+    core = AgentCore(AgentSettings(HELLO))
+    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    for number in range(1, FAILED_STARTS_ALLOWED + 1):
+        core.handle(StreamEnded(number), 10.0)
+        core.take_actions()
+        core.decide(10.0 + EXIT_S)
+        assert core.take_actions().kill == [number]
+        core.handle(SlaveExited(number, "killed by signal 9 (SIGKILL)", NO_WORDS, 0), 10.0 + EXIT_S)
+        core.check()
+    assert core.take_actions().exit is ExitCode.CANNOT_START
 
 
 def test_a_slave_that_starts_gets_more_time_if_its_agent_was_stopped() -> None:
