@@ -27,10 +27,9 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS, Buffer, SlaveId
+from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)

@@ -19,7 +19,7 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
 from mwpy._values import groups, messages
-from mwpy._values.ids import Buffer
+from mwpy._values.bounds import Buffer
 from mwpy._values.messages import PART_BYTES, Share
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 2)

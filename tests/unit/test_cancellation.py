@@ -17,6 +17,7 @@ from mwpy._core.master.state import (
     Vanished,
 )
 from mwpy._values import messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.last_words import NO_WORDS

@@ -15,10 +15,9 @@ from mwpy._core.master.state import Actions, CancelTasks, MasterSettings, Receiv
 from mwpy._simulation.lives import Replay
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import Buffer, TaskId
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import check
 from mwpy._values.policy import TaskPolicy

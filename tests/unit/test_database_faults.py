@@ -430,4 +430,4 @@ def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monke
     ],
 )
 def test_network_file_systems_are_known(kind: str, expected: bool) -> None:
-    assert opening.is_network(kind) is expected
+    assert locks.is_network(kind) is expected

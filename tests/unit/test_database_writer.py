@@ -31,7 +31,6 @@ from mwpy._database.reading import prune
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import LogSync
 from mwpy._values import records
-from mwpy._values.bounds import TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
     EarlierAlgorithm,

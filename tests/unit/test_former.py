@@ -23,8 +23,7 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.core import AgentCore
 from mwpy._transport import wire
 from mwpy._values import messages
-from mwpy._values.bounds import MAX_TASKS
-from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.bounds import MAX_TASKS, Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS
 
 SECOND = replace(WELCOME, agent="AGENT-7", generation="g2")

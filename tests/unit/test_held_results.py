@@ -23,7 +23,7 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
-from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import result
 

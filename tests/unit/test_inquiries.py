@@ -20,8 +20,8 @@ from mwpy._core.master.silence import (
 )
 from mwpy._core.master.state import NOTICES_KEPT, CancelTasks, Running, ShutDown, Vanished
 from mwpy._values import messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
-from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import HostStatus, Notice
 from mwpy._values.policy import OTHER_KINDS

@@ -12,7 +12,7 @@ import pytest
 import mwpy
 import mwpy.joblib
 from mwpy._roles import joblib_batches
-from mwpy._roles.executor_io import Future
+from mwpy._roles.executor_future import Future
 from mwpy._roles.joblib_batches import Batches, RepeatedArrays
 
 LARGE = 1 << 20

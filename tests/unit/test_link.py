@@ -30,6 +30,7 @@ from mwpy._transport.link import (
     server_keys,
 )
 from mwpy._transport.stream import FRAMES_SLACK, Malformed, NotAccepted, Unreachable
+from mwpy._values.bounds import Buffer
 from mwpy._values.errors import UsageError
 
 FOREVER_S = 900.0

@@ -30,9 +30,9 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import InternalError, TaskFailed, TooManyFailures, UsageError
 from mwpy._values.groups import Stretch
-from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messagepack import decode
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy._values.task import Origin, Result

@@ -23,7 +23,6 @@ from mwpy._transport.stream import (
 )
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import encode
 
 LARGE = bytes(range(256)) * 256

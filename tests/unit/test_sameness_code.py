@@ -22,6 +22,7 @@ import pytest
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
 from mwpy._values import sources
+from mwpy._values.bounds import TaskId
 from mwpy._values.code import (
     Code,
     NotComparable,

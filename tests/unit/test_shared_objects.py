@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import KNOWN, Store
-from mwpy._values.bounds import Buffer
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.messages import Share
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject

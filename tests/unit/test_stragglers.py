@@ -12,15 +12,13 @@ from tests.spans import MAX, MIN, held_by, span
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import Actions, Event, MasterSettings, Received
-from mwpy._roles.definitions import Definitions
-from mwpy._roles.task_keys import TermsOf
+from mwpy._roles.definitions import Definitions, TermsOf
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import SlaveId
 from mwpy._values.options import parse
 from mwpy._values.policy import MaxFailures, TaskPolicy
 

@@ -21,9 +21,9 @@ from mwpy._core.agent.limits import EXIT_S
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import groups, messages
+from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
