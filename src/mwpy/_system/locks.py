@@ -12,11 +12,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mwpy._system import clock
 from mwpy._system.process import Background
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _HELD = (errno.EACCES, errno.EAGAIN)
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -300,6 +302,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 def real_path(path: str | Path) -> Path:
     """Return the file to which a symbolic link leads: the lock and the large values of the file are beside it."""
+    from pathlib import Path  # only here, because it loads slowly, and agents and slaves do not need it
+
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
@@ -314,6 +318,8 @@ def kind_of_file_system(folder: Path, mounts: str | None = None) -> str:
     Args:
         mounts: the content of `/proc/self/mountinfo`, if it is known.
     """
+    from pathlib import Path  # only here, as above
+
     if mounts is None:
         try:
             mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")

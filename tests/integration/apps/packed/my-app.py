@@ -3,6 +3,7 @@
 python my-app.py [WORD ...]
 """
 
+import os
 import sys
 
 import sortedcontainers
@@ -16,12 +17,15 @@ try:
 except ImportError:
     not_available = None
 
+LOADED_BY = os.getpid()
+"""The process that has loaded this script: a fork is another one."""
+
 
 @mwpy.task_algorithm
 def work(n: int) -> tuple[int, list[int], str, bool]:
     """Use everything that was packed. Return the folder of the environment, too, and whether this slave is a fork."""
     ordered = sortedcontainers.SortedList([units.metres(n), area.square(n), area.side()])
-    return n, list(ordered), sys.prefix, "mwpy._roles.slave_processes" in sys.modules
+    return n, list(ordered), sys.prefix, os.getpid() != LOADED_BY
 
 
 @mwpy.master_algorithm
