@@ -76,7 +76,7 @@ def test_until_the_first_result_no_process_loads_what_it_does_not_need(tmp_path:
     assert {"mwpy.slave", "functions_of_user"} <= slave
     assert not master & (UNNEEDED | {"mwpy.slave", "mwpy._roles.agent"})
     assert not slave & (UNNEEDED | {"mwpy.audit", "mwpy.master"}) - {"logging", "mwpy._roles.runner"}
-    assert not agent & (UNNEEDED | {"hashlib", "mwpy.master", "mwpy._core.master"})
+    assert not agent & (UNNEEDED | {"mwpy.master", "mwpy._core.master"})
 
 
 def test_a_hundred_megabytes_travel_there_and_back() -> None:
