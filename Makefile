@@ -40,12 +40,12 @@ NICE := nice -n 10
 # compiled modules each of them takes twice as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-# The files of test-documents, and the folders of the other parts. `test-processes-m-z` runs everything that has no part.
+# The files of test-documents, and the folders of the other parts. `test-processes-s-z` runs everything that has no part.
 DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack)
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
+.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -68,9 +68,9 @@ lint: $(VENV)/installed-for-tests ## the rules and the format of ruff, and the t
 	$(BIN)/mypy
 
 test: ## run everything that a change can break, with real batch systems, in ten minutes on two cores
-	@echo "five parts run at a time; each part prints its output when it has ended"
-	$(MAKE) --jobs 5 --keep-going --output-sync=target test-condor test-batch test-processes-m-z test-processes-a-l \
-		test-quick test-seeds test-ecosystem test-documents lint
+	@echo "six parts run at a time; each part prints its output when it has ended"
+	$(MAKE) --jobs 6 --keep-going --output-sync=target test-condor test-batch test-processes-s-z test-processes-m-r \
+		test-processes-a-l test-quick test-seeds test-ecosystem test-documents lint
 
 test-long: ## what takes long: more seeds, kills and losses, chaos, mistakes, oldest versions, the site; about two hours
 	$(MAKE) test-oldest test-covered test-mistakes docs
@@ -95,13 +95,16 @@ test-seeds: $(VENV)/installed-for-tests ## random histories with every kind of f
 test-mistakes: $(VENV)/installed-for-tests ## whether the simulator finds mistakes that are put into the core
 	$(NICE) $(BIN)/python -m pytest -m long tests/simulation
 
-test-processes: test-processes-a-l test-processes-m-z ## the tests with real processes on this machine, in two halves
+test-processes: test-processes-a-l test-processes-m-r test-processes-s-z ## the tests with real processes on this machine, in three parts
 
 test-processes-a-l: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[a-l]*.py)) --durations 40
 
-test-processes-m-z: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest $(OTHERS:%=--ignore=%) $(DOCUMENTS:%=--ignore=%) --ignore-glob='tests/integration/test_[a-l]*.py' --durations 40
+test-processes-m-r: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[m-r]*.py)) --durations 40
+
+test-processes-s-z: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(OTHERS:%=--ignore=%) $(DOCUMENTS:%=--ignore=%) --ignore-glob='tests/integration/test_[a-r]*.py' --durations 40
 
 test-documents: $(VENV)/installed-for-tests ## the style of all files, and what documents, examples and packages show
 	$(BIN)/python -m pytest $(DOCUMENTS) --durations 20

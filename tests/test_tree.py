@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "mwpy"
 DESIGN = ROOT / "docs" / "design.md"
-NAME_WIDTH = 20
+HEADER = "| file | contents |"
 LONGEST = 120
 
 
@@ -20,22 +20,23 @@ def sentence_of(file: Path) -> str:
 
 
 def tree() -> str:
-    """Return the lines of all files, folder by folder."""
-    lines: list[str] = []
-    folders = sorted({file.parent for file in SOURCES.rglob("*.py")})
-    for folder in folders:
-        name = folder.relative_to(SOURCES).as_posix()
+    """Return the rows of a table with all files, folder by folder."""
+    rows = [HEADER, "|---|---|"]
+    for folder in sorted({file.parent for file in SOURCES.rglob("*.py")}):
+        name = folder.relative_to(SOURCES.parent).as_posix()
         init = folder / "__init__.py"
-        lines += ["", f"{'mwpy' if name == '.' else name}/  {sentence_of(init)}"]
-        for file in sorted(folder.glob("*.py")):
-            if file != init:
-                lines.append(f"  {file.name:{NAME_WIDTH}}  {sentence_of(file)}")
-    return "\n".join(lines).strip()
+        rows.append(f"| **`{name.removeprefix('mwpy/')}/`** | **{cell(init)}** |")
+        rows += [f"| `{file.name}` | {cell(file)} |" for file in sorted(folder.glob("*.py")) if file != init]
+    return "\n".join(rows)
+
+
+def cell(file: Path) -> str:
+    return sentence_of(file).replace("|", "\\|")
 
 
 def test_the_design_page_shows_each_file_with_a_sentence() -> None:
     """Write the tree with `python -m tests.test_tree` after a change."""
-    assert f"```text\n{tree()}\n```" in DESIGN.read_text(encoding="utf-8")
+    assert f"\n\n{tree()}\n\n" in DESIGN.read_text(encoding="utf-8")
 
 
 def test_every_sentence_is_whole() -> None:
@@ -46,5 +47,6 @@ def test_every_sentence_is_whole() -> None:
 
 
 if __name__ == "__main__":
-    before, _, rest = DESIGN.read_text(encoding="utf-8").partition("```text\n")
-    DESIGN.write_text(f"{before}```text\n{tree()}\n```{rest.partition('```')[2]}", encoding="utf-8")
+    before, _, rest = DESIGN.read_text(encoding="utf-8").partition(HEADER)
+    after = rest.partition("\n\n")[2]
+    DESIGN.write_text(f"{before}{tree()}\n\n{after}", encoding="utf-8")

@@ -37,9 +37,10 @@ BY_HAND = "by hand"
 
 CANNOT_RUN = {
     "make test": "it is what runs this test",
+    "make test-long": "it takes about two hours",
     "make chaos MINUTES=30 SEED=7": "it takes half an hour; tests/chaos runs it for a shorter time",
-    "make simulate SEEDS=2500": "it takes long; make test runs 500 seeds",
-    "make kill KILLS=1000": "make test runs 300 kills",
+    "make simulate SEEDS=2500": "it takes long; make test runs 150 seeds",
+    "make kill KILLS=1000": "make test runs 60 kills",
     "make power LOSSES=2000 SEED=7": "it takes some minutes; tests/power runs it for ten losses",
     "make bench-peers ROUNDS=5 WORKLOADS=W1,W4a PEERS=joblib,ray": "it installs other libraries",
     ".venv/bin/pip install mwpy-cluster": "it needs a package index",
