@@ -1,6 +1,6 @@
 """Opens run databases for writing and for reading, and refuses a file that is damaged or of another program.
 
-Opens run databases for writing and for reading. A file that is damaged, or of another program, is refused.
+A file that is damaged, or of another program, is refused.
 
 One master at a time writes a run database. The operating system locks the file .FILE.lock for it, and releases the lock
 when the master ends, in whatever way. Between hosts this needs a file system whose server knows the locks.

@@ -1,7 +1,5 @@
 """Which rows of which tables a record becomes, how they are packed, and the files that hold large values.
 
-Which rows of which tables a record becomes, and the files beside the database that hold large values.
-
 Which rows of which tables a record becomes.
 
 Some records are left out: changes of a slave between idle and busy, tasks that were taken back

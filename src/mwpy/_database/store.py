@@ -1,7 +1,5 @@
 """Writes the run database in a thread of its own, and reads what former generations left.
 
-Writes the run database, in a thread of its own.
-
 The I/O thread of the master gives records to `Writer.write` and goes on. The writer's thread takes all that has queued
 up, makes one transaction of it, and then calls what was to be called after it. So the cost of a commit is shared by all
 records that arrive during the commit before, and a result is in the file before the algorithm gets it.

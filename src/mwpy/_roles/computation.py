@@ -1,7 +1,5 @@
 """Starts and ends a computation: connections, resource file, run database, local slaves, and the master's parts.
 
-Starts and ends a computation: keys, link, former port, resource file, local slaves, and the master's parts.
-
 Starting and ending a computation: keys, link, resource file, local slaves.
 """
 

@@ -1,7 +1,5 @@
 """The thread of an executor: it owns a master, submits tasks when slaves need them, and gives results to futures.
 
-The thread of an executor: it owns a master, hands tasks over to it, and gives their results to the futures.
-
 Any thread may submit, but only one thread may use a master. So `submit` only appends to a queue, and this thread takes
 everything that is there when it wakes up. It waits for the outcomes of the master. Another thread wakes it with an
 empty outcome, and only if it waits for tasks: a thread that submits thousands of tasks wakes it once.

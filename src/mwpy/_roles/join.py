@@ -264,12 +264,6 @@ def _first_fate(link: AgentLink) -> Connected | Broken:
     return Broken("unreachable", f"no answer within {CONNECT_S:.0f} s")
 
 
-# An agent's end of its session: it looks like one connection to the master, and has one after the other.
-#
-# While there is no connection, messages to the master are kept. `_core/agent/contact.py` decides when to look for the
-# master, and `_core/session.py` what is sent again.
-
-
 # Asks a running master what it does. The inquirer is a member without slaves; see `_core/master/silence.py`.
 
 

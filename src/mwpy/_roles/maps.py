@@ -1,7 +1,4 @@
-"""How a master applies functions to items: `map` and its variants, and how large the portions of items are.
-
-How a master applies functions to items: `map` and its variants, the first part of `mwpy.Master`.
-"""
+"""How a master applies functions to items: `map` and its variants, and how large the portions of items are."""
 
 from __future__ import annotations
 

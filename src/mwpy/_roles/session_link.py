@@ -1,4 +1,9 @@
-"""The agent's side of a session: a connection to the master that survives the end of the connections below it."""
+"""The agent's side of a session: a connection to the master that survives the end of the connections below it.
+
+It looks like one connection to the master, and has one after the other. While there is no connection, messages to the
+master are kept. `_core/agent/contact.py` decides when to look for the master, and `_core/session.py` what is sent
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The lives of a simulated master that crashes: its run database, and what must not run again.
 
-The lives of a simulated master that crashes: what its algorithm calls in each, and what must not be computed again.
-
 The algorithm is a script that does not change. In each life it makes the same calls, often in another order, and some
 calls are equal. Calls that refer to results of others depend on chance, as in a script that acts on what arrives first.
 The master starts with what its run database has. This module says from outside which calls are the same.

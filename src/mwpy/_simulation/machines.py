@@ -1,6 +1,6 @@
 """Simulated machines: the real loop of an agent over simulated processes, templates, signals and links.
 
-Simulated machines. Each runs the real loop of an agent, with a simulated link, simulated slaves and signals.
+Each runs the real loop of an agent, with a simulated link, simulated slaves and signals.
 """
 
 from __future__ import annotations

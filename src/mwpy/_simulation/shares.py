@@ -1,7 +1,4 @@
-"""What a simulated algorithm submits and shares.
-
-Shared objects in a simulated computation: what the algorithm shares, the files of agents, and what slaves know.
-"""
+"""What a simulated algorithm submits and shares."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Simulated slave processes and their channels.
 
-Simulated slave processes.
-
 A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/runner.py`). Before it
 starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
 recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,

@@ -1,7 +1,5 @@
 """One line of the terminal or notebook that is overwritten in place, and that other output does not break.
 
-One line of the terminal that is overwritten in place, and that other output does not break.
-
 After each drawing, the cursor is at the start of the line. So whatever comes next overwrites it:
 
 - Text that this process writes to its standard streams passes through `_Routed`, which removes the line before. It

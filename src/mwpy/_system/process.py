@@ -1,6 +1,6 @@
 """What a process asks of the system: child processes, signals, threads, limits, open files, log levels.
 
-Child processes. Only this module starts child processes.
+Only this module starts child processes.
 
 Each child leads its own session and process group. So a terminal's Ctrl-C does not reach it, and one signal ends it
 together with everything that it forked. When a child is found dead, the rest of its group is killed *before* the child

@@ -1,7 +1,5 @@
 """The script of this process: whether slaves can load it, what they find in it, and how it calls `mwpy.main`.
 
-The script of this process: whether other processes can run it, how it calls `mwpy.main`, and what it returned.
-
 Also whether somebody reads what it prints.
 """
 

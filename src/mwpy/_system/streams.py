@@ -1,7 +1,5 @@
 """The standard output and error of slaves, which their agent passes on, and lines that reach a file whole.
 
-The standard output and error of slaves, which their agent passes on.
-
 A slave writes into pipes. The agent reads them, keeps the end of each, and writes everything to its own standard output
 and error. It must not block there, because it has other slaves and a master. So it writes only as much as its stream
 accepts at once. If the stream accepts less than the slaves write (a pager, a stopped terminal), the agent stops

@@ -1,6 +1,6 @@
 """Pickles by value, with cloudpickle, and tells whether a function must be pickled again.
 
-Pickles by value, with cloudpickle. This module is imported only when it is needed, because cloudpickle loads slowly.
+This module is imported only when it is needed, because cloudpickle loads slowly.
 
 What slaves find under its name in their own `__main__` travels by this name, as everything of a module does: functions,
 classes, and also the globals of a function by value. Such a function is made again over the globals of the slave's own

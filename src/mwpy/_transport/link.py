@@ -1,7 +1,5 @@
 """The connection between master and agents, its keys and addresses: the only place that uses ZeroMQ.
 
-The connection between master and agents: the only place that uses ZeroMQ.
-
 The master has a ROUTER socket, each agent a DEALER socket, and CURVE is always on. The design relies on these facts of
 libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
 

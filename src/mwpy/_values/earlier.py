@@ -1,7 +1,5 @@
 """What former generations of a computation left in its run database, and the records on their way into it.
 
-What former generations of a computation left in its run database, as a restart reads it.
-
 The entries come in the order in which the generations stored their records: an algorithm before its tasks, tasks in the
 order of their submission, and what happened to a task after it. A generation is named by its number: 1 for the first.
 

@@ -1,7 +1,4 @@
-"""Groups of tasks and results: how their frames are made, read and divided, and how items of a map are packed.
-
-Groups of tasks and results: how their payload frames are made, read and divided.
-"""
+"""Groups of tasks and results: how their frames are made, read and divided, and how items of a map are packed."""
 
 from __future__ import annotations
 

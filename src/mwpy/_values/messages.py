@@ -1,7 +1,5 @@
 """The messages between master, agent, slave and inquirer, and their checks.
 
-The messages between master and agent, and between agent and slave.
-
 A message is a small header, which is one of the classes below, and payload frames. The processes that pass a message on
 do not read its payload.
 

@@ -1,6 +1,6 @@
 """The `--mw-*` options and environment variables of one process, and their parser.
 
-The `--mw-*` options of one process, and their parser. `OPTIONS` is the table of all options.
+`OPTIONS` is the table of all options.
 
 They are the options of CL-MW, under the same names, and options of mwpy. They can be anywhere on the command line. The
 algorithm gets the other arguments, in their order. The argument `--` ends the options.

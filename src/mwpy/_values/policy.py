@@ -1,7 +1,4 @@
-"""Policies: how and where a task may run, how often it is tried, and when many failures stop a run.
-
-Policies: how and where a task may run, and how often it is tried.
-"""
+"""Policies: how and where a task may run, how often it is tried, and when many failures stop a run."""
 
 from __future__ import annotations
 

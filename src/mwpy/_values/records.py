@@ -1,7 +1,5 @@
 """Records: the facts that the cores of master, agent and overseer state.
 
-Records: the facts that the cores of master and agent state.
-
 A record is one thing that happened, to a group of tasks, to a slave or to an agent. It is immutable and complete:
 applying the records of a master in their order to an empty `MasterState` gives the same tasks, attempts, slaves and
 counts. Tags are the exception: a tag is any object and never leaves the master. The audit file shows records as text.

@@ -1,7 +1,5 @@
 """The source of code that runs in this process, and its normal form.
 
-The source of code that runs in this process.
-
 A file can change after Python has loaded it: a user edits a script while it runs. Therefore the file is compiled, and
 its source counts only for code that compiles to the same instructions. Otherwise the code has no source here, and
 counts by its instructions.

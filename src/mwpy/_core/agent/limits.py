@@ -1,7 +1,5 @@
 """When an agent looks at a slave, and when it kills or replaces it: limits of time and memory, and wear.
 
-The limits of tasks: when the agent looks at a slave, and when it kills the slave.
-
 *Time.* Before a slave starts a task with a limit of time, it writes the time into the memory that it shares with its
 agent. The agent does not follow each start. No task that it passes on now can be over its limit before the shortest
 limit has passed. Then the agent looks once, and knows from the start of the running task when to look again.

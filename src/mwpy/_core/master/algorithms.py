@@ -1,7 +1,5 @@
 """The task algorithms that the master knows, and the calls of them that failed last.
 
-The task algorithms that the master knows.
-
 An algorithm that travels by name costs almost nothing. An algorithm that travels by value is a pickle, and a program
 may use another one for each task. So the master forgets algorithms by value: those without runnable tasks, least
 recently used first, as soon as all of them exceed a limit. `Definitions` decides this. If the same function comes

@@ -1,7 +1,5 @@
 """Slaves and agents that are gone, away or refuse an algorithm, and what that means for the tasks that they held.
 
-Slaves and agents that are gone, and what that means for the tasks that they held.
-
 Each lost attempt has a cause (see `_values/causes.py`), and the cause decides whether the task is charged with it. When
 a slave dies, its death is charged to the task that it ran. When an agent leaves and says so, no task is charged. When
 nothing is heard from an agent, the network is blamed. When an agent ends without notice, a task may have killed it. The

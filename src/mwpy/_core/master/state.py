@@ -1,7 +1,5 @@
 """The state of a master, the commands of its algorithm, the events from its agents, and its actions.
 
-The state of a master: its tasks, its agents and slaves, and its actions.
-
 All parts of the master's core share one `MasterState`. Every change of a task or a slave goes through `record`, which
 applies the record and adds it to the actions. So the records that a master gives out, applied to an empty state, build
 the same state.

@@ -1,7 +1,5 @@
 """One computation that an overseer watches: its resource file, its jobs, their failures, and pauses after these.
 
-One computation that an overseer watches.
-
 A resource file is a snapshot. It says how many slaves were missing when it was written, and which jobs were connected.
 So every job of this computation that the file does not name is on its way, and counts against the missing slaves:
 submitted jobs that are in no list yet, waiting jobs, and running jobs that have not connected. This rule alone prevents
