@@ -1019,11 +1019,17 @@ class HistoryChecker:
         ended = [task for task, _ in command.ranges if task not in unended]
         assert all(task in self.ended for task in ended), f"not all of {ended} have ended, but none is cancelled"
 
-    def runs_on(self, task: int, peer: bytes, frozen_until: float, began: float, grown_at: float, now: float) -> None:
-        """A slave has run a task since `began` up to this moment, and used much memory since `grown_at`. Its agent was
-        frozen until some earlier moment, or never."""
+    def runs_on(self, task: int, peer: bytes, frozen: tuple[float, float], moments: tuple[float, float, float]) -> None:
+        """A slave has run a task since `began` up to this moment, and used much memory since `grown_at`.
+
+        Args:
+            frozen: until when its agent was frozen, and for how many seconds since `began`. The agent takes it for a
+                stop of the whole job, and does not count this time.
+            moments: `began`, `grown_at` and `now`.
+        """
+        (frozen_until, frozen_s), (began, grown_at, now) = frozen, moments
         over_from = _over_from(self._policies[task], began, grown_at)
-        in_time = now < max(over_from, frozen_until) + KILLED_WITHIN_S
+        in_time = now < max(over_from + frozen_s, frozen_until) + KILLED_WITHIN_S
         assert in_time, f"task {task} ran on although it was over its limit from {over_from} on"
         if task in self.killed_tasks and peer not in self.unheard:
             in_time = now < max(self.killed_tasks[task], frozen_until) + KILLED_WITHIN_S

@@ -451,6 +451,7 @@ class AgentProcess:
             lambda: not self._over and world.now > self._frozen_until + PROMISED_S,
             lambda: _is_in_contact(self),
             lambda: max(self._frozen_until, self.connection.back_at),
+            lambda moment: sum(max(0.0, end - max(begin, moment)) for begin, end in self._freezes),
             self._is_short,
             self._running,
             lambda: host.end(self, None),
@@ -463,17 +464,7 @@ class AgentProcess:
         if limits.returns_s:
             hello = replace(hello, session=f"{network.generation} {peer.decode()}", returns_s=limits.returns_s)
         lifetime_s = limits.lifetime_s if world.faulty else None
-        settings = AgentSettings(
-            hello,
-            ends_at=None if lifetime_s is None else world.now + lifetime_s,
-            idle_exit_s=limits.idle_exit_s,
-            slave_max_tasks=limits.max_tasks,
-            memory_bytes=limits.memory_bytes,
-            max_share_bytes=limits.max_share_bytes,
-            start_timeout_s=limits.start_timeout_s,
-            forks=limits.forks,
-        )
-        self.core = AgentCore(settings)
+        self.core = AgentCore(_settings(hello, limits, None if lifetime_s is None else world.now + lifetime_s))
         self._trail = _Trail()
         self.launcher = SimulatedLauncher(world, self._workload, self.connection.link, self.slaves, limits.unsafe, self)
         clock = _SettlingClock(world, self.slaves)
@@ -482,6 +473,7 @@ class AgentProcess:
         self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store, search))
         self._over = False
         self._frozen_until = 0.0
+        self._freezes: list[tuple[float, float]] = []
         self._was_frozen = False
         checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
         self._short_at = -inf
@@ -603,6 +595,7 @@ class AgentProcess:
             self._was_frozen = True
             self._agent.stops.looked_at = self._world.now
             self._frozen_until = self._world.now + self._world.random.random() * LONGEST_FREEZE_S
+            self._freezes.append((self._world.now, self._frozen_until))
 
     def fill_outlets(self) -> None:
         """For a while, the agent's own standard streams accept nothing."""
@@ -644,6 +637,19 @@ class AgentProcess:
             times = shown.count(slave.printed)
             assert times, f"the output of slave {slave.number} was not printed"
             assert times == 1 or slow or self._was_frozen, f"{slave.printed!r} was printed {times} times"
+
+
+def _settings(hello: messages.Hello, limits: Limits, ends_at: float | None) -> AgentSettings:
+    return AgentSettings(
+        hello,
+        ends_at=ends_at,
+        idle_exit_s=limits.idle_exit_s,
+        slave_max_tasks=limits.max_tasks,
+        memory_bytes=limits.memory_bytes,
+        max_share_bytes=limits.max_share_bytes,
+        start_timeout_s=limits.start_timeout_s,
+        forks=limits.forks,
+    )
 
 
 def _is_in_contact(process: AgentProcess) -> bool:

@@ -156,6 +156,8 @@ class Workload(Struct, eq=False):
     """Whether their agent runs and is connected to its master, and was so for a while."""
     frozen_until: Callable[[], float]
     """Until when their agent was frozen the last time, or still is; 0 if it never was."""
+    frozen_since: Callable[[float], float]
+    """For how many seconds their agent was frozen since some moment."""
     is_short: Callable[[], bool]
     """Whether the slaves used nearly all memory of their job a moment ago."""
     running: Callable[[], list[int]]

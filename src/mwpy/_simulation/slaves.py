@@ -537,8 +537,8 @@ class SimulatedSlave:
             return
         if self.work.bad == "error":
             self.work.checker.retries.spoilt[task, attempt] = None
-        moments = self.work.frozen_until(), self._began, self._grown_at, self._world.now
-        self.work.checker.runs_on(task, self.work.peer, *moments)
+        frozen = self.work.frozen_until(), self.work.frozen_since(self._began)
+        self.work.checker.runs_on(task, self.work.peer, frozen, (self._began, self._grown_at, self._world.now))
         if task in self.work.checker.agent_killers:
             self._world.note(f"task {task} kills its agent")
             self.work.kill_agent()
