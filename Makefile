@@ -44,8 +44,12 @@ export PYTHONDONTWRITEBYTECODE :=
 DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack)
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
+# Of the simulator, `make check` runs the histories in which everything may go wrong.
+QUICK_SIMULATION := tests/simulation/test_crashes.py tests/simulation/test_overseen_pool.py \
+	tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults
+
 .DELETE_ON_ERROR:
-.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-properties test-seeds test-mistakes test-processes test-processes-a-l test-processes-m-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
+.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-properties test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -60,7 +64,7 @@ check-units: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -q tests/unit
 
 check-others: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest -q --seeds 50 tests/scenarios tests/simulation $(wildcard tests/test_*.py)
+	$(BIN)/python -m pytest -q --seeds 50 tests/scenarios $(QUICK_SIMULATION) $(wildcard tests/test_*.py)
 
 lint: $(VENV)/installed-for-tests ## the rules and the format of ruff, and the types
 	$(BIN)/ruff check $(PYTHON_CODE)
@@ -68,9 +72,9 @@ lint: $(VENV)/installed-for-tests ## the rules and the format of ruff, and the t
 	$(BIN)/mypy
 
 test: ## run everything that a change can break, with real batch systems, in ten minutes on two cores
-	@echo "six parts run at a time; each part prints its output when it has ended"
-	$(MAKE) --jobs 6 --keep-going --output-sync=target test-condor test-batch test-processes-s-z test-processes-m-r \
-		test-processes-a-l test-quick test-seeds test-ecosystem test-documents lint
+	@echo "seven parts run at a time; each part prints its output when it has ended"
+	$(MAKE) --jobs 7 --keep-going --output-sync=target test-condor test-batch test-processes-s-z test-processes-m-r \
+		test-processes-f-l test-processes-a-e test-quick test-seeds test-ecosystem test-documents lint
 
 test-long: ## what takes long: more seeds, kills and losses, chaos, mistakes, oldest versions, the site; about two hours
 	$(MAKE) test-oldest test-covered test-mistakes docs
@@ -95,10 +99,13 @@ test-seeds: $(VENV)/installed-for-tests ## random histories with every kind of f
 test-mistakes: $(VENV)/installed-for-tests ## whether the simulator finds mistakes that are put into the core
 	$(NICE) $(BIN)/python -m pytest -m long tests/simulation
 
-test-processes: test-processes-a-l test-processes-m-r test-processes-s-z ## the tests with real processes on this machine, in three parts
+test-processes: test-processes-a-e test-processes-f-l test-processes-m-r test-processes-s-z ## the tests with real processes on this machine, in four parts
 
-test-processes-a-l: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[a-l]*.py)) --durations 40
+test-processes-a-e: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[a-e]*.py)) --durations 40
+
+test-processes-f-l: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[f-l]*.py)) --durations 40
 
 test-processes-m-r: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[m-r]*.py)) --durations 40
