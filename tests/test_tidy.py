@@ -23,7 +23,7 @@ from tests.wording import banned_words
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "mwpy"
 
-LONGEST_FUNCTION = 70
+LONGEST_FUNCTION = 60
 
 LAYERS = (
     ("values", ("_values",)),
@@ -441,15 +441,25 @@ def test_uses_of_a_set_without_its_order_are_allowed() -> None:
 
 
 def functions(module: Module) -> Iterator[tuple[str, int, int]]:
-    """Yield each function as (name, line, number of lines)."""
+    """Yield each function as (name, line, number of lines without docstrings)."""
     for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            yield node.name, node.lineno, node.end_lineno - node.lineno + 1
+            yield node.name, node.lineno, _lines(node) - sum(map(_lines, _docstrings(node)))
+
+
+def _docstrings(function: ast.AST) -> list[ast.Expr]:
+    """Return the docstrings of a function, of those inside it, and of the attributes that they set."""
+    expressions = [node for node in ast.walk(function) if isinstance(node, ast.Expr)]
+    return [each for each in expressions if isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)]
+
+
+def _lines(node: ast.stmt) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
 
 
 def test_functions_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """No function has over 70 lines. The test prints the share of functions under 10 lines."""
+    """No function has over 60 lines, without its docstrings. The test prints the share of functions under 10 lines."""
     faults, lengths = [], []
     for module in MODULES:
         for name, line, length in functions(module):

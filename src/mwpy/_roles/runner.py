@@ -999,11 +999,7 @@ class TaskRunner:
             if function is None:
                 return self._refuse(span)
         if span.portion and end.run_each is not None:
-            self.flush()
-            self.stretches.silent_from = max(self.stretches.silent_from, self._due - GATHER_S)
-            self.completed += (ran := self.stretches.run(end.run_each, function, span, most))
-            self._measure()
-            return ran
+            return self._run_stretch(end.run_each, function, span, most)
         self.stretches.flush()
         group, limit, attempt, logs, running = self.result_group, self._limit, span.attempt, self._logs, self._tasks
         dumps = self._codec.dumps_value
@@ -1049,6 +1045,15 @@ class TaskRunner:
                 self.flush()
         RUNNING.seed = None
         self.completed += ran
+        return ran
+
+    def _run_stretch(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
+        """Run items of a map, and return how many were run."""
+        self.flush()
+        self.stretches.silent_from = max(self.stretches.silent_from, self._due - GATHER_S)
+        ran = self.stretches.run(run_each, function, span, most)
+        self.completed += ran
+        self._measure()
         return ran
 
     def _look(self, task_id: int, error: BaseException | None) -> bool:
