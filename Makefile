@@ -49,7 +49,7 @@ QUICK_SIMULATION := tests/simulation/test_crashes.py tests/simulation/test_overs
 	tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-properties test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
+.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -79,7 +79,8 @@ test: ## run everything that a change can break, with real batch systems, in ten
 test-long: ## what takes long: more seeds, kills and losses, chaos, mistakes, oldest versions, the site; about two hours
 	$(MAKE) test-oldest test-covered test-mistakes docs
 	$(BIN)/python -m pytest -m long --ignore tests/simulation tests
-	$(MAKE) simulate kill kill-master chaos power attack
+	$(MAKE) simulate kill kill-master chaos power
+	$(MAKE) attack FRAMES=100000
 	$(BIN)/python -m pytest tests/batch -k condor --agents $(AGENTS)
 
 test-quick: $(VENV)/installed-for-tests ## the tests of single modules and of both cores, and exact audit files
@@ -90,11 +91,8 @@ test-covered: $(VENV)/installed-for-tests ## how much of the core the simulator 
 	$(NICE) $(BIN)/python -m coverage run -m pytest -q tests/unit tests/scenarios tests/simulation
 	$(BIN)/python -m coverage report --include '$(COVERED)' --skip-covered --fail-under 95
 
-test-properties: $(VENV)/installed-for-tests
-	$(NICE) $(BIN)/python -m pytest tests/properties
-
-test-seeds: $(VENV)/installed-for-tests ## random histories with every kind of fault (150 seeds)
-	$(NICE) $(BIN)/python -m pytest tests/simulation --seeds 150
+test-seeds: $(VENV)/installed-for-tests ## random histories with every kind of fault (150 seeds), and hostile messages
+	$(NICE) $(BIN)/python -m pytest tests/simulation tests/properties --seeds 150 --frames 500
 
 test-mistakes: $(VENV)/installed-for-tests ## whether the simulator finds mistakes that are put into the core
 	$(NICE) $(BIN)/python -m pytest -m long tests/simulation
