@@ -507,22 +507,23 @@ class TasksUnaddressed(Struct, frozen=True, tag=True):
     tasks: Sequence[TaskRange]
 
 
-class Total(Struct, frozen=True, tag=True):
-    """What the tasks of one algorithm did on one host since the master started."""
+class Total(Struct, tag=True):
+    """What the tasks of one algorithm did on one host since the master started. The master counts in such objects, and
+    records copies."""
 
     algorithm: str
     host: str
-    tasks: int
+    tasks: int = 0
     """How many tasks have results."""
-    failed: int
+    failed: int = 0
     """How many of these results are failures."""
-    seconds: float
+    seconds: float = 0.0
     """How long these tasks ran, together."""
-    longest_s: float
+    longest_s: float = 0.0
     """How long the longest of them ran."""
-    lost: dict[str, int]
+    lost: dict[str, int] = {}
     """How many attempts were lost, by the value of their `Cause`."""
-    lost_s: float
+    lost_s: float = 0.0
     """How long the lost attempts had run at most."""
     seconds_max: float = 0.0
     """The largest `seconds_max` of these tasks; 0 if none had one."""

@@ -656,8 +656,7 @@ class StatusReport:
         settings, members, last = self.state.settings, self.state.members, self.failures.last
         lost: Counter[str] = Counter()
         for row in self.totals.rows.values():
-            for cause, count in row.lost.items():
-                lost[cause.value] += count
+            lost.update(row.lost)
         return Status(
             member_id=settings.member_id,
             generation=settings.generation,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import CancelTasks, GoOn, MasterState, Running, Stopped
@@ -32,58 +33,26 @@ STATED_EVERY_S = 600.0
 """Seconds between two statements of all totals, if something happens."""
 
 
-class _Total(Struct, eq=False):
-    """What one algorithm did on one host."""
-
-    tasks: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    longest_s: float = 0.0
-    kinds: dict[str, int] = field(default_factory=dict)
-    """How many tasks failed, by the type of their exceptions."""
-    lost: dict[Cause, int] = field(default_factory=dict)
-    """How many attempts were lost, by cause."""
-    lost_s: float = 0.0
-    seconds_max: float = 0.0
-    """The largest limit of time that a policy asked for; 0 if none did."""
-    memory_max: int = 0
-    """The largest limit of memory that a policy asked for; 0 if none did."""
-    seconds_expected: float = 0.0
-    """The longest time that a policy stated; 0 if none did."""
-    memory_used: int = 0
-    """The most memory that was measured while a task ran."""
-
-    def asked(self, policy: TaskPolicy) -> None:
-        """Note what a policy asks for."""
-        self.seconds_max = max(self.seconds_max, policy.seconds_max or 0.0)
-        self.seconds_expected = max(self.seconds_expected, policy.seconds_expected or 0.0)
-        self.memory_max = max(self.memory_max, policy.memory_max or 0)
-
-    def record(self, algorithm: str, host: str) -> records.Total:
-        lost = {cause.value: count for cause, count in list(self.lost.items())}
-        done = self.tasks, self.failed, self.seconds, self.longest_s, lost, self.lost_s
-        memory = self.memory_max, self.memory_used
-        return records.Total(algorithm, host, *done, self.seconds_max, *memory, self.seconds_expected)
-
-
 class Totals(Struct, eq=False):
     """Counts what was done and what was lost."""
 
     state: MasterState
-    rows: dict[tuple[str, str], _Total] = field(default_factory=dict)
+    rows: dict[tuple[str, str], records.Total] = field(default_factory=dict)
     """By algorithm and host."""
+    kinds: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    """How many tasks failed, by the type of their exceptions, for each row."""
     _changed: dict[tuple[str, str], None] = field(default_factory=dict)
     """The rows that have changed since they were stated."""
     state_at: float = 0.0
     """When to state the totals again, on the core's clock."""
 
-    def _row(self, algorithm: str, host: str) -> _Total:
+    def _row(self, algorithm: str, host: str) -> records.Total:
         key = algorithm, host
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= ROWS_KEPT:
                 key = OTHERS, OTHERS
-            row = self.rows.setdefault(key, _Total())
+            row = self.rows.setdefault(key, records.Total(*key))
         self._changed[key] = None
         return row
 
@@ -97,31 +66,30 @@ class Totals(Struct, eq=False):
         """
         row, policy = self._row(span.algorithm.name, host), span.policy
         if policy.seconds_max or policy.memory_max or policy.seconds_expected:
-            row.asked(policy)
+            _note_asked(row, policy)
         row.tasks += span.count
         row.failed += failed
         row.seconds += total_s
         row.longest_s = max(row.longest_s, longest_s)
         for kind in kinds:
-            known = kind if kind in row.kinds or len(row.kinds) < KINDS_KEPT else OTHER_KINDS
-            row.kinds[known] = row.kinds.get(known, 0) + 1
+            _count_kind(self.kinds.setdefault((row.algorithm, row.host), {}), kind)
 
     def lost(self, span: Span, host: str, cause: Cause, attempts: int, seconds: float) -> None:
         """Count lost attempts, and for how long the lost slave had sent neither a result nor a state of the task."""
         row = self._row(span.algorithm.name, host)
-        row.asked(span.policy)
-        row.lost[cause] = row.lost.get(cause, 0) + attempts
+        _note_asked(row, span.policy)
+        row.lost[cause.value] = row.lost.get(cause.value, 0) + attempts
         row.lost_s += seconds
         if cause.is_charged:
             row.longest_s = max(row.longest_s, seconds)
 
     def explained(self, algorithm: str, host: str, attempts: int, cause: Cause) -> None:
         """Correct the cause of lost attempts for which the network was blamed."""
-        row = self._row(algorithm, host)
-        row.lost[Cause.NETWORK] -= attempts
-        if not row.lost[Cause.NETWORK]:
-            del row.lost[Cause.NETWORK]
-        row.lost[cause] = row.lost.get(cause, 0) + attempts
+        lost, blamed = self._row(algorithm, host).lost, Cause.NETWORK.value
+        lost[blamed] -= attempts
+        if not lost[blamed]:
+            del lost[blamed]
+        lost[cause.value] = lost.get(cause.value, 0) + attempts
 
     def measured(self, algorithm: str, host: str, used: int) -> None:
         """Note how much memory a task used at most, in bytes."""
@@ -130,7 +98,7 @@ class Totals(Struct, eq=False):
 
     def copies(self) -> list[tuple[records.Total, dict[str, int]]]:
         """Return all totals, and how many tasks failed with each type of exception. Another thread may call this."""
-        return [(row.record(*key), dict(row.kinds)) for key, row in list(self.rows.items())]
+        return [(_copy(row), dict(self.kinds.get(key, ()))) for key, row in list(self.rows.items())]
 
     def decide(self, now: float) -> None:
         """State the totals if it is time."""
@@ -141,7 +109,7 @@ class Totals(Struct, eq=False):
     def state_all(self) -> None:
         """State the totals that have changed."""
         for key in self._changed:
-            self.state.record(self.rows[key].record(*key))
+            self.state.record(_copy(self.rows[key]))
         self._changed.clear()
 
     def check(self) -> None:
@@ -150,6 +118,23 @@ class Totals(Struct, eq=False):
         for key, row in self.rows.items():
             assert row.failed <= row.tasks, f"more tasks of {key} failed than ended"
             assert all(count > 0 for count in row.lost.values()), f"{key} lost no attempt for a cause: {row.lost}"
+
+
+def _note_asked(row: records.Total, policy: TaskPolicy) -> None:
+    """Note what a policy asks for."""
+    row.seconds_max = max(row.seconds_max, policy.seconds_max or 0.0)
+    row.seconds_expected = max(row.seconds_expected, policy.seconds_expected or 0.0)
+    row.memory_max = max(row.memory_max, policy.memory_max or 0)
+
+
+def _copy(row: records.Total) -> records.Total:
+    return replace(row, lost=dict(row.lost))
+
+
+def _count_kind(kinds: dict[str, int], kind: str) -> None:
+    """Count a failure of a kind. If there are too many kinds, the others are counted together."""
+    known = kind if kind in kinds or len(kinds) < KINDS_KEPT else OTHER_KINDS
+    kinds[known] = kinds.get(known, 0) + 1
 
 
 # How many tasks fail and why, and whether there are too many of them to go on.
@@ -214,9 +199,7 @@ class RecentFailures(Struct, eq=False):
         self._add(text.partition(":")[0], failure)
 
     def _add(self, kind: str, failure: RecentFailure) -> None:
-        if kind not in self.kinds and len(self.kinds) >= KINDS_KEPT:
-            kind = OTHER_KINDS
-        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        _count_kind(self.kinds, kind)
         self.newest.pop(failure.task, None)
         self.newest[failure.task] = failure
         if len(self.newest) > FAILURES_KEPT:
