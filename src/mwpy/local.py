@@ -26,14 +26,14 @@ __all__ = ["LocalMaster"]
 
 def _shown(io: MasterIo, is_closed: bool) -> str:
     """Show a master, also after its end and to threads that cannot use it."""
-    jar, report = io.core.state.jar, io.core.inquiries.report
+    jar, answers = io.core.state.jar, io.core.answers
     failed, cancelled, ended = jar.failed, jar.cancelled, jar.ended
     running = sum(bool(held.spans) for held in list(jar.held.values()))
     waiting, done = max(0, io.submissions.total - ended - running), max(0, ended - failed - cancelled)
     state = "closed" if is_closed else counted(io.num_slaves, "slave")
     tasks = f"{waiting} waiting, {running} running, {done} done, {failed} failed, {cancelled} cancelled"
-    rate = 0.0 if is_closed else report.rate.at(clock.monotonic())
-    last = "".join(map(str, list(report.failures.newest.values())[-1:]))
+    rate = 0.0 if is_closed else answers.rate.at(clock.monotonic())
+    last = "".join(map(str, list(answers.failures.newest.values())[-1:]))
     failure = f"; last failure: {last}" if last else ""
     return f"<mwpy: {state}; tasks: {tasks}, {rate:.3g} per second{failure}>"
 

@@ -221,7 +221,7 @@ def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.
     monkeypatch.setattr(totals, "FAILURES_KEPT", 5)
     monkeypatch.setattr(totals, "KINDS_KEPT", 3)
     asked.connect()
-    failures = asked.core.inquiries.report.failures
+    failures = asked.core.answers.failures
     for number in range(1, 8):
         asked.submit(number)
         asked.fail(type(f"Error{number}", (Exception,), {})(), number)

@@ -458,7 +458,7 @@ def test_the_master_says_soon_which_tasks_wait_for_which_agents_and_what_to_do(d
 def test_a_task_that_waits_for_agents_is_explained(doubtful: Successor) -> None:
     _later(doubtful, 5.0)
     doubtful.submit([1], policy=ONCE)
-    answer = doubtful.core.inquiries.explanations.explanation(1, 5.0)
+    answer = doubtful.core.answers.explanation(1, 5.0)
     assert explained(answer) == (
         "task 1 (square) waits for agents of the former master, which may run it or bring its result"
     )

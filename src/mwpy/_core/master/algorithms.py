@@ -46,6 +46,8 @@ class Defined:
         """How many of its tasks are not pending any more: they are at slaves, are delayed, or have ended."""
         self.runnable = 0
         """How many of its tasks are in the core and have not ended."""
+        self.blocked = 0
+        """How many of its tasks wait for the results of others."""
         self.refused = False
         """Whether some agent ever reported that its slaves cannot run it."""
         self.leaves_state = False
@@ -122,14 +124,16 @@ class Algorithms(Struct, eq=False):
         if defined.size:
             self.idle[defined.number] = None
 
-    def check(self, runnable: dict[int, int]) -> None:
+    def check(self, runnable: dict[int, int], blocked: dict[int, int]) -> None:
         """Recompute all derived values.
 
         Args:
             runnable: how many runnable tasks each algorithm has, by number; no number is zero.
+            blocked: how many of them are blocked.
         """
         assert self.size == sum(defined.size for defined in self.defined.values()), "the sizes were added up wrongly"
         assert runnable == {n: each.runnable for n, each in self.defined.items() if each.runnable}, "tasks miscounted"
+        assert blocked == {n: each.blocked for n, each in self.defined.items() if each.blocked}, "tasks miscounted"
         idle = {number for number, each in self.defined.items() if each.size and not each.runnable}
         assert idle == self.idle.keys(), "an algorithm is idle and has tasks, or has none and is not idle"
 

@@ -31,6 +31,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Totals` counts what was done and lost.
 - `Logs` takes over what tasks have logged.
 - `Hosts` excludes hosts on which tasks fail that succeed elsewhere.
+- `Answers` derives the figures, and says why a task waits.
 - `Inquiries` answers members that ask what the master does.
 """
 
@@ -49,7 +50,7 @@ from mwpy._core.master.losses import Absences, Delays, Losses, Refusals
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.restart import Reuse, Succession
 from mwpy._core.master.results import Checkpoints, References, Reports, Results
-from mwpy._core.master.silence import Counting, ExplanationReport, Inquiries, LongTasks, Silence, StatusReport
+from mwpy._core.master.silence import Answers, Inquiries, LongTasks, Rate, Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import (
     AllocateSlaves,
@@ -193,12 +194,11 @@ class MasterCore:
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.absences, self.delays, self.feeding)
         self.long_tasks = LongTasks(self.state)
-        failures = RecentFailures(self.state)
-        report = StatusReport(self.state, self.totals, self.feeding, failures)
-        explanations = ExplanationReport(self.state, self.feeding, self.delays, self.stop, failures)
-        self.inquiries = Inquiries(self.state, self.admission, report, explanations)
+        asked = self.state, self.kinds, self.hosts, self.totals, self.feeding, self.delays, self.stop
+        self.answers = Answers(*asked, RecentFailures(self.state), Rate(self.state))
+        self.inquiries = Inquiries(self.state, self.admission, self.answers)
         self.logs = Logs(self.state)
-        self.counts = Counting(self.state, self.kinds, self.hosts, self.feeding).counts
+        self.counts = self.answers.counts
         """The figures of this moment."""
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
@@ -428,7 +428,7 @@ class MasterCore:
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:
                 self.totals.decide(now)
-            self.inquiries.decide(self.counts, now)
+            self.inquiries.decide(now)
         self.shares.decide()
         self.reports.decide()
 

@@ -300,8 +300,7 @@ class References(Struct, eq=False):
         known = jar.blocked.tasks, jar.delayed.tasks
         found = dict.fromkeys(number for number in numbers if any(number in tasks for tasks in known))
         ids = TaskIds((number, 1) for number in numbers)
-        pending = *jar.pending.queues.values(), *jar.pending.suspects.values(), *jar.pending.addressed.values()
-        queues = *pending, *(held.spans for held in jar.held.values())
+        queues = *jar.pending.all_queues(), *(held.spans for held in jar.held.values())
         for span in chain.from_iterable(map(reversed, queues)):
             if len(found) == len(numbers):
                 break

@@ -10,7 +10,7 @@ progress. A new reason does not wait for the long interval.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from math import inf
 from typing import TypeVar
@@ -262,213 +262,6 @@ class Silence(Struct, eq=False):
         return f"{UNLESS_QUEUED}, start some with `python APP --mw-slave --mw-resource-file FILE`"
 
 
-# Why a task waits, or how it ended: the answer to `AskTask`.
-#
-# The reasons are those of the dispatch (`dispatch.py`, `isolation.py`), in the order in which they keep a task from a
-# slave. Agents with the same reason are counted, and the first few are named. The text for people is
-# made in `_values/messages.py`.
-
-
-AGENTS_NAMED = 5
-"""How many agents with the same reason are named."""
-
-REASONS_SHOWN = 50
-"""How many different reasons of agents an answer has. A text from a member may make each reason different."""
-
-DEATHS_SHOWN = 5
-"""How many lost attempts an answer has: the last ones."""
-
-MISSING_NAMED = 5
-"""How many of the tasks are named whose results a task needs."""
-
-TEXT_CHARACTERS = 500
-
-
-class ExplanationReport(Struct, eq=False):
-    """Says why a task waits, or how it ended."""
-
-    state: MasterState
-    feeding: Feeding
-    delays: Delays
-    stop: Stop
-    failures: RecentFailures
-    work: int = 0
-    """At how many objects the last answer looked, about."""
-
-    def explanation(self, task: int, now: float) -> Explanation:
-        """Why a task waits, or how it ended, at this time."""
-        jar, self.work = self.state.jar, len(self.state.members.agents) + len(self.state.members.slaves)
-        if (blocked := jar.blocked.tasks.get(task)) is not None:
-            return self._about(blocked, Fate.BLOCKED, task, reasons=[self._missing(blocked)])
-        if (delayed := jar.delayed.tasks.get(task)) is not None:
-            if delayed.pause_s == inf:
-                return self._about(delayed, Fate.AWAITED, task)
-            pause = WaitReason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now))
-            return self._about(delayed, Fate.DELAYED, task, reasons=[pause])
-        places = [place for slave in self.state.members.slaves.values() for place in self._places(slave, task, now)]
-        if places:
-            _, span = places[0]
-            cancelling = span.state is TaskState.CANCELLING
-            fate = Fate.CANCELLING if cancelling else Fate.AT_SLAVE
-            return self._about(span, fate, task, places=[place for place, _ in places])
-        return self._pending(task, now) or self._ended(task)
-
-    def _about(
-        self,
-        span: Span,
-        fate: Fate,
-        task: int,
-        *,
-        reasons: Sequence[WaitReason] = (),
-        agents: Sequence[WaitReason] = (),
-        places: Sequence[Place] = (),
-    ) -> Explanation:
-        return Explanation(
-            task,
-            fate,
-            span.algorithm.name,
-            attempts=span.sent,
-            needed_s=span.needed_s,
-            reasons=[*reasons],
-            agents=[*agents],
-            places=[*places],
-            deaths=[shortened(str(death), TEXT_CHARACTERS) for death in span.deaths[-DEATHS_SHOWN:]],
-        )
-
-    # ---- tasks that are not at a slave -----------------------------------------------------------------------
-
-    def _missing(self, span: Span) -> WaitReason:
-        """Which tasks a blocked task waits for."""
-        missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
-        named = ", ".join(map(str, missing[:MISSING_NAMED]))
-        return WaitReason(Why.MISSING, named, len(missing))
-
-    def _general(self) -> list[WaitReason]:
-        """Why no task is sent at all."""
-        found = [WaitReason(Why.STOPPED)] if self.stop.stopped else []
-        if why_not := self.feeding.why_not:
-            found.append(WaitReason(Why.HELD_BACK, why_not))
-        if not self.state.members.agents:
-            found.append(WaitReason(Why.NO_AGENT))
-        return found
-
-    def _pending(self, task: int, now: float) -> Explanation | None:
-        """About a pending task; None if it is not pending."""
-        pending = self.state.jar.pending
-        for queue in (*pending.addressed.values(), *pending.suspects.values(), *pending.queues.values()):
-            found = self._find(queue, task)
-            if found is not None:
-                span, before = found
-                only, agents = span.policy.sid, None
-                reasons = self._general()
-                if only is not None:
-                    reasons.append(WaitReason(Why.ADDRESSED, only))
-                    agents = [self.state.members.slaves[only].agent]
-                elif span.runs_alone:
-                    reasons.append(WaitReason(Why.RUNS_ALONE))
-                reasons += _before(before)
-                if only is None and not span.runs_alone and len(pending.queues) > 1:
-                    reasons.append(WaitReason(Why.TURNS, number=len(pending.queues) - 1))
-                by_agent = self._by_agent(span, now, agents, only)
-                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=by_agent)
-        return None
-
-    def _find(self, queue: deque[Span], task: int) -> tuple[Span, int] | None:
-        """The span of a task in a queue, and how many tasks are before it; None if it is not there."""
-        before = 0
-        for span in queue:
-            self.work += 1
-            if task in span.ids:
-                return span, before + task - span.first
-            before += span.count
-        return None
-
-    def _ended(self, task: int) -> Explanation:
-        """About a task that is not in the jar."""
-        jar = self.state.jar
-        unsent = *jar.pending.spans(), *jar.blocked.tasks.values()
-        submitted = jar.away + sum(span.count for span in unsent)
-        if not 0 < task <= submitted:
-            return Explanation(task, Fate.UNKNOWN, text=str(submitted))
-        if jar.reused.has(task):
-            return Explanation(task, Fate.REUSED)
-        failure = self.failures.newest.get(task)
-        if failure is None:
-            return Explanation(task, Fate.ENDED)
-        return Explanation(task, Fate.FAILED, failure.algorithm, failure.text, failure.host or "")
-
-    # ---- slaves and agents -----------------------------------------------------------------------------------
-
-    def _places(self, slave: ConnectedSlave, task: int, now: float) -> Iterable[tuple[Place, Span]]:
-        """Where a slave has a task."""
-        before = 0
-        for span in slave.held.spans:
-            self.work += 1
-            if task in span.ids:
-                agent = slave.agent
-                ahead, seconds = before + task - span.first, max(0.0, now - slave.last_heard)
-                yield Place(slave.sid, agent.name, agent.host, span.attempt, ahead, seconds), span
-            before += span.count
-
-    def _by_agent(
-        self,
-        span: Span,
-        now: float,
-        agents: Iterable[ConnectedAgent] | None = None,
-        only: SlaveId | None = None,
-    ) -> list[WaitReason]:
-        """Why agents are not sent a task. Equal reasons are one.
-
-        Args:
-            agents: these agents; None for all.
-            only: the slave to which it is addressed.
-        """
-        found: dict[tuple[Why, str], WaitReason] = {}
-        for agent in self.state.members.agents.values() if agents is None else agents:
-            own = self._of_agent(agent, span, now, only)
-            same = found.get((own.why, own.text))
-            if same is None:
-                found[own.why, own.text] = WaitReason(own.why, own.text, own.number, [agent.place], 1)
-                continue
-            number = max(same.number, own.number) if own.why is Why.NO_TIME else same.number + own.number
-            named_all = [*same.agents, agent.place][:AGENTS_NAMED]
-            found[own.why, own.text] = WaitReason(own.why, own.text, number, named_all, same.count + 1)
-        return [*islice(found.values(), REASONS_SHOWN)]
-
-    def _of_agent(self, agent: ConnectedAgent, span: Span, now: float, only: SlaveId | None) -> WaitReason:
-        excluded = self.state.members.excluded.get(agent.host)
-        if excluded is not None:
-            return WaitReason(Why.HOST_EXCLUDED, shortened(excluded, TEXT_CHARACTERS))
-        if agent.leaving:
-            return WaitReason(Why.LEAVING, shortened(agent.leaving, TEXT_CHARACTERS))
-        if agent.is_away:
-            return WaitReason(Why.AWAY)
-        serving = [slave for slave in agent.slaves.values() if slave.state in SERVING and only in (None, slave.sid)]
-        if not serving:
-            return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
-        number = span.algorithm.number
-        able = [slave for slave in serving if number not in slave.refused]
-        if not able:
-            return WaitReason(Why.CANNOT_RUN, shortened(serving[0].refused[number], TEXT_CHARACTERS))
-        if not agent.has_time(span, now):
-            return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
-        if agent.reserved:
-            return WaitReason(Why.RESERVED)
-        if span.runs_alone and agent.num_busy:
-            return WaitReason(Why.NOT_ALONE, number=sum(slave.held.count for slave in agent.slaves.values()))
-        if only is None:
-            able = [slave for slave in able if slave.runs_unaddressed]
-            if not able:
-                return WaitReason(Why.OTHER_KIND)
-        if any(slave.state is SlaveState.IDLE for slave in able):
-            return WaitReason(Why.IDLE)
-        return WaitReason(Why.BUSY, number=sum(slave.held.count for slave in able))
-
-
-def _before(count: int) -> list[WaitReason]:
-    return [WaitReason(Why.TASKS_BEFORE, number=count)] if count else []
-
-
 # Reports tasks that run for long, because a task may hang, and mwpy has no limit for its time.
 #
 # The master does not know when a task started. It knows when its slave was last heard: when the last result arrived, or
@@ -552,40 +345,6 @@ class Counts(Struct, frozen=True):
     """The hosts that get no more work, and their last jobs."""
 
 
-class Counting:
-    """Counts slaves and agents, and computes how many slaves are needed."""
-
-    def __init__(self, state: MasterState, kinds: SlaveKinds, hosts: Hosts, feeding: Feeding) -> None:
-        self._state = state
-        self._kinds = kinds
-        self._hosts = hosts
-        self._feeding = feeding
-
-    def counts(self) -> Counts:
-        """Return the figures of this moment."""
-        state, kinds, hosts = self._state, self._kinds, self._hosts
-        jar, members, wanted, expected = state.jar, state.members, kinds.wanted, kinds.expected
-        if kinds.unordered_unasked:
-            soon = jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
-            wanted = wanted | {SlaveKind.UNORDERED: soon}
-        waiting = jar.pending.num_unaddressed + expected
-        useful = min(wanted[SlaveKind.UNORDERED], dispatch.useful(members, waiting, state.settings.task_group))
-        special = sum(1 for _ in kinds.vacancies())
-        spent = dispatch.spent(members, jar.pending, state.now)
-        away = sum(slave.kind_to_be is SlaveKind.UNORDERED for slave in absent(members))
-        unordered = kinds.count(SlaveKind.UNORDERED) - away - hosts.num_useless - spent
-        missing = max(0, useful - unordered) + special - members.coming()
-        return Counts(
-            slaves_wanted=sum(wanted.values()),
-            slaves_connected=num_present(members),
-            slaves_needed=0 if state.closing or self._feeding.out_of_time else max(0, missing),
-            shortest_task_s=jar.pending.shortest_s,
-            agents=len(members.agents),
-            jobs=members.jobs(),
-            excluded=hosts.named,
-        )
-
-
 # What the master does: the answer to `AskStatus`.
 #
 # The figures are derived when somebody asks, from what the parts of the core keep anyway. Only the rate needs a
@@ -636,24 +395,81 @@ class Rate(Struct, eq=False):
         return (self.state.jar.ended - ended) / (now - since) if now > since else 0.0
 
 
-class StatusReport:
-    """Says what the master does."""
+# Why a task waits, or how it ended: the answer to `AskTask`.
+#
+# The reasons are those of the dispatch (`dispatch.py`, `isolation.py`), in the order in which they keep a task from a
+# slave. Agents with the same reason are counted, and the first few are named. The text for people is
+# made in `_values/messages.py`.
 
-    def __init__(self, state: MasterState, totals: Totals, feeding: Feeding, failures: RecentFailures) -> None:
-        self.state = state
-        self.totals = totals
-        self.feeding = feeding
-        self.failures = failures
-        self.rate = Rate(state)
 
-    def decide(self, now: float) -> None:
-        """Take a sample of the rate if it is time, and note the failures of this iteration."""
-        self.rate.decide(now)
-        self.failures.decide(now)
+AGENTS_NAMED = 5
+"""How many agents with the same reason are named."""
 
-    def status(self, counts: Counts, now: float) -> Status:
+REASONS_SHOWN = 50
+"""How many different reasons of agents an answer has. A text from a member may make each reason different."""
+
+DEATHS_SHOWN = 5
+"""How many lost attempts an answer has: the last ones."""
+
+MISSING_NAMED = 5
+"""How many of the tasks are named whose results a task needs."""
+
+TEXT_CHARACTERS = 500
+
+
+Question = messages.AskStatus | messages.AskTask
+
+
+class Answers(Struct, eq=False):
+    """Says what the master does, and why a task waits or how it ended."""
+
+    state: MasterState
+    kinds: SlaveKinds
+    hosts: Hosts
+    totals: Totals
+    feeding: Feeding
+    delays: Delays
+    stop: Stop
+    failures: RecentFailures
+    rate: Rate
+
+    def work(self, question: Question) -> int:
+        """How many objects the answer to a question looks at, about."""
+        jar, members = self.state.jar, self.state.members
+        looks = len(members.slaves) + len(members.agents)
+        if isinstance(question, messages.AskStatus):
+            return looks + len(jar.algorithms.defined) + len(self.totals.rows)
+        return looks + sum(map(len, jar.pending.all_queues())) + sum(len(held.spans) for held in jar.held.values())
+
+    def counts(self) -> Counts:
+        """The figures of this moment."""
+        state, kinds, hosts = self.state, self.kinds, self.hosts
+        jar, members, wanted, expected = state.jar, state.members, kinds.wanted, kinds.expected
+        if kinds.unordered_unasked:
+            soon = jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
+            wanted = wanted | {SlaveKind.UNORDERED: soon}
+        waiting = jar.pending.num_unaddressed + expected
+        useful = min(wanted[SlaveKind.UNORDERED], dispatch.useful(members, waiting, state.settings.task_group))
+        special = sum(1 for _ in kinds.vacancies())
+        spent = dispatch.spent(members, jar.pending, state.now)
+        away = sum(slave.kind_to_be is SlaveKind.UNORDERED for slave in absent(members))
+        unordered = kinds.count(SlaveKind.UNORDERED) - away - hosts.num_useless - spent
+        missing = max(0, useful - unordered) + special - members.coming()
+        return Counts(
+            slaves_wanted=sum(wanted.values()),
+            slaves_connected=num_present(members),
+            slaves_needed=0 if state.closing or self.feeding.out_of_time else max(0, missing),
+            shortest_task_s=jar.pending.shortest_s,
+            agents=len(members.agents),
+            jobs=members.jobs(),
+            excluded=hosts.named,
+        )
+
+    # ---- what the master does --------------------------------------------------------------------------------
+
+    def status(self, now: float) -> Status:
         """What the master does at this time."""
-        settings, members, last = self.state.settings, self.state.members, self.failures.last
+        settings, counts, last = self.state.settings, self.counts(), self.failures.last
         lost: Counter[str] = Counter()
         for row in self.totals.rows.values():
             lost.update(row.lost)
@@ -667,7 +483,7 @@ class StatusReport:
             slaves_connected=counts.slaves_connected,
             slaves_needed=counts.slaves_needed,
             algorithms=_largest(self._algorithms(), ALGORITHMS_SHOWN, AlgorithmStatus),
-            hosts=_largest(self._hosts(members.excluded), HOSTS_SHOWN, HostStatus),
+            hosts=_largest(self._hosts(), HOSTS_SHOWN, HostStatus),
             failures=dict(sorted(self.failures.kinds.items(), key=lambda kind: -kind[1])),
             lost=dict(lost.most_common()),
             last_failure="" if last is None else str(last),
@@ -676,14 +492,6 @@ class StatusReport:
             waits=self.feeding.why_not,
             reused=self.state.jar.reused.count,
         )
-
-    @property
-    def work(self) -> int:
-        """How many objects an answer looks at, about."""
-        jar, members = self.state.jar, self.state.members
-        few = min(len(jar.blocked.tasks), len(jar.delayed.tasks))
-        algorithms = len(jar.algorithms.defined) + len(self.totals.rows)
-        return few + algorithms + len(members.slaves) + len(members.agents)
 
     def _tasks(self) -> dict[str, int]:
         jar = self.state.jar
@@ -698,7 +506,7 @@ class StatusReport:
         }
 
     def _algorithms(self) -> dict[str, AlgorithmStatus]:
-        """The tasks of each algorithm. Only the fewer ones are counted, of the blocked tasks and the delayed ones."""
+        """The tasks of each algorithm. Those that are neither pending nor blocked nor at slaves are delayed."""
         jar = self.state.jar
         at_slaves: Counter[int] = Counter()
         for held in jar.held.values():
@@ -706,17 +514,14 @@ class StatusReport:
         for live in jar.allocated.several.values():
             first, *others = live.values()
             at_slaves[first.algorithm.number] -= len(others)
-        blocked_are_fewer = len(jar.blocked.tasks) <= len(jar.delayed.tasks)
-        fewer = _count((jar.blocked if blocked_are_fewer else jar.delayed).tasks.values())
         found: dict[str, AlgorithmStatus] = {}
         for number, defined in jar.algorithms.defined.items():
             row = found.setdefault(defined.name, AlgorithmStatus())
             pending = jar.pending.num_queued.get(number, 0) + jar.pending.num_addressed.get(number, 0)
             row.pending += pending
             row.at_slaves += at_slaves[number]
-            more = defined.runnable - pending - at_slaves[number] - fewer[number]
-            row.blocked += fewer[number] if blocked_are_fewer else more
-            row.delayed += more if blocked_are_fewer else fewer[number]
+            row.blocked += defined.blocked
+            row.delayed += defined.runnable - pending - at_slaves[number] - defined.blocked
         for (name, _), total in self.totals.rows.items():
             row = found.setdefault(name, AlgorithmStatus())
             row.finished += total.tasks
@@ -724,8 +529,9 @@ class StatusReport:
             row.seconds += total.seconds
         return found
 
-    def _hosts(self, excluded: Mapping[str, str]) -> dict[str, HostStatus]:
+    def _hosts(self) -> dict[str, HostStatus]:
         """The agents and slaves of each machine, and the machines that get no more work."""
+        excluded = self.state.members.excluded
         found = {host: HostStatus(excluded=shortened(why, NOTICE_CHARACTERS)) for host, why in excluded.items()}
         for agent in self.state.members.agents.values():
             row = found.setdefault(agent.host, HostStatus())
@@ -746,13 +552,174 @@ class StatusReport:
                 found[host].failed += total.failed
         return found
 
+    # ---- why a task waits, or how it ended -------------------------------------------------------------------
 
-def _count(spans: Iterable[Span]) -> Counter[int]:
-    """How many tasks of each algorithm there are."""
-    counted: Counter[int] = Counter()
-    for span in spans:
-        counted[span.algorithm.number] += span.count
-    return counted
+    def explanation(self, task: int, now: float) -> Explanation:
+        """Why a task waits, or how it ended, at this time."""
+        jar = self.state.jar
+        if (blocked := jar.blocked.tasks.get(task)) is not None:
+            return self._about(blocked, Fate.BLOCKED, task, reasons=[self._missing(blocked)])
+        if (delayed := jar.delayed.tasks.get(task)) is not None:
+            if delayed.pause_s == inf:
+                return self._about(delayed, Fate.AWAITED, task)
+            pause = WaitReason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now))
+            return self._about(delayed, Fate.DELAYED, task, reasons=[pause])
+        places = [place for slave in self.state.members.slaves.values() for place in self._places(slave, task, now)]
+        if places:
+            _, span = places[0]
+            cancelling = span.state is TaskState.CANCELLING
+            fate = Fate.CANCELLING if cancelling else Fate.AT_SLAVE
+            return self._about(span, fate, task, places=[place for place, _ in places])
+        return self._pending(task, now) or self._ended(task)
+
+    def _about(
+        self,
+        span: Span,
+        fate: Fate,
+        task: int,
+        *,
+        reasons: Sequence[WaitReason] = (),
+        agents: Sequence[WaitReason] = (),
+        places: Sequence[Place] = (),
+    ) -> Explanation:
+        return Explanation(
+            task,
+            fate,
+            span.algorithm.name,
+            attempts=span.sent,
+            needed_s=span.needed_s,
+            reasons=[*reasons],
+            agents=[*agents],
+            places=[*places],
+            deaths=[shortened(str(death), TEXT_CHARACTERS) for death in span.deaths[-DEATHS_SHOWN:]],
+        )
+
+    # ---- tasks that are not at a slave -----------------------------------------------------------------------
+
+    def _missing(self, span: Span) -> WaitReason:
+        """Which tasks a blocked task waits for."""
+        missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
+        named = ", ".join(map(str, missing[:MISSING_NAMED]))
+        return WaitReason(Why.MISSING, named, len(missing))
+
+    def _general(self) -> list[WaitReason]:
+        """Why no task is sent at all."""
+        found = [WaitReason(Why.STOPPED)] if self.stop.stopped else []
+        if why_not := self.feeding.why_not:
+            found.append(WaitReason(Why.HELD_BACK, why_not))
+        if not self.state.members.agents:
+            found.append(WaitReason(Why.NO_AGENT))
+        return found
+
+    def _pending(self, task: int, now: float) -> Explanation | None:
+        """About a pending task; None if it is not pending."""
+        pending = self.state.jar.pending
+        for queue in pending.all_queues():
+            found = self._find(queue, task)
+            if found is not None:
+                span, before = found
+                only, agents = span.policy.sid, None
+                reasons = self._general()
+                if only is not None:
+                    reasons.append(WaitReason(Why.ADDRESSED, only))
+                    agents = [self.state.members.slaves[only].agent]
+                elif span.runs_alone:
+                    reasons.append(WaitReason(Why.RUNS_ALONE))
+                if before:
+                    reasons.append(WaitReason(Why.TASKS_BEFORE, number=before))
+                if only is None and not span.runs_alone and len(pending.queues) > 1:
+                    reasons.append(WaitReason(Why.TURNS, number=len(pending.queues) - 1))
+                by_agent = self._by_agent(span, now, agents, only)
+                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=by_agent)
+        return None
+
+    def _find(self, queue: deque[Span], task: int) -> tuple[Span, int] | None:
+        """The span of a task in a queue, and how many tasks are before it; None if it is not there."""
+        before = 0
+        for span in queue:
+            if task in span.ids:
+                return span, before + task - span.first
+            before += span.count
+        return None
+
+    def _ended(self, task: int) -> Explanation:
+        """About a task that is not in the jar."""
+        jar = self.state.jar
+        submitted = jar.away + jar.pending.count + len(jar.blocked.tasks)
+        if not 0 < task <= submitted:
+            return Explanation(task, Fate.UNKNOWN, text=str(submitted))
+        if jar.reused.has(task):
+            return Explanation(task, Fate.REUSED)
+        failure = self.failures.newest.get(task)
+        if failure is None:
+            return Explanation(task, Fate.ENDED)
+        return Explanation(task, Fate.FAILED, failure.algorithm, failure.text, failure.host or "")
+
+    # ---- slaves and agents -----------------------------------------------------------------------------------
+
+    def _places(self, slave: ConnectedSlave, task: int, now: float) -> Iterable[tuple[Place, Span]]:
+        """Where a slave has a task."""
+        before = 0
+        for span in slave.held.spans:
+            if task in span.ids:
+                agent = slave.agent
+                ahead, seconds = before + task - span.first, max(0.0, now - slave.last_heard)
+                yield Place(slave.sid, agent.name, agent.host, span.attempt, ahead, seconds), span
+            before += span.count
+
+    def _by_agent(
+        self,
+        span: Span,
+        now: float,
+        agents: Iterable[ConnectedAgent] | None = None,
+        only: SlaveId | None = None,
+    ) -> list[WaitReason]:
+        """Why agents are not sent a task. Equal reasons are one.
+
+        Args:
+            agents: these agents; None for all.
+            only: the slave to which it is addressed.
+        """
+        found: dict[tuple[Why, str], WaitReason] = {}
+        for agent in self.state.members.agents.values() if agents is None else agents:
+            own = self._of_agent(agent, span, now, only)
+            same = found.get((own.why, own.text))
+            if same is None:
+                found[own.why, own.text] = WaitReason(own.why, own.text, own.number, [agent.place], 1)
+                continue
+            number = max(same.number, own.number) if own.why is Why.NO_TIME else same.number + own.number
+            named_all = [*same.agents, agent.place][:AGENTS_NAMED]
+            found[own.why, own.text] = WaitReason(own.why, own.text, number, named_all, same.count + 1)
+        return [*islice(found.values(), REASONS_SHOWN)]
+
+    def _of_agent(self, agent: ConnectedAgent, span: Span, now: float, only: SlaveId | None) -> WaitReason:
+        excluded = self.state.members.excluded.get(agent.host)
+        if excluded is not None:
+            return WaitReason(Why.HOST_EXCLUDED, shortened(excluded, TEXT_CHARACTERS))
+        if agent.leaving:
+            return WaitReason(Why.LEAVING, shortened(agent.leaving, TEXT_CHARACTERS))
+        if agent.is_away:
+            return WaitReason(Why.AWAY)
+        serving = [slave for slave in agent.slaves.values() if slave.state in SERVING and only in (None, slave.sid)]
+        if not serving:
+            return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
+        number = span.algorithm.number
+        able = [slave for slave in serving if number not in slave.refused]
+        if not able:
+            return WaitReason(Why.CANNOT_RUN, shortened(serving[0].refused[number], TEXT_CHARACTERS))
+        if not agent.has_time(span, now):
+            return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
+        if agent.reserved:
+            return WaitReason(Why.RESERVED)
+        if span.runs_alone and agent.num_busy:
+            return WaitReason(Why.NOT_ALONE, number=sum(slave.held.count for slave in agent.slaves.values()))
+        if only is None:
+            able = [slave for slave in able if slave.runs_unaddressed]
+            if not able:
+                return WaitReason(Why.OTHER_KIND)
+        if any(slave.state is SlaveState.IDLE for slave in able):
+            return WaitReason(Why.IDLE)
+        return WaitReason(Why.BUSY, number=sum(slave.held.count for slave in able))
 
 
 def _largest(rows: dict[str, R], most: int, kind: type[R]) -> dict[str, R]:
@@ -793,16 +760,13 @@ PAUSE_OF_AN_OBJECT_S = 1e-5
 """Seconds for each object at which an answer looks, such as a slave or a span of tasks: 50 times what one look takes.
 """
 
-Question = messages.AskStatus | messages.AskTask
-
 
 class Inquiries(Struct, eq=False):
     """Answers inquirers, one after the other."""
 
     state: MasterState
     admission: Admission
-    report: StatusReport
-    explanations: ExplanationReport
+    answers: Answers
     _open: dict[bytes, Question] = field(default_factory=dict)
     """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
     _inquirers: dict[bytes, int] = field(default_factory=dict)
@@ -868,19 +832,21 @@ class Inquiries(Struct, eq=False):
         """When to answer the next question, on the core's clock; None if there is none."""
         return self._next_at if self._open else None
 
-    def decide(self, counts: Callable[[], Counts], now: float) -> None:
-        """Answer the oldest question, if there was time enough since the last answer."""
-        self.report.decide(now)
+    def decide(self, now: float) -> None:
+        """Answer the oldest question, if there was time enough since the last answer. Take a sample of the rate if it
+        is time, and note the failures of this iteration."""
+        self.answers.rate.decide(now)
+        self.answers.failures.decide(now)
         if not self._open or now < self._next_at:
             return
         peer = next(iter(self._open))
         question = self._open.pop(peer)
         answer: messages.Message
         if isinstance(question, messages.AskStatus):
-            answer, looks = self.report.status(counts(), now), self.report.work
+            answer = self.answers.status(now)
         else:
-            answer, looks = self.explanations.explanation(question.task, now), self.explanations.work
-        self._next_at = now + PAUSE_S + looks * PAUSE_OF_AN_OBJECT_S
+            answer = self.answers.explanation(question.task, now)
+        self._next_at = now + PAUSE_S + self.answers.work(question) * PAUSE_OF_AN_OBJECT_S
         self.state.actions.sends.append(Send(peer, answer))
 
     def check(self) -> None:

@@ -238,6 +238,7 @@ class BlockedTasks(Struct, eq=False):
         """Block tasks. The span of each has only this task."""
         for span in spans:
             self.tasks[span.first] = span
+            span.algorithm.blocked += 1
             results = [self.results.setdefault(number, Referred()) for number in span.refers]
             for result in results:
                 result.waiting[span.first] = None
@@ -259,6 +260,7 @@ class BlockedTasks(Struct, eq=False):
         span = self._get(task)
         del self.tasks[task]
         del self.num_missing[task]
+        span.algorithm.blocked -= 1
         self.ripe.pop(task, None)
         for number in span.refers:
             del self.results[number].waiting[task]
@@ -704,10 +706,13 @@ class PendingTasks(Struct, eq=False):
             max_bytes -= size
         return chosen
 
+    def all_queues(self) -> Iterator[deque[Span]]:
+        """All queues."""
+        return chain(self.queues.values(), self.suspects.values(), self.addressed.values())
+
     def spans(self) -> Iterator[Span]:
         """All spans, queue by queue."""
-        for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
-            yield from queue
+        return chain.from_iterable(self.all_queues())
 
     def unaddressed(self, algorithm: int) -> list[Span]:
         """All tasks of an algorithm that any slave may run, queue by queue."""
@@ -860,7 +865,7 @@ class PendingTasks(Struct, eq=False):
         assert addressed == self.num_addressed, "the addressed tasks were miscounted"
         assert self.num_unaddressed == queued.total(), "the tasks that are addressed to no slave were miscounted"
         assert self.count == queued.total() + addressed.total(), "the pending tasks were miscounted"
-        for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
+        for queue in self.all_queues():
             assert queue, "an empty queue was kept"
             for span in queue:
                 assert span.count, "a span without tasks was kept"
@@ -1154,7 +1159,8 @@ class Taskjar:
         runnable: Counter[int] = Counter()
         for span in self.spans():
             runnable[span.algorithm.number] += span.count
-        self.algorithms.check(runnable - beside)
+        blocked = Counter(span.algorithm.number for span in self.blocked.tasks.values())
+        self.algorithms.check(runnable - beside, blocked)
         self.left.check(self.spans())
         self.deaths.check()
 
