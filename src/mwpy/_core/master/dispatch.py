@@ -27,7 +27,7 @@ from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import PackedCalls
-from mwpy._values.messages import PART_BYTES, Share
+from mwpy._values.messages import PART_BYTES, Share, WaitReason, Why
 from mwpy._values.policy import Limits
 from mwpy._values.shares import SharedObject, shares_in
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
@@ -234,6 +234,26 @@ def _has_to_spare(slave: ConnectedSlave) -> bool:
     )
 
 
+def why_not(slave: ConnectedSlave, span: Span, now: float) -> WaitReason | None:
+    """Why a slave is not sent tasks, whatever it and its agent hold; None if it may be sent them.
+
+    `PendingTasks.first_turn` says the same for whole queues. A task that is addressed to the slave is held back for
+    lack of time only if its policy says how long it takes.
+    """
+    agent, number, policy = slave.agent, span.algorithm.number, span.policy
+    if number in slave.refused:
+        return WaitReason(Why.CANNOT_RUN, slave.refused[number])
+    if not agent.has_time(span, now) and (policy.sid is None or policy.seconds_expected is not None):
+        return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
+    if slave.state not in SERVING:
+        return WaitReason(Why.ENDING)
+    if agent.reserved:
+        return WaitReason(Why.RESERVED)
+    if policy.sid is None and not slave.runs_unaddressed:
+        return WaitReason(Why.OTHER_KIND)
+    return None
+
+
 # Defines task algorithms, sends their definitions to agents, and decides what is forgotten.
 #
 # An agent gets the definition of an algorithm before the first task of it, and passes it on to all its slaves. The
@@ -368,12 +388,11 @@ class Isolation(Struct, eq=False):
         found: ConnectedSlave | None = None
         for agent in self.state.members.agents.values():
             rank = not agent.is_proven, agent.num_busy, agent not in before
-            if agent.reserved or (best is not None and rank >= best) or not agent.has_time(suspect, now):
+            if agent.is_full or (best is not None and rank >= best):
                 continue
             if not agent.is_proven and pending.first_turn(agent.refused, agent.ends_in_s(now)) is not None:
                 continue
-            number = suspect.algorithm.number
-            slave = next((slave for slave in agent.slaves.values() if _may_run(slave, number)), None)
+            slave = next((slave for slave in agent.slaves.values() if why_not(slave, suspect, now) is None), None)
             if slave is not None:
                 best, found = rank, slave
         return found
@@ -386,11 +405,6 @@ class Isolation(Struct, eq=False):
                 assert agent.reserved, f"{agent.name} runs a suspect and is not reserved"
                 assert sum(map(count_of, held)) == 1, f"a suspect is not alone on {agent.name}"
             assert agent.reserved == (agent in self.reserved), f"{agent.name} is reserved for nothing"
-
-
-def _may_run(slave: ConnectedSlave, number: int) -> bool:
-    """Whether a slave may be sent a suspect of this algorithm, if its agent is idle."""
-    return slave.has_room and slave.state in SERVING and number not in slave.refused
 
 
 # Shared objects in the master: which ones tasks need, and the parts that agents ask for.
@@ -462,7 +476,6 @@ class Shares:
 
 
 _IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
-_NOT_FED = (SlaveState.SHUTTING_DOWN, SlaveState.AWAY)
 
 
 class Dispatch(Struct, eq=False):
@@ -500,28 +513,25 @@ class Dispatch(Struct, eq=False):
         pending, fixed = self.state.jar.pending, self.state.settings.task_group
         for sid in list(pending.addressed):
             slave = self.state.members.slaves[sid]
-            refused = slave.refused
             while queue := pending.addressed.get(sid):
-                algorithm = queue[0].algorithm.number
-                if algorithm in refused:
-                    reason = f"{sid}, to which it was addressed, cannot run it: {refused[algorithm]}"
-                    self.handback.release(sid, queue[0], reason)
+                first, expected_s = queue[0], queue[0].policy.seconds_expected
+                reason, never = why_not(slave, first, now), ""
+                if reason is not None and reason.why is Why.CANNOT_RUN:
+                    never = f"cannot run it: {reason.text}"
+                elif reason is not None and reason.why is Why.NO_TIME:
+                    never = f"has {reason.number:.0f} s left, and it takes {expected_s:g} s"
+                if never:
+                    self.handback.release(sid, first, f"{sid}, to which it was addressed, {never}")
                     continue
-                expected_s = queue[0].policy.seconds_expected
-                if expected_s is not None and not slave.agent.has_time(queue[0], now):
-                    left_s = slave.agent.ends_in_s(now)
-                    reason = f"{sid}, to which it was addressed, has {left_s:.0f} s left, and it takes {expected_s:g} s"
-                    self.handback.release(sid, queue[0], reason)
-                    continue
-                count = room(self.state.members, slave, algorithm, fixed)
+                count = room(self.state.members, slave, first.algorithm.number, fixed)
                 if slave.agent.ends_at is not None:  # the next span may take longer
-                    most = queue[0].count if expected_s is None else most_in_time(slave, queue[0], now)
-                    count = min(count, queue[0].count, most)
-                if slave.freed or slave.state in _NOT_FED or slave.agent.reserved or not count:
+                    most = first.count if expected_s is None else most_in_time(slave, first, now)
+                    count = min(count, first.count, most)
+                if reason is not None or slave.freed or not count:
                     break
                 if slave.asked_back:  # it may give back this task, and would then run the next one before it
                     break
-                chosen = pending.heads(queue, count, MAX_GROUP_BYTES, refused)
+                chosen = pending.heads(queue, count, MAX_GROUP_BYTES, slave.refused)
                 self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_unaddressed(self, now: float) -> None:
@@ -770,10 +780,7 @@ class Stragglers(Struct, eq=False):
         able = [
             slave
             for slave in self.state.members.idle.values()
-            if slave.has_room
-            and slave.agent is not besides
-            and slave.agent.has_time(span, now)
-            and span.algorithm.number not in slave.refused
+            if slave.agent is not besides and not slave.agent.is_full and why_not(slave, span, now) is None
         ]
         return min(able, key=lambda slave: slave.agent.host == besides.host, default=None)
 

@@ -683,40 +683,30 @@ class Answers(Struct, eq=False):
         found: dict[tuple[Why, str], WaitReason] = {}
         for agent in self.state.members.agents.values() if agents is None else agents:
             own = self._of_agent(agent, span, now, only)
-            same = found.get((own.why, own.text))
-            if same is None:
-                found[own.why, own.text] = WaitReason(own.why, own.text, own.number, [agent.place], 1)
-                continue
+            key = own.why, shortened(own.text, TEXT_CHARACTERS)
+            same = found.get(key, WaitReason(*key))
             number = max(same.number, own.number) if own.why is Why.NO_TIME else same.number + own.number
-            named_all = [*same.agents, agent.place][:AGENTS_NAMED]
-            found[own.why, own.text] = WaitReason(own.why, own.text, number, named_all, same.count + 1)
+            found[key] = WaitReason(*key, number, [*same.agents, agent.place][:AGENTS_NAMED], same.count + 1)
         return [*islice(found.values(), REASONS_SHOWN)]
 
     def _of_agent(self, agent: ConnectedAgent, span: Span, now: float, only: SlaveId | None) -> WaitReason:
         excluded = self.state.members.excluded.get(agent.host)
         if excluded is not None:
-            return WaitReason(Why.HOST_EXCLUDED, shortened(excluded, TEXT_CHARACTERS))
+            return WaitReason(Why.HOST_EXCLUDED, excluded)
         if agent.leaving:
-            return WaitReason(Why.LEAVING, shortened(agent.leaving, TEXT_CHARACTERS))
+            return WaitReason(Why.LEAVING, agent.leaving)
         if agent.is_away:
             return WaitReason(Why.AWAY)
         serving = [slave for slave in agent.slaves.values() if slave.state in SERVING and only in (None, slave.sid)]
         if not serving:
             return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
-        number = span.algorithm.number
-        able = [slave for slave in serving if number not in slave.refused]
+        found = [(slave, dispatch.why_not(slave, span, now)) for slave in serving]
+        able = [slave for slave, reason in found if reason is None]
+        reasons = [reason for _, reason in found if reason is not None]
         if not able:
-            return WaitReason(Why.CANNOT_RUN, shortened(serving[0].refused[number], TEXT_CHARACTERS))
-        if not agent.has_time(span, now):
-            return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
-        if agent.reserved:
-            return WaitReason(Why.RESERVED)
+            return next((reason for reason in reasons if reason.why is not Why.CANNOT_RUN), reasons[0])
         if span.runs_alone and agent.num_busy:
             return WaitReason(Why.NOT_ALONE, number=sum(slave.held.count for slave in agent.slaves.values()))
-        if only is None:
-            able = [slave for slave in able if slave.runs_unaddressed]
-            if not able:
-                return WaitReason(Why.OTHER_KIND)
         if any(slave.state is SlaveState.IDLE for slave in able):
             return WaitReason(Why.IDLE)
         return WaitReason(Why.BUSY, number=sum(slave.held.count for slave in able))
