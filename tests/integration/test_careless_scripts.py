@@ -179,7 +179,7 @@ def test_all_processes_end_with_the_process_that_started_them(stage: Stage, way:
 
 # ---- work that is not done ----------------------------------------------------------------------------------
 
-UNDONE = " had no result when the computation ended, so they did not run to their end: wait for them with mw.loop() and"
+UNDONE = " had no result when the computation ended, and did not run to the end: wait for results with mw.loop() and"
 UNREAD = "mwpy: nobody read the values of {}, so these tasks were cancelled: a map runs while its values are read"
 
 

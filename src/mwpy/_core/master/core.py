@@ -139,8 +139,8 @@ UNLIMITED = (
 )
 
 UNDONE = (
-    "{tasks} had no result when the computation ended, so they did not run to their end: wait for them with mw.loop() "
-    "and mw.results(), or cancel them with mw.cancel()"
+    "{tasks} had no result when the computation ended, and did not run to the end: wait for results with mw.loop() and "
+    "mw.results(), or cancel such tasks with mw.cancel()"
 )
 
 UNREAD = (
