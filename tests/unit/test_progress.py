@@ -44,11 +44,8 @@ class _Shown:
         self.shown: list[int] = []
         self.last: list[int] = []
 
-    def show(self, figures: Figures) -> None:
-        self.shown.append(figures.done)
-
-    def end(self, figures: Figures) -> None:
-        self.last.append(figures.done)
+    def show(self, figures: Figures, is_last: bool) -> None:
+        (self.last if is_last else self.shown).append(figures.done)
 
 
 class _Cell(Cell):
@@ -115,14 +112,14 @@ def test_two_threads_do_not_show_the_same_at_once(now: list[float]) -> None:
     master, lines = OpenProgress(), list[int]()
 
     class Slow(_Shown):
-        def show(self, figures: Figures) -> None:
+        def show(self, figures: Figures, is_last: bool) -> None:
             other = threading.Thread(target=master.update_shared)
             other.start()
             other.join()
             lines.append(figures.done)
 
     class Broken(_Shown):
-        def show(self, figures: Figures) -> None:
+        def show(self, figures: Figures, is_last: bool) -> None:
             raise OSError(figures)
 
     master.begin(Progress(Slow(), None, is_shared=True), lambda: figures(1))
@@ -144,9 +141,9 @@ def test_what_cannot_be_shown_is_reported_once(capsys: pytest.CaptureFixture[str
         raise SystemExit(f"at {done} of {total}")
 
     careful = Careful(ToFunction(report))
-    careful.show(figures(1))
-    careful.show(figures(2))
-    careful.end(figures(3))
+    careful.show(figures(1), is_last=False)
+    careful.show(figures(2), is_last=False)
+    careful.show(figures(3), is_last=True)
     assert called == [1]
     assert capsys.readouterr().err.endswith("showing it raised SystemExit: at 1 of 100\n")
 
@@ -173,15 +170,15 @@ def test_a_terminal_shows_one_line_that_is_overwritten(now: list[float]) -> None
     display = TerminalLine(Meter("square"), stream)
     for time, done in ((10.0, 20), (20.0, 80)):
         now[0] = time
-        display.show(figures(done))
+        display.show(figures(done), is_last=False)
     now[0] = 25.0
-    display.end(figures(100))
+    display.show(figures(100), is_last=True)
     assert stream.getvalue() == (
         "\rmwpy: square: 20 of 100 items in 10 s, 2 slaves, 2/s, about 40 s left\x1b[K\r"
         "\rmwpy: square: 80 of 100 items in 20 s, 2 slaves, 6/s, about 3 s left\x1b[K\r"
         "\r\x1b[K\rmwpy: square: 100 of 100 items in 25 s, 2 slaves, 5.33/s\x1b[K\n"
     )
-    TerminalLine(Meter("square"), stream).end(figures(0))
+    TerminalLine(Meter("square"), stream).show(figures(0), is_last=True)
 
 
 def test_tqdm_draws_a_bar_with_the_same_figures(now: list[float]) -> None:
@@ -201,9 +198,9 @@ def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]
     display = LogLines(Meter("square"), stream)
     for time in range(1, 101):
         now[0] = float(time)
-        display.show(figures(2 * time, None))
-    display.end(figures(200, None))
-    display.end(figures(200, None))
+        display.show(figures(2 * time, None), is_last=False)
+    display.show(figures(200, None), is_last=True)
+    display.show(figures(200, None), is_last=True)
     lines = [line.split(",")[0] for line in stream.getvalue().splitlines()]
     assert lines == [f"mwpy: square: {2 * s} items in {s} s" for s in (10, 20, 40, 80, 100)]
 
@@ -212,8 +209,8 @@ def test_a_notebook_shows_a_bar(now: list[float]) -> None:
     cell = _Cell()
     display = NotebookBar(Meter("<lambda>"), cell)
     now[0] = 10.0
-    display.show(figures(20))
-    display.end(figures(21, None))
+    display.show(figures(20), is_last=False)
+    display.show(figures(21, None), is_last=True)
     (text, html), (_, last) = cell.shown
     assert "&lt;lambda&gt;: 20 of 100 items in 10 s, 2 slaves" in html
     assert '<progress value="20" max="100"' in html
@@ -244,8 +241,8 @@ def test_where_standard_error_goes_decides_what_is_shown(monkeypatch: pytest.Mon
     nothing = display_of("square")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     nothing = display_of("square")
-    nothing.show(figures(1))
-    nothing.end(figures(1))
+    nothing.show(figures(1), is_last=False)
+    nothing.show(figures(1), is_last=True)
 
 
 def test_the_iterables_tell_how_many_items_there_are() -> None:

@@ -152,10 +152,9 @@ NOTEBOOK_WIDTH = 100
 
 
 class Display(Protocol):
-    """Shows figures."""
+    """Shows figures, and knows which are the last ones."""
 
-    def show(self, figures: Figures) -> None: ...
-    def end(self, figures: Figures) -> None: ...
+    def show(self, figures: Figures, is_last: bool) -> None: ...
 
 
 class Progress(Struct, eq=False):
@@ -182,13 +181,13 @@ class Progress(Struct, eq=False):
         """Show the figures, unless this was done a moment ago."""
         if self._figures is not None and (now := clock.monotonic()) >= self._due:
             self._due = now + BETWEEN_REPORTS_S
-            self.display.show(self._figures())
+            self.display.show(self._figures(), is_last=False)
 
     def end(self) -> None:
         """Show the last figures. A second call does nothing."""
         if self._figures is not None:
             figures, self._figures = self._figures(), None
-            self.display.end(figures)
+            self.display.show(figures, is_last=True)
 
 
 class OpenProgress(Struct, eq=False):
@@ -276,15 +275,11 @@ class ToFunction(Struct, eq=False):
     report: Report
     _reported: int = 0
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: Figures, is_last: bool) -> None:  # noqa: ARG002  # the last figures are as others
         """Report the figures if they have changed."""
         if figures.done != self._reported:
             self._reported = figures.done
             self.report(figures.done, figures.total)
-
-    def end(self, figures: Figures) -> None:
-        """Report the last figures."""
-        self.show(figures)
 
 
 class TerminalLine(Struct, eq=False):
@@ -294,19 +289,14 @@ class TerminalLine(Struct, eq=False):
     stream: TextIO
     _line: LiveLine | None = None
 
-    def show(self, figures: Figures) -> None:
-        """Draw the line."""
+    def show(self, figures: Figures, is_last: bool) -> None:
+        """Draw the line. Nothing is drawn if the first figures are the last ones."""
         if self._line is None:
+            if is_last:
+                return
             self._line = LiveLine(self.stream)
-        self._line.draw(self._text(figures))
-
-    def end(self, figures: Figures) -> None:
-        """Draw the line for the last time."""
-        if self._line is not None:
-            self._line.end(self._text(figures))
-
-    def _text(self, figures: Figures) -> str:
-        return self.meter.bar(figures, width_of(self.stream) - 1, self.stream.encoding)
+        draw = self._line.end if is_last else self._line.draw
+        draw(self.meter.bar(figures, width_of(self.stream) - 1, self.stream.encoding))
 
 
 class LogLines(Struct, eq=False):
@@ -318,21 +308,12 @@ class LogLines(Struct, eq=False):
     _written: int | None = 0
     """How many items had ended at the last line."""
 
-    def show(self, figures: Figures) -> None:
-        """Write a line if it is time."""
+    def show(self, figures: Figures, is_last: bool) -> None:
+        """Write a line if it is time, and the last one if something has ended since the one before."""
         seconds = self.meter.seconds
-        if seconds >= self._pause_s:
-            self._pause_s = seconds * GROWTH
-            self._write(figures)
-
-    def end(self, figures: Figures) -> None:
-        """Write the last line, if something has ended since the one before."""
-        if figures.done != self._written:
-            self._write(figures)
-
-    def _write(self, figures: Figures) -> None:
-        self._written = figures.done
-        print(self.meter.text(figures), file=self.stream, flush=True)
+        if figures.done != self._written if is_last else seconds >= self._pause_s:
+            self._pause_s, self._written = seconds * GROWTH, figures.done
+            print(self.meter.text(figures), file=self.stream, flush=True)
 
 
 class NotebookBar(Struct, eq=False):
@@ -341,7 +322,7 @@ class NotebookBar(Struct, eq=False):
     meter: Meter
     _cell: Cell = field(default_factory=Cell)
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: Figures, is_last: bool) -> None:  # noqa: ARG002  # the last figures are as others
         """Draw the bar."""
         from html import escape  # only here, because it loads a large table
 
@@ -350,10 +331,6 @@ class NotebookBar(Struct, eq=False):
         html = f'<progress{value} style="width: 20em; vertical-align: middle"></progress> <code>{escape(text)}</code>'
         self._cell.show(self.meter.bar(figures, NOTEBOOK_WIDTH, "utf-8"), html)
 
-    def end(self, figures: Figures) -> None:
-        """Draw the bar for the last time."""
-        self.show(figures)
-
 
 class Careful(Struct, eq=False):
     """Shows figures until this fails once: what shows them in the thread of an executor concerns none of its tasks."""
@@ -361,19 +338,12 @@ class Careful(Struct, eq=False):
     display: Display
     _has_failed: bool = False
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: Figures, is_last: bool) -> None:
         """Show the figures."""
-        self._try(self.display.show, figures)
-
-    def end(self, figures: Figures) -> None:
-        """Show the last figures."""
-        self._try(self.display.end, figures)
-
-    def _try(self, show: Callable[[Figures], None], figures: Figures) -> None:
         if self._has_failed:
             return
         try:
-            show(figures)
+            self.display.show(figures, is_last)
         except BaseException as error:  # SystemExit would end the thread in silence
             self._has_failed = True
             text = in_one_line(type(error).__name__, str(error))
@@ -383,8 +353,7 @@ class Careful(Struct, eq=False):
 class _Nothing(Struct, frozen=True):
     """Shows nothing: standard error is a pipe, or closed."""
 
-    def show(self, figures: Figures) -> None: ...
-    def end(self, figures: Figures) -> None: ...
+    def show(self, figures: Figures, is_last: bool) -> None: ...
 
 
 def display_of(name: str, as_text: bool = False) -> Display:
