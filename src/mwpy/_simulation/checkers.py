@@ -702,7 +702,7 @@ class TimeChecker(Struct, eq=False):
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished must run alone on an agent."""
 
-LOST_ALONE_ALLOWED = 30
+LOST_ALONE_ALLOWED = 10
 """It is given up when it ran alone on one more agent that vanished, or on so many more that had finished no task."""
 
 _LONG_TASK = re.compile(

@@ -24,7 +24,7 @@ LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
 number."""
 
-LOST_ALONE_ALLOWED = 30
+LOST_ALONE_ALLOWED = 10
 """It is given up when it ran alone on an agent that vanished, and that had finished a task before. If the agent had
 finished none, the agent may be the cause: then the task is given up only after this many more losses. The manual names
 this number."""
