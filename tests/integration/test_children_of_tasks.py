@@ -27,6 +27,12 @@ def mw(request: pytest.FixtureRequest) -> Iterator[mwpy.Master]:
         yield mw
 
 
+def sleep_until_a_signal() -> None:
+    """Sleep in short pieces. Python handles a signal that arrives just before a sleep only after it."""
+    for _ in range(2000):
+        time.sleep(0.05)
+
+
 def ended(child: BaseProcess) -> int | None:
     child.join(60)
     code = child.exitcode
@@ -65,7 +71,7 @@ def test_ctrl_c_ends_a_child_as_in_a_plain_script(mw: mwpy.Master) -> None:
         def wait(ready: int) -> None:
             try:
                 os.write(ready, b"x")
-                time.sleep(100)
+                sleep_until_a_signal()
             except KeyboardInterrupt:
                 os._exit(77)
 
@@ -92,7 +98,7 @@ def test_a_handler_that_a_task_has_set_stays_in_its_children(mw: mwpy.Master) ->
     def handle(_: int) -> int | None:
         def wait() -> None:
             os.write(writing, b"x")
-            time.sleep(100)
+            sleep_until_a_signal()
 
         reading, writing = os.pipe()
         before = signal.signal(signal.SIGTERM, lambda *_: os._exit(78))
