@@ -56,9 +56,6 @@ UNKNOWN = "?"
 DIGITS = 16
 """Hexadecimal digits of a digest in the text of a part."""
 
-Labels = Mapping[int, bytes]
-"""The labels of nodes, by identity."""
-
 
 class Node(Struct, eq=False):
     """Something that a function reaches."""
@@ -70,10 +67,9 @@ class Node(Struct, eq=False):
     content: bytes
     """The digest of its content alone."""
     edges: dict[str, Node] = field(default_factory=dict)
-    among: Callable[[Labels], bytes] | None = None
-    """If it is a value that contains other nodes: returns its content from their labels."""
-    inside: list[Node] = field(default_factory=list)
-    """The nodes that it contains."""
+    """The nodes that it reaches, by name. If it is a value, the nodes that it contains, by their places in one walk."""
+    among: Callable[[Callable[[Node], bytes]], bytes] | None = None
+    """If it is a value that contains other nodes: returns its content, with a label for each of them."""
 
 
 def shown_digest(content: bytes) -> str:
@@ -87,7 +83,7 @@ def reachable(root: Node) -> list[Node]:
     waiting = [root]
     while waiting:
         node = waiting.pop()
-        for other in (*node.edges.values(), *node.inside):
+        for other in node.edges.values():
             if id(other) not in found:
                 found[id(other)] = other
                 waiting.append(other)
@@ -96,21 +92,19 @@ def reachable(root: Node) -> list[Node]:
 
 def graph_digest(root: Node, every: Sequence[Node]) -> bytes:
     """Return the digest of a graph: of its root, and of all nodes that can be reached."""
-    labels = {id(node): node.content for node in every}
-    distinct, rounds = len(set(labels.values())), 0
-    while True:
+    labels, before, distinct = {id(node): node.content for node in every}, 0, 1
+    while distinct != before:
+        before = len({*labels.values()})
         labels = {id(node): _label(node, labels) for node in every}
-        rounds += 1
-        if len(set(labels.values())) == distinct:
-            break
-        distinct = len(set(labels.values()))
-    return hash_of(b"graph", b"".join((rounds.to_bytes(4, "big"), labels[id(root)], *sorted({*labels.values()}))))
+        distinct = len({*labels.values()})
+    return hash_of(b"graph", b"".join((labels[id(root)], *sorted({*labels.values()}))))
 
 
-def _label(node: Node, labels: Labels) -> bytes:
-    content = node.content if node.among is None else node.among(labels)
+def _label(node: Node, labels: Mapping[int, bytes]) -> bytes:
+    if node.among is not None:
+        return hash_of(b"value", node.among(lambda inside: labels[id(inside)]))
     edges = [hash_of(b"edge", name.encode(errors="surrogatepass")) + labels[id(to)] for name, to in node.edges.items()]
-    return hash_of(b"node", content + b"".join(sorted(edges)))
+    return hash_of(b"node", node.content + b"".join(sorted(edges)))
 
 
 def parts_in(nodes: Iterable[Node]) -> dict[str, str]:
@@ -613,8 +607,6 @@ class Reached(Struct, eq=False):
     """What nodes are made from, so that nothing else gets the identity of one of these objects."""
     _waiting: deque[tuple[Callable[..., None], Node, Any]] = field(default_factory=deque)
     """The nodes that were not followed."""
-    _inside: list[Node] = field(default_factory=list)
-    """The nodes that were found in the value that is looked at."""
 
     def follow_all(self) -> None:
         """Follow all nodes. An error in the user's code makes a part that cannot be compared."""
@@ -734,33 +726,30 @@ class Reached(Struct, eq=False):
             node.edges["class"] = self.value("", type(value))
             node.edges["wrapped"] = self.value(part, wrapped)
             return node
-        self._inside = []
-        content = digest_of(value, self._note)
-        node = Node(part, shown_value(value, content), content)
-        if self._inside:
-            node.among, node.inside = partial(self._among, value), self._inside
+        node = Node(part, "", b"")
+
+        def note(inside: Node) -> bytes:
+            node.edges[str(len(node.edges))] = inside
+            return NOT_YET
+
+        node.content = self._content(value, note)
+        node.text = shown_value(value, node.content)
+        if node.edges:
+            node.among = partial(self._content, value)
         return node
 
-    def _note(self, thing: Any) -> bytes | None:
-        """Find the nodes in a value."""
-        if isinstance(thing, Shared):
-            return hash_of(b"shared", digest_of(thing.value(), self._note))
-        if isinstance(thing, Reference):
-            raise NoStructure(f"{thing!r} can be compared only as an argument")
-        node = self.named(thing)
-        if node is None:
-            return None
-        self._inside.append(node)
-        return NOT_YET
+    def _content(self, value: Any, label: Callable[[Node], bytes]) -> bytes:
+        """Return the digest of a value, from the labels of the nodes in it."""
 
-    def _among(self, value: Any, labels: Labels) -> bytes:
-        def label(thing: Any) -> bytes | None:
+        def named(thing: Any) -> bytes | None:
             if isinstance(thing, Shared):
-                return hash_of(b"shared", digest_of(thing.value(), label))
+                return hash_of(b"shared", digest_of(thing.value(), named))
+            if isinstance(thing, Reference):
+                raise NoStructure(f"{thing!r} can be compared only as an argument")
             node = self.named(thing)
-            return None if node is None else labels[id(node)]
+            return None if node is None else label(node)
 
-        return digest_of(value, label)
+        return digest_of(value, named)
 
     # ---- edges ---------------------------------------------------------------------------------------------------
 
@@ -780,7 +769,7 @@ class Reached(Struct, eq=False):
         for name, cell in cells_of(function):
             value = cell.cell_contents
             reached = self.value("", value)
-            if self.named(value) is reached or reached.edges or (type(value) in CONTAINERS and reached.inside):
+            if self.named(value) is reached or (type(value) in CONTAINERS and reached.edges):
                 self.watch.add_variable(cell)
                 node.edges[f"variable {name}"] = reached
 
