@@ -31,6 +31,7 @@ from msgspec import Struct, field
 from mwpy._system import clock
 from mwpy._system.memory import read
 from mwpy._system.packages import generator_kinds, is_of_user, is_without_state, shared_generators
+from mwpy._values.functions import cells_of
 
 SET_PDEATHSIG, SET_NAME, GET_NAME, SET_CHILD_SUBREAPER = 1, 15, 16, 36
 """Numbers of `prctl`."""
@@ -363,7 +364,4 @@ def _parts(value: Any, names: set[str], globals_of_modules: set[int]) -> list[ob
 
 def _parts_of_function(function: types.FunctionType) -> list[object]:
     parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it is empty
-            parts.append(cell.cell_contents)
-    return parts
+    return [*parts, *(cell.cell_contents for _, cell in cells_of(function))]

@@ -26,15 +26,16 @@ import os
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from importlib.util import find_spec, resolve_name
+from importlib.util import resolve_name
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._system.packages import imported_inside, is_interactive, is_of_user, stamp_of
+from mwpy._system.packages import is_interactive, is_of_user, stamp_of
 from mwpy._system.script import MAIN, is_same
+from mwpy._values.functions import cells_of, codes_in, imports_in
+from mwpy._values.installed import origin_of
 from mwpy._values.messages import ModuleCode
 from mwpy._values.phrases import parsed
 
@@ -182,16 +183,9 @@ def _is_own(name: str, module: object) -> bool:
 
 def _file_of(name: str) -> str:
     """Return the file of a module of the user that is not loaded; empty if it is not found."""
-    parent = name.rpartition(".")[0]
-    if parent and parent not in sys.modules:  # it could be found only by importing its package
-        return ""
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        return ""
     found = ModuleType(name)
-    found.__file__ = spec.origin if spec is not None else None
-    return found.__file__ if found.__file__ is not None and is_of_user(name, found) else ""
+    found.__file__ = origin_of(name)
+    return found.__file__ if is_of_user(name, found) else ""
 
 
 # ---- the text of a module -------------------------------------------------------------------------------------------
@@ -343,7 +337,7 @@ class _Walk(Struct, eq=False):
         codes = [*_codes_of(thing)]
         names = frozenset(name for code in codes for name in (*code.co_names, *code.co_freevars))
         self._waiting += [(space, name, names) for name in names]
-        for name in (name for code in codes for name in imported_inside(code)):
+        for name in (each.module for code in codes for each in imports_in(code)):
             source = self._own.source(name) if name not in sys.modules else None
             if source is not None:
                 self._note(name, f"module {name}", source.text)
@@ -423,24 +417,15 @@ def _identity(function: FunctionType) -> tuple[object, ...]:
         if isinstance(each, FunctionType) and id(each) not in seen:
             seen.add(id(each))
             found += [each.__code__, str(each.__module__)]
-            waiting += _cells_of(each).values()
+            waiting += [cell.cell_contents for _, cell in cells_of(each)]
         else:
             found.append(each if isinstance(each, type | ModuleType) else type(each))
     return tuple(found)
 
 
-def _cells_of(function: FunctionType) -> dict[str, Any]:
-    """Return the variables of the functions around a function that it uses."""
-    cells: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with suppress(ValueError):  # it is empty
-            cells[name] = cell.cell_contents
-    return cells
-
-
 def _space_of(function: FunctionType) -> Mapping[str, Any]:
     """Return what names mean in a function: its globals, and the variables of the functions around it."""
-    cells = _cells_of(function)
+    cells = {name: cell.cell_contents for name, cell in cells_of(function)}
     return ChainMap(cells, function.__globals__) if cells else function.__globals__
 
 
@@ -451,10 +436,8 @@ def _codes_of(thing: Any) -> Iterator[CodeType]:
         codes = [each.__code__ for each in found if isinstance(each, FunctionType)]
     else:
         codes = [thing.__code__]
-    while codes:
-        code = codes.pop()
-        yield code
-        codes.extend(constant for constant in code.co_consts if isinstance(constant, CodeType))
+    for code in codes:
+        yield from codes_in(code)
 
 
 def _loaded_in(statements: list[ast.stmt]) -> Iterator[str]:

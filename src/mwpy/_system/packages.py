@@ -10,7 +10,6 @@ library needs neither.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import os
@@ -18,12 +17,13 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from msgspec import Struct, field
 
+from mwpy._values.functions import cells_of, imports_in
 from mwpy._values.installed import is_installed, package_of, versions
 
 # The modules of the user that this process has imported: which of them were edited, and which were loaded again.
@@ -178,7 +178,7 @@ def _roots(function: Callable[..., Any]) -> Iterator[str]:
     """Yield the modules that are imported with a function that travels by name."""
     code = getattr(function, "__code__", None)
     if isinstance(code, types.CodeType):
-        yield from imported_inside(code)
+        yield from (each.module for each in imports_in(code))
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     yield from _homes(vars(module).values()) if module else ()
 
@@ -195,7 +195,7 @@ def _roots_by_value(function: Callable[..., Any]) -> Iterator[str]:
         each = inspect.unwrap(getattr(each, "__func__", each))
         if isinstance(each, types.FunctionType) and id(each) not in done:
             done.add(id(each))
-            yield from imported_inside(each.__code__)
+            yield from (inside.module for inside in imports_in(each.__code__))
             values = [*_bound(each)]
             yield from _homes(values)
             waiting += [value for value in values if getattr(value, "__module__", "") == "__main__"]
@@ -205,19 +205,7 @@ def _bound(function: types.FunctionType) -> Iterator[object]:
     """Yield the objects to which a function refers by global names, and those in its closure."""
     scope = function.__globals__
     yield from [scope[name] for name in function.__code__.co_names if name in scope]
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it is empty
-            yield cell.cell_contents
-
-
-def imported_inside(code: types.CodeType) -> Iterator[str]:
-    """Yield the modules that import statements inside a function import."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "IMPORT_NAME":
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from imported_inside(constant)
+    yield from [cell.cell_contents for _, cell in cells_of(function)]
 
 
 def _homes(values: Iterable[object]) -> Iterator[str]:

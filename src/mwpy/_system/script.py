@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import ExitCode
+from mwpy._values.functions import codes_in, named_by, names_assigned_in, names_of_globals
 from mwpy._values.messagepack import encode_json, json_decoder
 from mwpy._values.phrases import parsed
 
@@ -283,8 +284,8 @@ def _bound_by(code: CodeType, *, inside: bool = False) -> Iterator[str]:
         inside: whether to yield those that its functions bind by `global`, instead.
     """
     if not inside:
-        return _named_by(code, {"STORE_NAME", "STORE_GLOBAL"})
-    return (name for each in _codes_in(code) for name in _named_by(each, {"STORE_GLOBAL"}))
+        return named_by(code, {"STORE_NAME", "STORE_GLOBAL"})
+    return (name for each in codes_in(code) if each is not code for name in named_by(each, {"STORE_GLOBAL"}))
 
 
 def _literals_in(tree: ast.Module) -> Iterator[tuple[str, object]]:
@@ -302,17 +303,6 @@ def _is_equal(value: object, literal: object) -> bool:
         return type(value) is type(literal) and bool(value == literal)
     except Exception:  # it contains an object with its own comparison
         return False
-
-
-def _named_by(code: CodeType, operations: Collection[str]) -> Iterator[str]:
-    return (each.argval for each in dis.get_instructions(code) if each.opname in operations)
-
-
-def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield each
-            yield from _codes_in(each)
 
 
 # ---- what slaves find -----------------------------------------------------------------------------------------------
@@ -409,16 +399,3 @@ def _misses_a_global(function: Any, found: Mapping[str, object]) -> bool:
             waiting += [space[name] for name in names if name in space]
             waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
     return not used.isdisjoint(missing - (assigned & found.keys()))
-
-
-@lru_cache(maxsize=1000)
-def names_of_globals(code: CodeType) -> frozenset[str]:
-    """Return the names of the globals that code uses, with the code inside it."""
-    used = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"}
-    return frozenset(name for each in (code, *_codes_in(code)) for name in _named_by(each, used))
-
-
-@lru_cache(maxsize=1000)
-def names_assigned_in(code: CodeType) -> frozenset[str]:
-    """Return the names of the globals that code assigns, with the code inside it."""
-    return frozenset(name for each in (code, *_codes_in(code)) for name in _named_by(each, {"STORE_GLOBAL"}))

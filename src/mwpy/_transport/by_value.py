@@ -60,11 +60,10 @@ from mwpy._system.script import (
     is_literal,
     is_rebound,
     is_same,
-    names_assigned_in,
-    names_of_globals,
 )
 from mwpy._transport.error_texts import reduced_error
 from mwpy._values.algorithm import Algorithm
+from mwpy._values.functions import cells_of, codes_in, names_assigned_in, names_of_globals
 
 # Functions by value that are unchanged: their pickles would be the same as before.
 #
@@ -289,15 +288,7 @@ def _looks(owner: Any) -> tuple[_Look, tuple[str, ...]]:
         return _LOOKS[type(owner)], ()
     if owner.__module__ != "__main__" and "<" not in owner.__qualname__:
         raise _Changing
-    return _in_function, (*NAMES, *dict.fromkeys(_names_in(owner.__code__)))
-
-
-def _names_in(code: types.CodeType) -> Iterable[str]:
-    """Yield the names of all globals that code may use, and those of attributes."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+    return _in_function, (*NAMES, *dict.fromkeys(name for code in codes_in(owner.__code__) for name in code.co_names))
 
 
 Cached: TypeAlias = "functools._lru_cache_wrapper[Any]"
@@ -616,9 +607,7 @@ def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tu
         yield "its function", owner.__func__
         yield "self", getattr(owner, "__self__", None)
     elif isinstance(owner, FunctionType):
-        for name, cell in zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False):
-            if cell != CellType():
-                yield name, cell.cell_contents
+        yield from ((name, cell.cell_contents) for name, cell in cells_of(owner))
         has_home = bool(_home_of(owner, found))
         for name in names_of_globals(owner.__code__):
             if name in owner.__globals__ and not (has_home and not _travels(owner, name, found)):

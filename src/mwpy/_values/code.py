@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dis
-import importlib.util
 import os
 import sys
 from collections import OrderedDict, deque
@@ -31,7 +29,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._values.algorithm import Initialized
-from mwpy._values.installed import is_installed, is_standard, package_of, versions
+from mwpy._values.functions import Import, cells_of, chains_in, defaults_of, imports_in
+from mwpy._values.installed import is_installed, is_standard, origin_of, package_of, versions
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
 from mwpy._values.plain import DIGEST_BYTES, hash_of, may_have_nan, short_digest, without_nan
 from mwpy._values.shares import Shared
@@ -266,59 +265,6 @@ def _data(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-# The names that code uses: globals, with the attributes that are read of them, and imports inside functions.
-
-
-_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
-_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-
-
-class Import(Struct, frozen=True):
-    """An import statement in a function."""
-
-    module: str
-    level: int
-    """How many levels up a relative import begins; 0 for an absolute one."""
-    names: tuple[str, ...]
-    """What is imported from the module; empty if it is the module itself."""
-
-
-def chains_in(code: CodeType, inner: bool = True) -> Iterator[tuple[str, ...]]:
-    """Yield each global name that code uses, with the attributes that are read of it: `a.b.c` gives (a, b, c).
-
-    Args:
-        inner: whether the functions inside it count, too.
-    """
-    chain: list[str] = []
-    for each in dis.get_instructions(code):
-        if chain and each.opname in _ATTRIBUTE:
-            chain.append(str(each.argval))
-            continue
-        if chain:
-            yield tuple(chain)
-        chain = [str(each.argval)] if each.opname in _GLOBAL else []
-    if inner:
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                yield from chains_in(constant)
-
-
-def imports_in(code: CodeType) -> Iterator[Import]:
-    """Yield the import statements in code and in the functions inside it."""
-    constants: list[object] = [0, None]
-    for each in dis.get_instructions(code):
-        if each.opname == "IMPORT_NAME":
-            level, names = constants[-2:]
-            yield Import(
-                str(each.argval), level if isinstance(level, int) else 0, names if isinstance(names, tuple) else ()
-            )
-        elif each.opname.startswith("LOAD_"):
-            constants.append(each.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from imports_in(constant)
-
-
 # Modules of the user as a whole: those that a function imports when it runs, or uses in a way that cannot be followed.
 #
 # A module that was not imported yet is found, but not imported.
@@ -380,16 +326,8 @@ def _found(name: str) -> tuple[Home, str | None]:
     known = home_of(name)
     if known != OWN:
         return known, None
-    parent = name.rpartition(".")[0]
-    if parent and parent not in sys.modules:
-        return OWN, None  # it could be found only by importing its package
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or not spec.origin:
-        return OWN, None
-    return home_at(name.partition(".")[0], spec.origin), spec.origin
+    origin = origin_of(name)
+    return (home_at(name.partition(".")[0], origin), origin) if origin else (OWN, None)
 
 
 def _content(file: str) -> bytes:
@@ -485,24 +423,6 @@ def wrapped_by_library(value: Any) -> Any:
     state = getattr(value, "__dict__", None)
     wrapped = state.get("__wrapped__") if type(state) is dict else None
     return wrapped if isinstance(wrapped, FunctionType | MethodType | type) else None
-
-
-def defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the default arguments of a function."""
-    code, values = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
-    yield from zip(names, values, strict=False)
-    yield from sorted((function.__kwdefaults__ or {}).items())
-
-
-def cells_of(function: FunctionType) -> Iterator[tuple[str, CellType]]:
-    """Yield the variables of the functions around a function, as far as they have values."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            _ = cell.cell_contents
-        except ValueError:
-            continue
-        yield name, cell
 
 
 # Whether what a function reaches is still what it was a moment ago.

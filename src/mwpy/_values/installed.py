@@ -19,6 +19,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 
 STANDARD_LIBRARY = os.path.dirname(os.__file__)
 
@@ -38,6 +39,18 @@ def package_of(module: str) -> str:
     if not places:
         return module if _version_of(module) else ""
     return next(filter(None, (_owner(module, place) for place in places)), "")
+
+
+def origin_of(name: str) -> str:
+    """Return the file of a module that is not loaded; empty if it is not found without importing its package."""
+    parent = name.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        return ""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return ""
+    return (spec.origin if spec is not None else None) or ""
 
 
 def is_installed(module: str, place: str) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from mwpy._values.functions import codes_in
 from mwpy._values.phrases import compiling, parsed
 from mwpy._values.plain import hash_of
 from mwpy._values.structure import digest_of
@@ -58,7 +59,7 @@ class _File(Struct, eq=False):
         with compiling():
             compiled = compile(text, name, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         file = cls(tree, {}, {}, {})
-        for code in _codes_in(compiled):
+        for code in codes_in(compiled):
             file.codes.setdefault(code.co_qualname, []).append(code)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -90,13 +91,6 @@ class _File(Struct, eq=False):
             return found[0] if len(found) == 1 else None
         around = [each for each in self.lambdas.get(line, ()) if _contains(each, code)]
         return min(around, key=_extent, default=None)
-
-
-def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _codes_in(constant)
 
 
 def _extent(node: Any) -> tuple[int, int]:
