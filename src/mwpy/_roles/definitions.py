@@ -192,8 +192,10 @@ class Definitions(Struct, eq=False):
 
     def _unchanged(self, function: Callable[..., Any]) -> Defined | None:
         """Return the definition of a function that travels by value, if its pickle would be the same as before."""
-        used = self._used.get(function) if isinstance(function, FunctionType) else None
-        if used is None or used.snapshot is None or not used.snapshot.is_current():
+        if not isinstance(function, FunctionType):
+            return None
+        used = self._used.get(function)
+        if used is None or used.snapshot is None or not used.snapshot.is_current(function):
             return None
         if self.watch is not None and self.watch.look(function, by_value=True):
             self.known.clear()
@@ -210,7 +212,7 @@ class Definitions(Struct, eq=False):
 
             snapshot = snapshot_of(function)
         defined = self._by_pickle(algorithm)
-        if snapshot is not None and (len(defined.record.packed) > SNAPSHOT_BYTES or not snapshot.is_current()):
+        if snapshot is not None and (len(defined.record.packed) > SNAPSHOT_BYTES or not snapshot.is_current(function)):
             snapshot = None
         self._used[function] = _Used(ref(defined), snapshot, before is None or before.snapshot is not None)
         return defined
