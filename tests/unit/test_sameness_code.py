@@ -554,7 +554,13 @@ def test_the_code_of_a_function_is_kept_as_long_as_nothing_changes(module: Modul
     assert changed()
     made.g.__code__ = (lambda: 2).__code__
     assert changed()
-    made.f.__defaults__ = (2,)
+    made.f.__defaults__ = ([2],)
+    assert changed()
+    made.f.__defaults__[0].append(3)
+    assert changed()
+    made.f.__kwdefaults__ = {"z": 1}
+    assert changed()
+    made.f.__kwdefaults__["z"] = 2
     assert changed()
     del made.K
     assert changed()

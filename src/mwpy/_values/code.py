@@ -433,70 +433,68 @@ def wrapped_by_library(value: Any) -> Any:
 # digests are compared. They are not kept themselves, because they may be large.
 
 
-_GONE = object()
+class _Gone:
+    """Stands for the value of a variable that does not exist."""
 
-_THINGS = (type, FunctionType, ModuleType, Reference)
 
-Owner = Mapping[str, Any] | CellType
+_THINGS = (type, FunctionType, ModuleType, CodeType, Reference)
 
 
 class Watch(Struct, eq=False):
     """What the code of one function depends on."""
 
-    _codes: list[tuple[FunctionType, CodeType, Any]] = field(default_factory=list)
-    """Functions, with their code and their default arguments."""
-    _same: list[tuple[Owner, str, Any]] = field(default_factory=list)
-    """Variables whose values must be the same objects."""
-    _equal: list[tuple[Owner, str, bytes | None]] = field(default_factory=list)
-    """Variables whose values must have the same digests; None if they have none."""
+    _facts: list[tuple[Callable[[], Any], Any]] = field(default_factory=list)
+    """How each value is read, and by what it counts."""
+    _kept: list[object] = field(default_factory=list)
+    """The functions and classes in these values, so that nothing else gets the identity of one of them."""
+
+    def add(self, read: Callable[[], Any]) -> None:
+        """A value counts."""
+        self._facts.append((read, _counted(read, self._kept)))
 
     def add_function(self, function: FunctionType) -> None:
-        """The code of a function counts."""
-        self._codes.append((function, function.__code__, function.__defaults__))
+        """The code and the default arguments of a function count."""
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self.add(partial(getattr, function, name))
 
-    def add_variable(self, owner: Owner, name: str = "") -> None:
-        """The value of a variable counts.
+    def add_cell(self, cell: CellType) -> None:
+        """A variable of a function around another one counts."""
+        self.add(partial(getattr, cell, "cell_contents"))
 
-        Args:
-            owner: the globals of a module, the attributes of a class, or the cell of a closure.
-        """
-        value = _value(owner, name)
-        if type(value) in PLAIN or isinstance(value, _THINGS):
-            self._same.append((owner, name, value))
-        else:
-            self._equal.append((owner, name, _digest(value)))
+    def add_variable(self, space: Mapping[str, Any], name: str) -> None:
+        """A variable of a module or an attribute of a class counts."""
+        self.add(partial(space.get, name, _Gone))
 
     def is_unchanged(self) -> bool:
         """Whether nothing has changed since it was added."""
-        return (
-            all(each.__code__ is code and each.__defaults__ is defaults for each, code, defaults in self._codes)
-            and all(_value(owner, name) is value for owner, name, value in self._same)
-            and all(_digest(_value(owner, name)) == digest for owner, name, digest in self._equal)
-        )
+        for read, before in self._facts:
+            now = _counted(read, [])
+            if now is not before and not (type(now) is type(before) is bytes and now == before):
+                return False
+        return True
 
 
-def _value(owner: Owner, name: str) -> Any:
-    if not isinstance(owner, CellType):
-        return owner.get(name, _GONE)
+def _counted(read: Callable[[], Any], kept: list[object]) -> Any:
+    """Return a value if its identity counts, else its digest.
+
+    Args:
+        kept: gets the functions and classes in the value, which count by what they are in this process.
+    """
+
+    def by_identity(thing: Any) -> bytes | None:
+        if isinstance(thing, _THINGS):
+            kept.append(thing)
+            return hash_of(b"identity", str(id(thing)).encode())
+        name = library_name(thing)
+        return None if name is None else hash_of(b"name", name.encode())
+
     try:
-        return owner.cell_contents
-    except ValueError:
-        return _GONE
-
-
-def _digest(value: Any) -> bytes | None:
-    try:
-        return digest_of(value, _by_identity)
-    except Exception:  # also one of the user's own methods
-        return None
-
-
-def _by_identity(thing: Any) -> bytes | None:
-    """Say that functions and classes count by what they are in this process."""
-    if isinstance(thing, _THINGS):
-        return hash_of(b"identity", str(id(thing)).encode())
-    name = library_name(thing)
-    return None if name is None else hash_of(b"name", name.encode())
+        value = read()
+        if type(value) in PLAIN or isinstance(value, _THINGS):
+            return value
+        return digest_of(value, by_identity)
+    except Exception as error:  # a cell is empty, or one of the user's own methods failed
+        return hash_of(b"unknown", full_name(type(error)).encode())
 
 
 # What a function reaches, as a graph.
@@ -679,7 +677,7 @@ class Reached(Struct, eq=False):
             node.edges[f"default {name}"] = self.value(f"default of {name} in {shown}", value)
         self.watch.add_function(function)
         for name, cell in cells_of(function):
-            self.watch.add_variable(cell)
+            self.watch.add_cell(cell)
             node.edges[f"variable {name}"] = self.value(f"variable {name} of {shown}", cell.cell_contents)
         self._follow_names(node, function.__globals__, chains_in(function.__code__))
         self._follow_imports(node, import_targets(imports_in(function.__code__), function.__globals__))
@@ -690,7 +688,7 @@ class Reached(Struct, eq=False):
             value = cell.cell_contents
             reached = self.value("", value)
             if self.named(value) is reached or (type(value) in CONTAINERS and reached.edges):
-                self.watch.add_variable(cell)
+                self.watch.add_cell(cell)
                 node.edges[f"variable {name}"] = reached
 
     def _follow_class(self, node: Node, found: tuple[type, Members]) -> None:
