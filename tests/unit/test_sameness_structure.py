@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from mwpy._values import structure
-from mwpy._values.plain import DIGEST_BYTES
+from mwpy._values.shares import DIGEST_BYTES
 from mwpy._values.structure import NoStructure, digest_of
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()

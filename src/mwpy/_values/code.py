@@ -32,8 +32,7 @@ from mwpy._values.algorithm import Initialized
 from mwpy._values.functions import Import, cells_of, chains_in, defaults_of, imports_in
 from mwpy._values.installed import is_installed, is_standard, origin_of, package_of, versions
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
-from mwpy._values.plain import DIGEST_BYTES, hash_of, may_have_nan, short_digest, without_nan
-from mwpy._values.shares import Shared
+from mwpy._values.shares import DIGEST_BYTES, Shared, hash_of, may_have_nan, short_digest, without_nan
 from mwpy._values.sources import SOURCES, instructions_digest, normal_digest
 from mwpy._values.structure import COMPILED, NoStructure, digest_of, full_name, reason_of
 from mwpy._values.task import Reference, ResultReference

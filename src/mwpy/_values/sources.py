@@ -24,7 +24,7 @@ from msgspec import Struct, field
 
 from mwpy._values.functions import codes_in
 from mwpy._values.phrases import compiling, parsed
-from mwpy._values.plain import hash_of
+from mwpy._values.shares import hash_of
 from mwpy._values.structure import digest_of
 
 _FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))

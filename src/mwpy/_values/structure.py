@@ -45,8 +45,7 @@ from msgspec import Struct, field
 
 from mwpy._values.bounds import shortened
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode_sorted
-from mwpy._values.plain import DIGEST_BYTES, hash_of, joined_digest, may_have_nan, plain_digest
-from mwpy._values.shares import Shared
+from mwpy._values.shares import DIGEST_BYTES, Shared, hash_of, joined_digest, may_have_nan, plain_digest
 from mwpy._values.task import Reference
 
 # The parts of objects that say different things to pickle in different versions of Python or of their library, or that
