@@ -107,10 +107,7 @@ class Master(Maps):
         if extras is not None:
             payload = extras.add(payload, seed)
         with io.submitting:
-            if refers:
-                task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers, key or b"")
-            else:
-                task_id = io.submissions.add_keyed(defined, checked, payload, buffers, tag, key)
+            task_id = io.submissions.add_keyed(defined, checked, payload, buffers, tag, key, refers)
         if keys is not None:
             keys.referable[task_id] = defined, key, encoded if key is None else b""
         return task_id

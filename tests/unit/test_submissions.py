@@ -90,7 +90,7 @@ def test_with_a_run_database_each_task_has_a_key(jar: Taskjar, algorithms: tuple
     assert keyed.add(highest, DEFAULT_POLICY, b"\x91\x05", (), "A") == 1
     assert keyed.add_keyed(highest, DEFAULT_POLICY, b"call", [b"large"], "B", given) == 2
     keyed.add_portion(highest, DEFAULT_POLICY, calls, "C")
-    keyed.add_referring(lowest, DEFAULT_POLICY, b"call", [], "E", [1], given)
+    keyed.add_keyed(lowest, DEFAULT_POLICY, b"call", [], "E", given, [1])
     keyed.add_keyed(lowest, DEFAULT_POLICY, b"call", (), "F", given)
     keyed.check()
     taken = keyed.take()

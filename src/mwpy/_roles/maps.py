@@ -602,10 +602,7 @@ class MapRun:
         refers = self.held.refer(buffers) if buffers else ()
         with self.access.io.submitting:
             portion = self._open(submissions.total + 1, (item,), size)
-            if refers:
-                submissions.add_referring(defined, policy, payload, buffers, portion, refers, key or b"")
-            else:
-                submissions.add_keyed(defined, policy, payload, buffers, portion, key)
+            submissions.add_keyed(defined, policy, payload, buffers, portion, key, refers)
 
     def _open(self, first: int, items: Sequence[Any], size: int) -> Portion:
         """Make a portion, whose tasks are submitted next."""

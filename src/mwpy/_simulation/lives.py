@@ -419,7 +419,7 @@ class Calls:
         number = self._checker.numbers.get(submissions.total + 1, 0)
         if refers:
             key = combined_key(b"refers", number.to_bytes(8, "big"))
-            submissions.add_referring(defined, policy, payload, buffers, tag, refers, key)
+            submissions.add_keyed(defined, policy, payload, buffers, tag, key, refers)
         elif self._lives is not None:
             key = plain_keys([encode((_argument(number),))])
             submissions.add_keyed(defined, policy, payload, buffers, tag, key)

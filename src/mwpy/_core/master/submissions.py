@@ -103,8 +103,20 @@ class Submissions:
         buffers: Sequence[Buffer],
         tag: object,
         key: bytes | None,
+        refers: Sequence[int] = (),
     ) -> TaskId:
-        """Like `add`, for a task whose key may not follow from its payload. `key` is None if it does."""
+        """Like `add`, for a task whose key may not follow from its payload, or that refers to results of other tasks.
+
+        Args:
+            key: None if it follows from the payload, or if there is no run database.
+            refers: the ids of the tasks to whose results it refers, each once.
+        """
+        if refers:
+            number = self.total + 1
+            keys = {} if key is None else {number: key}
+            fields = [number, payload, buffers, tag]
+            self._add_closed(algorithm, _Batch(None, policy, number, fields, algorithm, refers, keys), 1)
+            return TaskId(number)
         batch = self._open
         if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
             batch = self._begin(algorithm, policy)
@@ -127,28 +139,6 @@ class Submissions:
         self._open = batch
         self._batches.append(batch)
         return batch
-
-    def add_referring(
-        self,
-        algorithm: Defined,
-        policy: TaskPolicy,
-        payload: bytes,
-        buffers: Sequence[Buffer],
-        tag: object,
-        refers: Sequence[int],
-        key: bytes = b"",
-    ) -> TaskId:
-        """Add a task that refers to the results of other tasks, and return its id. It is safe from Ctrl-C like `add`.
-
-        Args:
-            refers: the ids of these tasks, each once.
-            key: the key of the task, if there is a run database.
-        """
-        number = self.total + 1
-        fields = [number, payload, buffers, tag]
-        batch = _Batch(None, policy, number, fields, algorithm, refers, {number: key})
-        self._add_closed(algorithm, batch, 1)
-        return TaskId(number)
 
     def _add_closed(self, algorithm: Defined, batch: _Batch, count: int) -> None:
         """Add a batch that is complete, with this many tasks."""
