@@ -567,6 +567,30 @@ def test_the_code_of_a_function_is_kept_as_long_as_nothing_changes(module: Modul
     assert code_of(made.f) is codes[-1]
 
 
+def test_names_that_get_a_value_later_count_from_then_on(module: Modules) -> None:
+    """In a notebook, a helper may be defined after the function that uses it, and an import may be repeated."""
+    source = "import one as model\ndef f(): return helper(), abs(1), model.K\n"
+    source += "def make():\n    def g(): return k\n    yield g\n    k = 1\n    yield\n    k = 2\n    yield\n"
+    made = module(source, one="K = 1", two="K = 2")
+    steps = made.make()
+    g, digests = next(steps), list[bytes]()
+
+    def changed(function: Any) -> bool:
+        digests.append(code_of(function).digest)
+        return digests[-1] not in digests[:-1]
+
+    assert changed(g)
+    for _ in range(2):
+        next(steps)
+        assert changed(g)
+    assert changed(made.f)
+    for text in ("def helper(): return 1", "def helper(): return 2", "def abs(x): return 3"):
+        exec(compile(text, f"<{text}>", "exec"), made.__dict__)
+        assert changed(made.f), text
+    made.model = importlib.import_module("two")
+    assert changed(made.f)
+
+
 # ---- graphs
 
 

@@ -522,6 +522,8 @@ class Reached(Struct, eq=False):
     """The nodes by what they are made from."""
     _kept: list[object] = field(default_factory=list)
     """What nodes are made from, so that nothing else gets the identity of one of these objects."""
+    _watched: set[tuple[int, str]] = field(default_factory=set)
+    """The variables that count, by the identity of their modules."""
     _waiting: deque[tuple[Callable[..., None], Node, Any]] = field(default_factory=deque)
     """The nodes that were not followed."""
 
@@ -675,8 +677,9 @@ class Reached(Struct, eq=False):
         for name, value in defaults_of(function):
             node.edges[f"default {name}"] = self.value(f"default of {name} in {shown}", value)
         self.watch.add_function(function)
-        for name, cell in cells_of(function):
+        for cell in function.__closure__ or ():
             self.watch.add_cell(cell)
+        for name, cell in cells_of(function):
             node.edges[f"variable {name}"] = self.value(f"variable {name} of {shown}", cell.cell_contents)
         self._follow_names(node, function.__globals__, chains_in(function.__code__))
         self._follow_imports(node, import_targets(imports_in(function.__code__), function.__globals__))
@@ -720,11 +723,15 @@ class Reached(Struct, eq=False):
             return None
         module, used = str(space.get("__name__")), name
         if name not in space:
-            return None if only_named else (name, self._missing(module, name))
+            if only_named:
+                return None
+            self._watch(space, name)
+            return name, self._missing(module, name)
         value = space[name]
         while isinstance(value, ModuleType) and home_of(value.__name__) == OWN:
             if not attributes or attributes[0] not in vars(value):
                 break
+            self._watch(space, name)
             space, module, name = vars(value), value.__name__, attributes.pop(0)
             value, used = space[name], f"{used}.{name}"
         if only_named and not isinstance(value, type | FunctionType | BuiltinFunctionType):
@@ -732,11 +739,17 @@ class Reached(Struct, eq=False):
         key = (id(space), name)
         known = self._known.get(key)
         if known is None:
-            self.watch.add_variable(space, name)
+            self._watch(space, name)
             part = f"global {name_of_module(module)}.{name}"
             known = self.value(part, _without_folder(value, space))
             self._known[key] = known
         return used, known
+
+    def _watch(self, space: dict[str, Any], name: str) -> None:
+        """Let a variable count, also one that does not exist yet: it may be defined later, or hide a builtin."""
+        if (id(space), name) not in self._watched:
+            self._watched.add((id(space), name))
+            self.watch.add_variable(space, name)
 
     def _missing(self, module: str, name: str) -> Node:
         """Return the node of a name that is builtin, or not defined."""
