@@ -507,9 +507,8 @@ class TasksUnaddressed(Struct, frozen=True, tag=True):
     tasks: Sequence[TaskRange]
 
 
-class Total(Struct, tag=True):
-    """What the tasks of one algorithm did on one host since the master started. The master counts in such objects, and
-    records copies."""
+class Total(Struct, frozen=True, tag=True):
+    """What the tasks of one algorithm did on one host since the master started."""
 
     algorithm: str
     host: str

@@ -7,6 +7,7 @@ They are counted per group of tasks. The master states them at its end, and from
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -46,7 +47,8 @@ class Totals(Struct, eq=False):
     state_at: float = 0.0
     """When to state the totals again, on the core's clock."""
 
-    def _row(self, algorithm: str, host: str) -> records.Total:
+    def _changing(self, algorithm: str, host: str) -> tuple[tuple[str, str], records.Total]:
+        """Return a row that changes now, and its key."""
         key = algorithm, host
         row = self.rows.get(key)
         if row is None:
@@ -54,7 +56,7 @@ class Totals(Struct, eq=False):
                 key = OTHERS, OTHERS
             row = self.rows.setdefault(key, records.Total(*key))
         self._changed[key] = None
-        return row
+        return key, row
 
     def finished(
         self, span: Span, host: str, total_s: float, longest_s: float, failed: int, kinds: Iterable[str] = ()
@@ -64,41 +66,43 @@ class Totals(Struct, eq=False):
         Args:
             kinds: the types of the exceptions of those that failed.
         """
-        row, policy = self._row(span.algorithm.name, host), span.policy
-        if policy.seconds_max or policy.memory_max or policy.seconds_expected:
-            _note_asked(row, policy)
-        row.tasks += span.count
-        row.failed += failed
-        row.seconds += total_s
-        row.longest_s = max(row.longest_s, longest_s)
+        key, row = self._changing(span.algorithm.name, host)
+        self.rows[key] = replace(
+            _asked(row, span.policy),
+            tasks=row.tasks + span.count,
+            failed=row.failed + failed,
+            seconds=row.seconds + total_s,
+            longest_s=max(row.longest_s, longest_s),
+        )
         for kind in kinds:
-            _count_kind(self.kinds.setdefault((row.algorithm, row.host), {}), kind)
+            _count_kind(self.kinds.setdefault(key, {}), kind)
 
     def lost(self, span: Span, host: str, cause: Cause, attempts: int, seconds: float) -> None:
         """Count lost attempts, and for how long the lost slave had sent neither a result nor a state of the task."""
-        row = self._row(span.algorithm.name, host)
-        _note_asked(row, span.policy)
-        row.lost[cause.value] = row.lost.get(cause.value, 0) + attempts
-        row.lost_s += seconds
-        if cause.is_charged:
-            row.longest_s = max(row.longest_s, seconds)
+        key, row = self._changing(span.algorithm.name, host)
+        self.rows[key] = replace(
+            _asked(row, span.policy),
+            lost={**row.lost, cause.value: row.lost.get(cause.value, 0) + attempts},
+            lost_s=row.lost_s + seconds,
+            longest_s=max(row.longest_s, seconds) if cause.is_charged else row.longest_s,
+        )
 
     def explained(self, algorithm: str, host: str, attempts: int, cause: Cause) -> None:
         """Correct the cause of lost attempts for which the network was blamed."""
-        lost, blamed = self._row(algorithm, host).lost, Cause.NETWORK.value
-        lost[blamed] -= attempts
-        if not lost[blamed]:
-            del lost[blamed]
-        lost[cause.value] = lost.get(cause.value, 0) + attempts
+        key, row = self._changing(algorithm, host)
+        lost = Counter(row.lost)
+        lost[Cause.NETWORK.value] -= attempts
+        lost[cause.value] += attempts
+        self.rows[key] = replace(row, lost={each: count for each, count in lost.items() if count})
 
     def measured(self, algorithm: str, host: str, used: int) -> None:
         """Note how much memory a task used at most, in bytes."""
-        row = self._row(algorithm, host)
-        row.memory_used = max(row.memory_used, used)
+        key, row = self._changing(algorithm, host)
+        self.rows[key] = replace(row, memory_used=max(row.memory_used, used))
 
     def copies(self) -> list[tuple[records.Total, dict[str, int]]]:
         """Return all totals, and how many tasks failed with each type of exception. Another thread may call this."""
-        return [(_copy(row), dict(self.kinds.get(key, ()))) for key, row in list(self.rows.items())]
+        return [(row, dict(self.kinds.get(key, ()))) for key, row in list(self.rows.items())]
 
     def decide(self, now: float) -> None:
         """State the totals if it is time."""
@@ -109,7 +113,7 @@ class Totals(Struct, eq=False):
     def state_all(self) -> None:
         """State the totals that have changed."""
         for key in self._changed:
-            self.state.record(_copy(self.rows[key]))
+            self.state.record(self.rows[key])
         self._changed.clear()
 
     def check(self) -> None:
@@ -120,15 +124,16 @@ class Totals(Struct, eq=False):
             assert all(count > 0 for count in row.lost.values()), f"{key} lost no attempt for a cause: {row.lost}"
 
 
-def _note_asked(row: records.Total, policy: TaskPolicy) -> None:
-    """Note what a policy asks for."""
-    row.seconds_max = max(row.seconds_max, policy.seconds_max or 0.0)
-    row.seconds_expected = max(row.seconds_expected, policy.seconds_expected or 0.0)
-    row.memory_max = max(row.memory_max, policy.memory_max or 0)
-
-
-def _copy(row: records.Total) -> records.Total:
-    return replace(row, lost=dict(row.lost))
+def _asked(row: records.Total, policy: TaskPolicy) -> records.Total:
+    """Return a row with what a policy asks for."""
+    if not (policy.seconds_max or policy.memory_max or policy.seconds_expected):
+        return row
+    return replace(
+        row,
+        seconds_max=max(row.seconds_max, policy.seconds_max or 0.0),
+        seconds_expected=max(row.seconds_expected, policy.seconds_expected or 0.0),
+        memory_max=max(row.memory_max, policy.memory_max or 0),
+    )
 
 
 def _count_kind(kinds: dict[str, int], kind: str) -> None:
