@@ -194,8 +194,17 @@ class MasterCore:
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.absences, self.delays, self.feeding)
         self.long_tasks = LongTasks(self.state)
-        asked = self.state, self.kinds, self.hosts, self.totals, self.feeding, self.delays, self.stop
-        self.answers = Answers(*asked, RecentFailures(self.state), Rate(self.state))
+        self.answers = Answers(
+            self.state,
+            kinds=self.kinds,
+            hosts=self.hosts,
+            totals=self.totals,
+            feeding=self.feeding,
+            delays=self.delays,
+            stop=self.stop,
+            failures=RecentFailures(self.state),
+            rate=Rate(self.state),
+        )
         self.inquiries = Inquiries(self.state, self.admission, self.answers)
         self.logs = Logs(self.state)
         self.counts = self.answers.counts
