@@ -18,14 +18,14 @@ from functools import _lru_cache_wrapper, lru_cache
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from operator import attrgetter
-from types import CellType, CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from msgspec import Struct
 
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import ExitCode
-from mwpy._values.functions import codes_in, named_by, names_assigned_in, names_of_globals
+from mwpy._values.functions import cells_of, codes_in, named_by, names_assigned_in, names_of_globals
 from mwpy._values.messagepack import encode_json, json_decoder
 from mwpy._values.phrases import parsed
 
@@ -397,5 +397,5 @@ def _misses_a_global(function: Any, found: Mapping[str, object]) -> bool:
             used |= names
             assigned |= names_assigned_in(each.__code__)
             waiting += [space[name] for name in names if name in space]
-            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+            waiting += [cell.cell_contents for _, cell in cells_of(each)]
     return not used.isdisjoint(missing - (assigned & found.keys()))
