@@ -472,9 +472,8 @@ class AgentProcess:
         search = SimulatedSearch(life, self._reconnect)
         self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store, search))
         self._over = False
-        self._frozen_until = 0.0
         self._freezes: list[tuple[float, float]] = []
-        self._was_frozen = False
+        """From when and until when it was frozen, each time."""
         checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
         self._short_at = -inf
         self._agent.begin()
@@ -589,13 +588,16 @@ class AgentProcess:
         """The batch system sends SIGTERM."""
         self._signals.catch(signal.SIGTERM)
 
+    @property
+    def _frozen_until(self) -> float:
+        """Until when it was frozen the last time, or still is; 0 if it never was."""
+        return self._freezes[-1][1] if self._freezes else 0.0
+
     def freeze(self) -> None:
         """Freeze the agent for a while. Messages that arrive in this time are read afterwards, in their order."""
         if self._world.now >= self._frozen_until:
-            self._was_frozen = True
-            self._agent.stops.looked_at = self._world.now
-            self._frozen_until = self._world.now + self._world.random.random() * LONGEST_FREEZE_S
-            self._freezes.append((self._world.now, self._frozen_until))
+            now = self._agent.stops.looked_at = self._world.now
+            self._freezes.append((now, now + self._world.random.random() * LONGEST_FREEZE_S))
 
     def fill_outlets(self) -> None:
         """For a while, the agent's own standard streams accept nothing."""
@@ -636,7 +638,7 @@ class AgentProcess:
         for slave in collected:
             times = shown.count(slave.printed)
             assert times, f"the output of slave {slave.number} was not printed"
-            assert times == 1 or slow or self._was_frozen, f"{slave.printed!r} was printed {times} times"
+            assert times == 1 or slow or self._freezes, f"{slave.printed!r} was printed {times} times"
 
 
 def _settings(hello: messages.Hello, limits: Limits, ends_at: float | None) -> AgentSettings:
@@ -662,7 +664,7 @@ def _is_in_contact(process: AgentProcess) -> bool:
 def _check_replaced(process: AgentProcess, last: SimulatedSlave) -> None:
     """Check that another slave has started, unless more slaves have ended since, or one just starts."""
     slaves = process.slaves.values()
-    if process._over or process._was_frozen or any(slave.ended_at > last.ended_at for slave in slaves):
+    if process._over or process._freezes or any(slave.ended_at > last.ended_at for slave in slaves):
         return
     living = [slave for slave in slaves if slave.code is None]
     starts = process.launcher.is_starting or not all(slave.is_up for slave in living)
