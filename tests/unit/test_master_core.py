@@ -20,6 +20,7 @@ from mwpy._core.master.state import (
     Received,
     ShutDown,
     Stranger,
+    Vanished,
     Waiting,
 )
 from mwpy._values import groups, messages
@@ -259,6 +260,19 @@ def test_a_message_that_only_a_master_sends_costs_the_connection(core: MasterCor
     _connect(core, 1)
     _receive(core, messages.Shutdown(True, 1.0))
     assert not core.state.members.agents
+
+
+def test_a_task_that_ends_one_fresh_agent_after_the_other_is_given_up(core: MasterCore) -> None:
+    """It may be the last task, so no agent ever finishes another one first."""
+    core.submit(_tasks(1))
+    for number in range(1, 15):
+        peer = b"agent %d" % number
+        _connect(core, 1, peer)
+        assert _busy(core) == [True]
+        assert not core.take_actions().unrunnable
+        core.handle(Vanished(peer, 0.0), 0.0)
+    [unrunnable] = core.take_actions().unrunnable
+    assert unrunnable.reason.startswith("14 agents vanished while they had it, the last one while it ran nothing else")
 
 
 def test_the_notice_of_silence_names_strangers(core: MasterCore) -> None:

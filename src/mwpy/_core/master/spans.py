@@ -26,8 +26,9 @@ number."""
 
 LOST_ALONE_ALLOWED = 10
 """It is given up when it ran alone on an agent that vanished, and that had finished a task before. If the agent had
-finished none, the agent may be the cause: then the task is given up only after this many more losses. The manual names
-this number."""
+finished none, the agent may be the cause: then the task is given up only after this many more losses. At the end of a
+run, each of them may cost a new job: with 30, a simulated pool needed more than two hours. The manual names this
+number."""
 
 PAUSE_MAX_S = 3600.0
 """The pauses of a task grow up to this many seconds, unless its policy says more. The manual names this number."""
