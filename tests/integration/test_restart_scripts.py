@@ -297,3 +297,16 @@ def test_a_notebook_continues_where_its_kernel_was_killed(stage: Stage) -> None:
     again = {each for each, count in Counter(_lines(stage, "ran")).items() if count > 1}
     assert len(seen) == SEEN
     assert not again & seen
+
+
+def test_a_helper_that_is_defined_after_its_first_use_leads_to_no_old_result(stage: Stage) -> None:
+    """The first call fails, because the helper does not exist yet. The kernel is started again with another helper."""
+    shown = []
+    for factor in (1, 2):
+        with Notebook(stage) as notebook:
+            notebook.run("import mwpy\nmw = mwpy.local_master(slaves=1, run_database='run.db')")
+            notebook.run("def f(x): return helper(x)\n[failed] = mw.map_results(f, [10])")
+            notebook.run(f"assert not failed.ok\ndef helper(x): return {factor} * x")
+            shown += notebook.run("print(*mw.map(f, [10]))\nmw.close()").splitlines()
+    assert (shown[0], shown[-1]) == ("10", "20")
+    assert "function __main__.helper changed" in shown[1]
