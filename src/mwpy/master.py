@@ -86,7 +86,7 @@ class Master(Maps):
         if policy or algorithm.policy:
             checked, extras = self._terms.policy(algorithm, policy)
         io, keys = self._access.io, self._keys
-        if buffers or extras or io.executors.is_used or (keys and payload[0] not in PLAIN_CALLS):
+        if buffers or extras or io.users.executors or (keys and payload[0] not in PLAIN_CALLS):
             task_id = self._submit(call, (defined, checked, extras), payload, buffers, tag)
         else:  # most tasks: without the rest, submitting takes a quarter less
             task_id = io.submissions.add(defined, checked, payload, buffers, tag)

@@ -164,8 +164,8 @@ class Attack:
     def deliver(self, peer: bytes, frames: list[Buffer]) -> None:
         self.clock.now += 0.001
         self.io.turn([Frames(peer, "10.0.0.1", frames)])
-        while not self.io.outcomes.empty():
-            self.io.outcomes.get()
+        while not self.io.users.algorithm.outcomes.empty():
+            self.io.users.algorithm.outcomes.get()
 
     def join(self, peer: bytes) -> None:
         self.deliver(peer, wire.encode(messages.Hello("m", "g", "h", 1, "3.11", 3)))

@@ -97,7 +97,7 @@ class Watched:
 
     def _drive(self, timeout_s: float | None) -> None:
         """Simulate until there is an outcome."""
-        while timeout_s != 0.0 and self.cluster.master.io.outcomes.empty():
+        while timeout_s != 0.0 and self.cluster.master.io.users.algorithm.outcomes.empty():
             self.cluster.world.step()
             self._look()
 

@@ -116,6 +116,6 @@ def test_a_cancellation_waits_for_a_task_that_was_submitted_a_moment_ago(monkeyp
     monkeypatch.setattr(io.submissions, "take", take)
     io.turn([])
     io.prepare_to_wait(0.0)
-    outcome = io.outcomes.get_nowait()
+    outcome = io.users.algorithm.outcomes.get_nowait()
     assert isinstance(outcome, Actions)
     assert (ended(outcome), outcome.cancelled) == ([1], [(command, [1])])

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, cast
 
 from attrs import define, field
@@ -16,11 +15,11 @@ from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Actions, Command, MasterSettings, Received, ReleaseResults, Waiting
+from mwpy._core.master.state import Command, MasterSettings, Received, ReleaseResults
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.progress import OpenProgress
+from mwpy._roles.users import Users
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer, SlaveId, TaskId
@@ -44,13 +43,10 @@ class _Io:
 
     core: MasterCore = field(factory=lambda: MasterCore(SETTINGS))
     submissions: Submissions = field(init=False)
-    outcomes: SimpleQueue[Actions] = field(factory=SimpleQueue)
+    users: Users = field(factory=Users)
     commands: deque[Command] = field(factory=deque)
-    progress: OpenProgress = field(factory=OpenProgress)
     link: _Link = field(factory=_Link)
-    waiting: Waiting = Waiting.NOT
     holds_back: bool = False
-    fetched_bytes: int = 0
 
     @submissions.default
     def _count(self) -> Submissions:
@@ -69,7 +65,7 @@ class _Io:
     def turn(self) -> None:
         self.core.decide(0.0)
         self.core.check()
-        self.outcomes.put(self.core.take_actions())
+        self.users.algorithm.outcomes.put(self.core.take_actions())
 
     def hear(self, message: messages.Message, *frames: Buffer) -> None:
         self.core.handle(Received(b"a", "here", message, frames), 0.0)

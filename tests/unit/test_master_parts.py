@@ -27,7 +27,7 @@ from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.map_tasks import MapTasks
 from mwpy._roles.maps import Call, MapItems, MapRun, items_of
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.progress import OpenProgress
+from mwpy._roles.users import User, Users
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of
 from mwpy._values.bounds import SlaveId, TaskId
@@ -55,7 +55,7 @@ class _Queue(SimpleQueue[Any]):
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         if self.empty():
-            self.waits.append((self.io.waiting, timeout))
+            self.waits.append((self.io.users.algorithm.waiting, timeout))
             self.io.run_tasks()
         return super().get(block, 0.0)
 
@@ -76,19 +76,17 @@ class _Io:
     """
 
     def __init__(self) -> None:
-        self.progress = OpenProgress()
+        self.users = Users(User(outcomes=_Queue(self)))
+        self.outcomes: SimpleQueue[Any] = self.users.algorithm.outcomes
         self.jar = Taskjar()
         self.submissions = Submissions(self.jar)
         self.submitting = threading.RLock()
-        self.outcomes = _Queue(self)
-        self.waiting = Waiting.NOT
         self.link = _Link()
         self.commands: list[Command] = []
         self.runs = True
         """Whether submitted tasks are run."""
         self.holds_back = False
         self.num_slaves = 2
-        self.fetched_bytes = 0
         self.maps: set[MapTasks] = set()
         self.unread_maps = 0
         self.most_open = 0
@@ -399,7 +397,7 @@ def test_an_interrupt_anywhere_loses_no_result_of_other_tasks(io: _Io, access: A
     """The map is closed each time, and its tasks are cancelled. The result of the other task arrives exactly once."""
     for moment in moments():
         inbox = Inbox(access, SETTINGS)
-        io.outcomes = cast(_Queue, SimpleQueue())  # no Python code runs in its methods
+        io.outcomes = io.users.algorithm.outcomes = SimpleQueue()  # no Python code runs in its methods
         io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x07", (), "another")
         before = io.submissions.total
         results = _results(io, inbox, iter(range(40)), ordered=True)

@@ -13,7 +13,6 @@ from msgspec import field
 from mwpy._roles import progress
 from mwpy._roles.progress import (
     Careful,
-    ExecutorProgress,
     Figures,
     LogLines,
     Meter,
@@ -93,7 +92,7 @@ def test_the_figures_are_shown_at_most_ten_times_a_second_and_at_the_end(now: li
 def test_an_executor_shows_the_progress_of_the_computation_beside_its_own(now: list[float]) -> None:
     """The progress of a map is shown by the thread that runs the map."""
     master, own, whole, of_map = OpenProgress(), _Shown(), _Shown(), _Shown()
-    executor = ExecutorProgress(master)
+    executor = OpenProgress(master)
     master.begin(Progress(of_map, None), lambda: figures(1))
     assert not executor
     master.begin(Progress(whole, None, is_shared=True), lambda: figures(2))
@@ -113,7 +112,7 @@ def test_two_threads_do_not_show_the_same_at_once(now: list[float]) -> None:
 
     class Slow(_Shown):
         def show(self, figures: Figures, is_last: bool) -> None:
-            other = threading.Thread(target=master.update_shared)
+            other = threading.Thread(target=OpenProgress(master).update)
             other.start()
             other.join()
             lines.append(figures.done)
@@ -126,7 +125,7 @@ def test_two_threads_do_not_show_the_same_at_once(now: list[float]) -> None:
     master.update()
     assert lines == [1]
     master.begin(Progress(Broken(), None, is_shared=True), lambda: figures(1))
-    master.update_shared()
+    OpenProgress(master).update()
     now[0] = 1.0
     with pytest.raises(OSError, match="Figures"):
         master.update()

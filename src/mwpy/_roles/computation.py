@@ -122,7 +122,7 @@ class CellTasks(Struct, eq=False, weakref=True):
         self.inbox.end_abandoned()
         io = self.access.io
         with io.submitting:
-            first, last, of_executors = self._before + 1, io.submissions.total, io.executors.open_ids()
+            first, last, of_executors = self._before + 1, io.submissions.total, [*io.users.owner_of]
         if ranges := _without(of_executors, first, last):
             killed = {*self.inbox.ask(CancelTasks(ranges, Running.KILL))}
             dropped = [result for result in self.inbox.results if result.task_id in killed]
@@ -254,7 +254,7 @@ class Computation:
             OutOfTime: the master must end soon, and the tasks have not ended.
             UsageError: another thread started the computation.
         """
-        owners = self.access.io.executors.owners()
+        owners = [user.owner for user in self.access.io.users if user.owner is not None]
         for owner in owners:
             owner.give_up() if give_up else owner.close()
         try:
@@ -279,7 +279,7 @@ class Computation:
         """
         if self._unused.alive:
             self.end_executors(give_up=True)
-            end, finished = self.access.io.end, finished and not self.access.io.interrupted
+            end, finished = self.access.io.end, finished and not self.access.user.interrupted
             self._unused.detach()
             self.access.close()
             end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S, returned=finished and has_returned)
@@ -433,7 +433,7 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
         master_io.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True
     )
     io = master_io.MasterIo(MasterCore(settings), slave, audit, clock, process.start)
-    io.outcomes = LiveOutcomes(slave)
+    io.users.algorithm.outcomes = LiveOutcomes(slave)
     audit.write([Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
 

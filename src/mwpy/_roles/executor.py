@@ -7,7 +7,7 @@ empty outcome, and only if it waits for tasks: a thread that submits thousands o
 Most tasks stay in the queue until the slaves need them (see `Window`), so that they can be cancelled.
 
 The master is the executor's own, or that of a master algorithm, whose tasks it then shares the slaves with (see
-`executor_io.py`).
+`users.py`).
 
 The thread does not refer to the executor. When nobody refers to the executor any more, it is shut down. When the
 interpreter ends, all executors are shut down, and the interpreter waits for their tasks, as `concurrent.futures` does.
@@ -35,10 +35,10 @@ from mwpy._core.master.state import Actions, CancelTasks, ExpectTasks, Running
 from mwpy._roles.computation import Computation, MasterParts, follow_cells
 from mwpy._roles.definitions import Terms
 from mwpy._roles.executor_future import Future
-from mwpy._roles.executor_io import ExecutorIo, Owner
 from mwpy._roles.inbox import FORKED, Access
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.progress import Careful, Figures, Progress
+from mwpy._roles.progress import Careful, Figures, OpenProgress, Progress
+from mwpy._roles.users import Owner, User
 from mwpy._system import clock, process
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
@@ -165,11 +165,12 @@ class SharedComputation(Struct, eq=False):
     def begin(self, owner: Owner, policy: Policies) -> MasterParts:
         master = self._master
         assert master is not None
-        own = ExecutorIo(self._io, owner)
-        access = Access(cast(MasterIo, own), threading.current_thread())
+        users = self._io.users
+        user = User(owner, progress=OpenProgress(users.algorithm.progress))
+        access = Access(self._io, threading.current_thread(), user=user)
         policies = cast(Policies, {**master.terms.for_all, **policy})
         self._parts = MasterParts.of(access, master.codec, policies, master.inbox.failed)
-        self._io.executors.begin(own)
+        users.executors.append(user)
         return self._parts
 
     def end(self, finished: bool) -> None:
@@ -179,9 +180,9 @@ class SharedComputation(Struct, eq=False):
         try:
             if finished:  # the answer comes behind all records of `logging`
                 self._parts.inbox.ask(CancelTasks([], Running.KILL))
-            access.io.progress.end_all()
+            access.user.progress.end_all()
         finally:
-            self._io.executors.end(cast(ExecutorIo, access.io))
+            self._io.users.executors.remove(access.user)
             access.close()
             self._master = None  # last, because this may end the computation
 
@@ -527,12 +528,13 @@ class ExecutorThread:
         except BaseException:
             self.computation.end(finished=False)
             raise
-        io = self._parts.access.io
+        io, user = self._parts.access.io, self._parts.access.user
         if self.progress is not None:
             shown = Progress(Careful(self.progress.display), self.progress.total)
             counts = partial(self._counts.figures, self.open, self.works)
-            io.progress.begin(shown, lambda: counts(io.num_slaves))
-        self._wake = io.on_slaves = lambda: io.outcomes.put(Actions())
+            user.progress.begin(shown, lambda: counts(io.num_slaves))
+        user.follows_slaves = True
+        self._wake = lambda: user.outcomes.put(Actions())
         self._count_slaves = lambda: io.num_slaves
 
     def _end(self, finished: bool) -> None:
@@ -605,7 +607,10 @@ class ExecutorThread:
         key = None if parts.keys is None else parts.keys.of(defined, args, kwargs, payload, extras, seed)
         if extras is not None:
             payload = extras.add(payload, seed)
-        return parts.access.io.submissions.add_keyed(defined, policy, payload, buffers, future, key)
+        io = parts.access.io
+        with io.submitting:
+            io.users.submits(parts.access.user, io.submissions.total + 1)
+            return io.submissions.add_keyed(defined, policy, payload, buffers, future, key)
 
     def _cancel_in_master(self) -> None:
         """Cancel tasks that are with the master. Those that have ended stay as they are."""

@@ -36,11 +36,6 @@ class Future(concurrent.futures.Future[T]):
         super().__init__()
         self._kill = kill
 
-    @property
-    def kill_by(self) -> Callable[[Future[Any]], None]:
-        """What it was made with. It identifies the executor."""
-        return self._kill
-
     def cancel(self, *, kill: bool = False) -> bool:
         """Cancel the task.
 

@@ -61,6 +61,7 @@ from mwpy._values.task import (
 if TYPE_CHECKING:
     from mwpy._core.master.state import Actions, MasterSettings, Stopped
     from mwpy._roles.master_io import MasterIo
+    from mwpy._roles.users import User
 
 
 # The way from a master algorithm's thread to the I/O thread; it is closed when the computation ends.
@@ -105,25 +106,33 @@ class Access(threading.local):
         owner: the thread that may use it.
         drive: runs tasks in this thread until there is an outcome, for a timeout in seconds or None; None if slaves run
             them.
+        user: what the owner has of the master; None if it is the thread of the algorithm.
     """
 
     io: MasterIo
     """The I/O thread. Read this attribute for every use, and store neither its value nor parts of it."""
+    user: User
+    """What the thread alone has of the master. Read it as `io`."""
     usable: bool
     """Whether this thread may use `io`: it is the owner, and the computation is not over."""
 
     def __init__(
-        self, io: MasterIo, owner: threading.Thread, drive: Callable[[float | None], None] | None = None
+        self,
+        io: MasterIo,
+        owner: threading.Thread,
+        drive: Callable[[float | None], None] | None = None,
+        user: User | None = None,
     ) -> None:
-        user = threading.current_thread()
+        here = threading.current_thread()
         refusal = _Refusal(
-            f"this master belongs to the thread {owner.name}, and the thread {user.name} uses it: let {owner.name} do "
+            f"this master belongs to the thread {owner.name}, and the thread {here.name} uses it: let {owner.name} do "
             f"this, give the other threads an executor of this master (mw.executor), or start a master in each thread "
             f"with mwpy.local_master"
         )
         self.drive = drive
-        self.usable = user is owner
+        self.usable = here is owner
         self.io = io if self.usable else cast("MasterIo", refusal)
+        self.user = user or io.users.algorithm if self.usable else cast("User", refusal)
 
     def check(self) -> None:
         """Check that this thread may use the master, for what needs no `io`.
@@ -137,6 +146,7 @@ class Access(threading.local):
         """Make every later use of `io` in this thread a `UsageError` with this text."""
         self.usable = False
         self.io = cast("MasterIo", _Refusal(reason))
+        self.user = cast("User", _Refusal(reason))
 
 
 # How many bytes of results the algorithm has received and not fetched.
@@ -200,7 +210,7 @@ class Unfetched(Struct, eq=False):
         self._of_maps.keep(sum(tasks.num_waiting for tasks in io.open_maps()))
         waiting = self._alone.size + self._of_maps.size
         self.is_much = waiting * SHARE > self.most
-        io.fetched_bytes = self._total - waiting
+        self.access.user.fetched_bytes = self._total - waiting
         if io.holds_back:
             io.link.wake()
 
@@ -293,7 +303,7 @@ class Inbox:
     def _receive(self) -> None:
         if self.abandoned:
             self.end_abandoned()
-        outcomes = self.access.io.outcomes
+        outcomes = self.access.user.outcomes
         if self.access.drive is not None and outcomes.empty():
             self.access.drive(0.0)
         while not outcomes.empty():
@@ -303,8 +313,8 @@ class Inbox:
             self._received.popleft()
         if self.unfetched.is_much:
             self.unfetched.settle(self.results)
-        if self.access.io.progress:
-            self.access.io.progress.update()
+        if self.access.user.progress:
+            self.access.user.progress.update()
         if self._logged:
             self._give_logged()
 
@@ -314,7 +324,8 @@ class Inbox:
 
         while self._logged:
             group = self._logged.popleft()
-            self.access.io.handled_log_bytes += group.size
+            with self.access.io.submitting:
+                self.access.io.handled_log_bytes += group.size
             give(group)
 
     def wait(self, timeout: float | None = None, idle: bool = False) -> None:
@@ -332,21 +343,21 @@ class Inbox:
             self._tell_of_stop()
 
     def _wait(self, timeout: float | None = None, idle: bool = False) -> None:
-        io = self.access.io
-        if io.outcomes.empty() and not self._received:
+        io, user = self.access.io, self.access.user
+        if user.outcomes.empty() and not self._received:
             if not idle:
-                io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
+                user.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
             try:
                 if io.holds_back:
                     io.link.wake()
-                if io.progress:
+                if user.progress:
                     self._take_and_show(timeout)
                 else:
                     self._run_and_take(timeout)
             except Empty:
                 return
             finally:
-                io.waiting = Waiting.NOT
+                user.waiting = Waiting.NOT
         self._receive()
 
     def _run_and_take(self, timeout: float | None) -> None:
@@ -364,7 +375,7 @@ class Inbox:
             try:
                 return self._run_and_take(left)
             except Empty:
-                self.access.io.progress.update()
+                self.access.user.progress.update()
                 if until is not None and clock.monotonic() >= until:
                     raise
 
@@ -373,7 +384,7 @@ class Inbox:
 
         One call does both, and Python code does not run in between. Otherwise an interrupt could lose the outcome.
         """
-        self._received.extend(map(self.access.io.outcomes.get, (True,), (timeout,)))
+        self._received.extend(map(self.access.user.outcomes.get, (True,), (timeout,)))
 
     def loop(self, timeout: float | None) -> tuple[int, int, int, int]:
         """Wait until something can be fetched, and return how much. `Master.loop` explains the timeout and the errors.
@@ -417,13 +428,12 @@ class Inbox:
         return answers[0]
 
     def _tell_of_end(self, ends_at: float) -> NoReturn:
-        io = self.access.io
-        io.interrupted = True
-        raise OutOfTime(max(0.0, ends_at - clock.monotonic()), io.submissions.runnable())
+        self.access.user.interrupted = True
+        raise OutOfTime(max(0.0, ends_at - clock.monotonic()), self.access.io.submissions.runnable())
 
     def _tell_of_stop(self) -> None:
         """If the run is stopped, wait until all tasks have ended, and raise. After an interrupt, the next call does."""
-        if self._ends_at is not None and not self.access.io.interrupted:
+        if self._ends_at is not None and not self.access.user.interrupted:
             self._tell_of_end(self._ends_at)
         stopped = self._stopped
         if stopped is not None:

@@ -425,7 +425,7 @@ class MapRun:
     def _run(self) -> Generator[Any, None, None]:
         """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
         tasks, submissions, values = self._tasks, self.access.io.submissions, self.values
-        shown = self.access.io.progress
+        shown = self.access.user.progress
         try:
             if self.progress is not None:
                 shown.begin(self.progress, self._figures)
@@ -567,7 +567,7 @@ class MapRun:
             self._tasks.unread = 0 if self._exhausted else None if total is None else max(0, total - self._submitted)
             if link.asleep:  # the I/O thread has no work, as with a slow iterable
                 link.wake()
-                if began > until and (at_call or self._tasks.arrived or not io.outcomes.empty()):
+                if began > until and (at_call or self._tasks.arrived or not self.access.user.outcomes.empty()):
                     return
             if self._exhausted:
                 return
@@ -708,18 +708,18 @@ class Watching:
         """
         shown, io = progress_of(show, total, (), "tasks"), self._whole.io
         if self._progress is not None:
-            io.progress.end(self._progress)
+            io.users.algorithm.progress.end(self._progress)
         self._progress = shown
 
         def figures() -> Figures:
             jar, expected = io.core.state.jar, total
             if expected is None and (unread := io.unread_items()) is not None:
-                expected = io.submissions.total + unread + io.executors.queued()
+                expected = io.submissions.total + unread + io.users.queued()
             return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.reused.count)
 
         if shown is not None:
             shown.is_shared = not callable(show)
-            io.progress.begin(shown, figures)
+            io.users.algorithm.progress.begin(shown, figures)
 
     def reports(self) -> list[Report]:
         """Return what running tasks have sent with `mwpy.report` since the last call: the newest report of each.

@@ -41,10 +41,9 @@ from mwpy._core.master.state import (
 )
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections, ProcessStarter, RecordStore, Trail
-from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
-from mwpy._roles.progress import OpenProgress
 from mwpy._roles.sessions import Said, Sessions
+from mwpy._roles.users import Users
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._transport import wire
@@ -136,40 +135,28 @@ class MasterIo:
         """Held to submit tasks. The garbage collection may submit while the same thread holds it."""
         self.algorithm_numbers: Iterator[int] = itertools.count()
         """Gives each task algorithm its number."""
-        self.executors = ExecutorIos()
-        """The threads that use the master beside that of the algorithm."""
+        self.users = Users()
+        """The threads that use the master."""
         self.local_slaves = 0
         """How many slaves are started on this machine."""
         self.commands: deque[Command] = deque()
-        self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
-        self.progress = OpenProgress()
         self.maps: WeakSet[MapTasks] = WeakSet()
         """The maps, also those of executors. `open_maps` has those that are not closed."""
         self.unread_maps = 0
         """How many maps were closed before somebody asked for a value."""
-        """What is shown while the algorithm waits."""
-        self.waiting = Waiting.NOT
-        self.fetched_bytes = 0
-        """About how many bytes of results the algorithm has fetched."""
         self.handled_log_bytes = 0
-        """About how many bytes of records of `logging` the algorithm's thread has handled."""
+        """About how many bytes of records of `logging` were handled. It is changed while `submitting` is held."""
         self.holds_back = False
         """Whether the core holds tasks back until the algorithm fetches results. Wake the link when it does."""
         self._handed_bytes = 0
         """About how many bytes of results were handed over to it."""
         self.store_failure: RunDatabaseError | None = None
         """Why nothing can be stored any more."""
-        self.interrupted = False
-        """Whether the algorithm was stopped for lack of time. Then the computation is not finished."""
-        self.on_slaves: Callable[[], None] | None = None
-        """Called when the number of connected slaves has changed."""
         self._slaves_before = 0
         self.resource: ResourceKeeper | None = None
         """The resource file; None if there is none."""
         self._audit = audit
         self._clock = clock
-        self._news: Actions | None = None
-        """Outcomes for the algorithm's thread."""
         self._tick_at = 0.0
         self._turned_at = inf
         """When the last turn began; infinity before the first one."""
@@ -186,8 +173,7 @@ class MasterIo:
             while not self.iterate():
                 pass
         except BaseException as error:
-            self.outcomes.put(error)
-            self.executors.fail(error)
+            self.users.fail(error)
         finally:
             self._clean_up()
 
@@ -234,20 +220,15 @@ class MasterIo:
             for stored in self.committed.take_stored():
                 core.handle(stored, now)
         self._take_commands()
-        core.waiting, core.logs.handled = self.waiting, self.handled_log_bytes
-        if self.executors.is_used:
-            core.waiting = self.executors.waiting(self.waiting)
-            core.logs.handled += self.executors.handled_log_bytes()
-        feeding.unfetched = self._handed_bytes - self.fetched_bytes
+        core.waiting, core.logs.handled = self.users.waiting(), self.handled_log_bytes
+        feeding.unfetched = self._handed_bytes - self.users.algorithm.fetched_bytes
         core.decide(now)
         self.holds_back = feeding.holds_back
         said = self._sessions.due(now) if now >= self._sessions.say_at else []
         self._do(core.take_actions(), said)
         if self._slaves_before != (now_connected := self.num_slaves):
             self._slaves_before = now_connected
-            self.executors.slaves_changed()
-            if self.on_slaves is not None:
-                self.on_slaves()
+            self.users.slaves_changed()
         closing = state.closing
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
@@ -274,8 +255,7 @@ class MasterIo:
             error = CannotRun(
                 f"no slave can start here, and none elsewhere can join. Correct this, and start again: {why}"
             )
-            self.outcomes.put(error)
-            self.executors.fail(error)
+            self.users.fail(error)
 
     def _note(self, happened: Happened, now: float) -> None:
         match happened:
@@ -340,19 +320,17 @@ class MasterIo:
             self._sessions.forget(peer)
         for peer in actions.disconnect:
             self._sessions.disconnect(peer)
-        self.executors.divide(actions, self.core.state.jar.ended)
+        self.users.divide(actions, self.core.state.jar.ended)
         ended = actions.results or actions.stretches or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected
         self._handed_bytes += actions.result_bytes
-        news = fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None
+        if fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None:
+            self.users.algorithm.news = actions
         if self._store is not None:
-            self._save(self._store, actions, bool(news), held, said)
+            self._save(self._store, actions, held, said)
             self._sessions.say(self.committed.take_said())
-            return
-        if said:
+        elif said:
             self._sessions.say(said)
-        if news:
-            self._news = actions
 
     def _to_send(self, actions: Actions) -> tuple[Sequence[Send], int]:
         """Return what is sent now, and the number of the messages that wait until the records are in the file; 0 if
@@ -363,10 +341,9 @@ class MasterIo:
         waiting.drop((*actions.forget, *actions.disconnect))
         return [*due, *others] if due else others, waiting.held if waiting.held > before else 0
 
-    def _save(self, store: RecordStore, actions: Actions, news: bool, held: int, said: Said) -> None:
+    def _save(self, store: RecordStore, actions: Actions, held: int, said: Said) -> None:
         """Store what happened. The threads that use the master get the outcomes when they are in the file."""
-        outcomes = [(self.outcomes, actions)] if news else []
-        outcomes += self.executors.take()
+        outcomes = self.users.take_news()
         if actions.records or outcomes or held or said:
             calls = {call.task_id: call.payload for call in actions.failed}
             then = partial(_hand_over, outcomes, self.committed, held, said) if outcomes or held or said else None
@@ -374,12 +351,9 @@ class MasterIo:
             store.write(Given(actions.records, self.core.state.wall, then, calls, may_wait=has_more and not held))
 
     def _deliver(self) -> None:
-        """Hand over what the algorithm's thread may be waiting for."""
-        if self._news is not None:
-            self.outcomes.put(self._news)
-            self._news = None
-        if self.executors.is_used:
-            self.executors.deliver()
+        """Hand over what the threads may be waiting for."""
+        for outcomes, news in self.users.take_news():
+            outcomes.put(news)
 
     # ---- resource file and end -----------------------------------------------------------------------------
 
@@ -405,19 +379,15 @@ class MasterIo:
 
     def runnable(self) -> int:
         """How many tasks of the algorithm have not ended."""
-        executors = self.executors
-        if not executors.is_used:
-            return self.submissions.runnable()
         with self.submitting:
-            return self.submissions.total - executors.submitted - executors.ended_others
+            return self.users.runnable(self.submissions.total)
 
     def store_failed(self, reason: str) -> None:
         """Nothing can be stored any more: the algorithm's thread raises this instead of getting outcomes. Any thread
         may call this."""
         self.store_failure = RunDatabaseError(reason)
         self.committed.fail()
-        self.outcomes.put(self.store_failure)
-        self.executors.fail(self.store_failure)
+        self.users.fail(self.store_failure)
 
     def command(self, command: Command) -> None:
         """Send a command to the core. The algorithm's thread calls this."""
@@ -439,7 +409,7 @@ class MasterIo:
         The garbage collection may call this, also in the I/O thread, which cannot wait for itself.
         """
         try:
-            self.progress.end_all()
+            self.users.algorithm.progress.end_all()
         finally:  # a function of the user may have raised
             self._tick_at = 0.0
             maps = self.open_maps()

@@ -317,7 +317,7 @@ def drive(io: MasterIo, slave: OwnSlave, timeout: float | None) -> None:
         while True:
             now = clock.monotonic()
             pause_s = io.prepare_to_wait(now)
-            if not io.outcomes.empty() or (slave.idle and pause_s > 0 and now >= until):
+            if not io.users.algorithm.outcomes.empty() or (slave.idle and pause_s > 0 and now >= until):
                 return
             io.turn(slave.poll(min(pause_s, until - now) if slave.idle else pause_s, now))
     finally:

@@ -191,19 +191,20 @@ class Progress(Struct, eq=False):
 
 
 class OpenProgress(Struct, eq=False):
-    """The progress that a master shows while its thread waits, oldest first. Several maps may be open."""
+    """The progress that a thread shows while it waits, oldest first. Several maps may be open.
 
+    Args:
+        shared: what the thread of the master algorithm shows, in the thread of an executor, which shows its shared
+            part, too.
+    """
+
+    shared: OpenProgress | None = None
     _all: list[Progress] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     """Held to show something."""
 
     def __bool__(self) -> bool:
-        return bool(self._all)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the threads of executors show some of it."""
-        return any(progress.is_shared for progress in self._all)
+        return bool(self._all) or (self.shared is not None and any(each.is_shared for each in self.shared._all))
 
     def begin(self, progress: Progress, figures: Callable[[], Figures]) -> None:
         """From now on, show it."""
@@ -215,9 +216,11 @@ class OpenProgress(Struct, eq=False):
         with self._lock:
             for progress in self._all:
                 progress.update()
+        if self.shared is not None:
+            self.shared._update_shared()
 
-    def update_shared(self) -> None:
-        """Show what the threads of executors show, unless another thread shows something now."""
+    def _update_shared(self) -> None:
+        """Show what the threads of executors show, too, unless another thread shows something now."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -240,33 +243,6 @@ class OpenProgress(Struct, eq=False):
         """Show everything for the last time, the newest first."""
         while self._all:
             self._all.pop().end()
-
-
-class ExecutorProgress(Struct, eq=False):
-    """What the thread of an executor shows: its own progress, and that of the whole computation that it shares.
-
-    Args:
-        master: what the master shows.
-    """
-
-    master: OpenProgress
-    _own: OpenProgress = field(default_factory=OpenProgress)
-
-    def __bool__(self) -> bool:
-        return bool(self._own) or self.master.is_shared
-
-    def begin(self, progress: Progress, figures: Callable[[], Figures]) -> None:
-        """From now on, show it."""
-        self._own.begin(progress, figures)
-
-    def update(self) -> None:
-        """Show everything that was not shown a moment ago."""
-        self._own.update()
-        self.master.update_shared()
-
-    def end_all(self) -> None:
-        """Show the own progress for the last time."""
-        self._own.end_all()
 
 
 class ToFunction(Struct, eq=False):

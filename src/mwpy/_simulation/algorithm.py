@@ -175,8 +175,8 @@ class SimulatedAlgorithm:
 
     def take_outcomes(self) -> None:
         """Fetch what the master has for the algorithm."""
-        while not self._io.outcomes.empty():
-            outcome = self._io.outcomes.get_nowait()
+        while not self._io.users.algorithm.outcomes.empty():
+            outcome = self._io.users.algorithm.outcomes.get_nowait()
             assert not isinstance(outcome, BaseException), "only the thread reports errors"
             self._checker.unfetched_bytes += outcome.result_bytes
             self._after(self._world.random.random() * FETCH_S, partial(self._fetch, outcome.result_bytes))
@@ -295,7 +295,7 @@ class SimulatedAlgorithm:
     def _fetch(self, size: int) -> None:
         """Take results of this size out of the master's memory."""
         self._checker.unfetched_bytes -= size
-        self._io.fetched_bytes += size
+        self._io.users.algorithm.fetched_bytes += size
         if self._io.holds_back:
             self._wake()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
 from msgspec import Struct, field
@@ -190,12 +190,12 @@ Asking = CancelTasks | GoOn | HoldResults | TakeReports
 """Commands that the core answers."""
 
 
-class Waiting(Enum):
-    """Whether the master algorithm waits in `mw.loop()`, and for how long."""
+class Waiting(IntEnum):
+    """Whether the master algorithm waits in `mw.loop()`, and for how long; the longest time is the largest number."""
 
-    NOT = "not"
-    FOR_A_WHILE = "for a while"
-    FOREVER = "forever"
+    NOT = 0
+    FOR_A_WHILE = 1
+    FOREVER = 2
 
 
 # The events of the master's core, and the message that it sends.
