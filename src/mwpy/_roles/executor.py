@@ -20,16 +20,14 @@ import shlex
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import BrokenExecutor
-from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 from weakref import WeakSet
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mwpy._core.master.state import Actions, CancelTasks, ExpectTasks, Running
 from mwpy._roles.computation import Computation, MasterParts, follow_cells
@@ -50,58 +48,6 @@ from mwpy._values.task import Result, Seeds, failed
 Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any], Policies]
 """A task that waits in the queue: its future, function, arguments, and the policies that are given with the call. It is
 a plain tuple, because there is one for each task."""
-
-
-# Cancels what a cell of a notebook has submitted to an executor, if the cell is interrupted.
-
-
-class ExecutorCells(Struct, eq=False, weakref=True):
-    """Knows which tasks were submitted while a cell ran.
-
-    Args:
-        works: the queue of the executor.
-        sent: the tasks that are with the master.
-        lock: held to submit a task.
-    """
-
-    works: deque[Work]
-    sent: Mapping[int, Future[Any]]
-    lock: AbstractContextManager[Any]
-    submitted: int = 0
-    """How many tasks were ever submitted. It is changed while the lock is held."""
-    taken: int = 0
-    """How many of them were taken from the queue."""
-    wake: Callable[[], None] | None = None
-    """Wakes the thread of the executor; None before its start."""
-    _before: int = 0
-    """How many tasks were submitted before the cell began."""
-    _interrupted: deque[tuple[int, int]] = field(default_factory=deque)
-    """The interrupted cells: how many tasks were submitted before each of them, and with it."""
-
-    # ---- for the main thread ----
-
-    def cell_begins(self) -> None:
-        """Remember which tasks are of earlier cells."""
-        with self.lock:
-            self._before = self.submitted
-
-    def cell_interrupted(self) -> None:
-        """Let the thread of the executor cancel the tasks that were submitted since the cell began."""
-        with self.lock:
-            self._interrupted.append((self._before, self.submitted))
-        if self.wake is not None:
-            self.wake()
-
-    # ---- for the thread of the executor ----
-
-    def cancel(self) -> None:
-        """Cancel the tasks of interrupted cells, and kill those that run."""
-        while self._interrupted:
-            first, last = self._interrupted.popleft()
-            waiting = islice(self.works.copy(), max(0, first - self.taken), max(0, last - self.taken))
-            sent = [future for future in self.sent.values() if first < future.place <= last]
-            for future in [work[0] for work in waiting] + sent:
-                future.cancel(kill=True)
 
 
 # The computation of an executor: one of its own, or one that a master algorithm has opened.
@@ -392,7 +338,10 @@ class ExecutorThread:
         self._counts = Counts()
         self._window = Window()
         self._seeds = Seeds()
-        self._cells = ExecutorCells(self.works, self.open, self._lock)
+        self._submitted = 0
+        """How many tasks were ever submitted. It is changed while the lock is held."""
+        self._before_cell = 0
+        """How many of them were submitted before the cell of a notebook that runs."""
         # the thread sets these three when the computation has begun
         self._parts: MasterParts
         self._wake: Callable[[], None]
@@ -422,8 +371,7 @@ class ExecutorThread:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
-        self._cells.wake = self._wake
-        follow_cells(self._cells)
+        follow_cells(self)
 
     def submit(self, work: Work) -> None:
         """Append a task.
@@ -435,8 +383,8 @@ class ExecutorThread:
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal
+            self._submitted = work[0].place = self._submitted + 1
             self.works.append(work)
-            self._cells.submitted += 1
             if self._wants:
                 self._wake()  # first: after an interrupt in between, the next task wakes the thread again
                 self._wants = False
@@ -472,11 +420,24 @@ class ExecutorThread:
 
     def give_up(self) -> None:
         """Cancel all tasks, and kill those that run."""
-        self.close(cancel=True)
-        handed_over = self._next  # before the others, because it becomes one of them
-        for future in [handed_over, *self.open.values()]:
-            if future is not None:
+        self.close()
+        self._cancel_after(0)
+
+    def _cancel_after(self, place: int) -> None:
+        """Cancel all tasks after this one of the executor, and kill those that run."""
+        waiting = [work[0] for work in self.works.copy()]
+        handed_over = self._next  # in this order, because a task moves from one to the next
+        for future in [*waiting, handed_over, *self.open.values()]:
+            if future is not None and future.place > place:
                 future.cancel(kill=True)
+
+    def cell_begins(self) -> None:
+        """Remember which tasks are of earlier cells of a notebook."""
+        self._before_cell = self._submitted
+
+    def cell_interrupted(self) -> None:
+        """Cancel the tasks that were submitted since the cell began, and kill those that run."""
+        self._cancel_after(self._before_cell)
 
     def end_with_interpreter(self) -> None:
         """Wait for all tasks at the end of the interpreter. Ctrl-C gives them up."""
@@ -546,7 +507,6 @@ class ExecutorThread:
 
     def _serve(self) -> bool:
         """Hand over tasks, wait, and give out results. Return whether there is more to do."""
-        self._cells.cancel()
         if self._kills:
             self._cancel_in_master()
         room = self._hand_over()
@@ -573,7 +533,6 @@ class ExecutorThread:
         while works and (room > 0 or works[0][0].cancelled()):
             self._next = future = works[0][0]
             work = works.popleft()
-            self._cells.taken = future.place = self._cells.taken + 1
             if not future.start():
                 continue
             try:

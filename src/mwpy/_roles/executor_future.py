@@ -25,7 +25,7 @@ class Future(concurrent.futures.Future[T]):
     task_id: int | None = None
     """The id of the task in the master; None if it has not been handed over."""
     place: int = 0
-    """Which one of the tasks of its executor it is, counted from 1; 0 if it has not been handed over."""
+    """Which one of the tasks of its executor it is, counted from 1."""
     _kill: Callable[[Future[Any]], None]
     """Tells the executor that a task is not wanted any more."""
     _condition: threading.Condition
