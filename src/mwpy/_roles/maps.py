@@ -656,17 +656,6 @@ def _size(given: Arrived) -> int:
     return given.size if isinstance(given, Stretch) else size_of(given)
 
 
-# Fetches what running tasks have reported.
-
-
-def fetch_reports(inbox: Inbox) -> list[Report]:
-    """Ask the core for the newest reports. `Master.reports` explains the result and the errors."""
-    inbox.receive()
-    inbox.ask(TakeReports())
-    fetched, inbox.reports = inbox.reports, {}
-    return [report for report in fetched.values() if _is_wanted(report)]
-
-
 def _is_wanted(report: Report) -> bool:
     """Whether the algorithm has submitted the task of a report. The tag of an item becomes this item."""
     from mwpy._roles.executor_future import Future  # only here, because it loads concurrent.futures and logging
@@ -679,15 +668,18 @@ def _is_wanted(report: Report) -> bool:
     return type(tag) is not Future
 
 
-# How a master algorithm sees and shows what its computation does: a part of `mwpy.Master`.
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
-class Watching:
-    """What shows the state of a computation. `mwpy.Master` adds everything else that a master algorithm drives."""
+class Maps:
+    """The maps of a master, and what shows the state of its computation. `mwpy.Master` adds everything else that a
+    master algorithm drives."""
 
-    def __init__(self, access: Access, inbox: Inbox) -> None:
-        self._whole = access
-        self._reports_to = inbox
+    def __init__(self, parts: MasterParts) -> None:
+        self._parts = parts
         self._progress: Progress | None = None
 
     def progress(self, show: ShowProgress = True, *, total: int | None = None) -> None:
@@ -706,7 +698,7 @@ class Watching:
         Examples:
             >>> mw.progress(total=2000)                        # doctest: +SKIP
         """
-        shown, io = progress_of(show, total, (), "tasks"), self._whole.io
+        shown, io = progress_of(show, total, (), "tasks"), self._parts.access.io
         if self._progress is not None:
             io.users.algorithm.progress.end(self._progress)
         self._progress = shown
@@ -743,8 +735,11 @@ class Watching:
             ...     mw.cancel(report.task_id for report in mw.reports() if report.values["loss"] > 100)
             ...     left -= len(mw.results())
         """
-
-        return fetch_reports(self._reports_to)
+        inbox = self._parts.inbox
+        inbox.receive()
+        inbox.ask(TakeReports())
+        fetched, inbox.reports = inbox.reports, {}
+        return [report for report in fetched.values() if _is_wanted(report)]
 
     def summary(self) -> str:
         """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their
@@ -755,21 +750,7 @@ class Watching:
         Examples:
             >>> print(mw.summary())                            # doctest: +SKIP
         """
-        return summary_of(self._whole.io)
-
-
-A = TypeVar("A")
-B = TypeVar("B")
-R = TypeVar("R")
-Ts = TypeVarTuple("Ts")
-
-
-class Maps(Watching):
-    """The maps of a master. `mwpy.Master` adds everything else that a master algorithm drives."""
-
-    def __init__(self, parts: MasterParts) -> None:
-        super().__init__(parts.access, parts.inbox)
-        self._parts = parts
+        return summary_of(self._parts.access.io)
 
     @overload
     def map(
