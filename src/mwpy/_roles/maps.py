@@ -657,15 +657,13 @@ def _size(given: Arrived) -> int:
 
 
 def _is_wanted(report: Report) -> bool:
-    """Whether the algorithm has submitted the task of a report. The tag of an item becomes this item."""
-    from mwpy._roles.executor_future import Future  # only here, because it loads concurrent.futures and logging
-
+    """Whether somebody waits for the task of a report. The tag of an item becomes this item."""
     tag = report.tag
     if type(tag) is Portion:
         if tag.tasks.closed:
             return False
         report.tag = tag.item(report.task_id)
-    return type(tag) is not Future
+    return True
 
 
 A = TypeVar("A")

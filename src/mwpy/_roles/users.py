@@ -102,8 +102,8 @@ class Users(Struct, eq=False):
         return max(user.waiting for user in self)
 
     def divide(self, actions: Actions, ended: int) -> None:
-        """Leave only what is for the algorithm in the outcomes of the core. What is for an executor that has ended is
-        dropped.
+        """Leave only what is for the algorithm in the outcomes of the core. An executor gets no reports. What is for an
+        executor that has ended is dropped.
 
         Args:
             ended: how many tasks have ended.
@@ -116,6 +116,7 @@ class Users(Struct, eq=False):
         news = {user: Actions(cancelled=actions.cancelled, ends_at=actions.ends_at) for user in list(self.executors)}
         count = len(actions.results) + sum(stretch.count for stretch in actions.stretches)
         actions.logged = [part for group in actions.logged for part in self._without_own(group, news)]
+        actions.reports = [report for report in actions.reports if report.task_id not in self.owner_of]
         actions.failed, _ = self._divided(actions.failed, lambda own: own.failed, news)
         actions.results, own_results = self._divided(actions.results, lambda own: own.results, news)
         actions.unrunnable, own_unrunnable = self._divided(actions.unrunnable, lambda own: own.unrunnable, news)
