@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from math import inf
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -106,6 +107,24 @@ class Former(Struct, frozen=True):
     """The id that the slave had there."""
 
 
+class Newest(Struct, eq=False):
+    """What a task of a slave has left for the master, until it is sent; see `Interim`."""
+
+    message: messages.Checkpoint | messages.Reported | None = None
+    """None if there is nothing to send."""
+    frames: Sequence[Buffer] = ()
+    """All its frames as they were received."""
+    waits_until: float = 0.0
+    is_unread: bool = False
+    """Whether one was sent to the master, and the master has not answered."""
+
+    def due(self, leaving: bool) -> float | None:
+        """When to send it; None if there is nothing, or if the master must answer first."""
+        if self.message is None or self.is_unread:
+            return None
+        return -inf if leaving else self.waits_until
+
+
 class Child(Struct, eq=False):
     """A slave process, as its agent sees it."""
 
@@ -154,19 +173,10 @@ class Child(Struct, eq=False):
     """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
     spared_until: float | None = None
     """When to kill it because of a cancelled task."""
-    unsent: tuple[messages.Checkpoint, Sequence[Buffer]] | None = None
-    """The newest state that a task of it left, with its frames, until it is sent to the master; see `Checkpoints`.
-    """
-    unsent_until: float = 0.0
-    """How long this state waits."""
-    unread: bool = False
-    """Whether a state was sent to the master, and the master has not answered."""
-    report: tuple[messages.Reported, Sequence[Buffer]] | None = None
-    """The newest report of a task of it, with its frames, until it is sent to the master; see `reports.py`."""
-    report_until: float = 0.0
-    """How long this report waits."""
-    report_unread: bool = False
-    """Whether a report was sent to the master, and the master has not answered."""
+    state_left: Newest = field(default_factory=Newest)
+    """The newest state that a task of it has left."""
+    report_left: Newest = field(default_factory=Newest)
+    """The newest report that a task of it has left."""
     killed_at: int | None = None
     """Position of the task for which it was killed. In its memory may be the next position, because a slave
     writes it before it notices a recall."""
@@ -222,6 +232,11 @@ class Child(Struct, eq=False):
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
         return self.state is ChildState.READY
+
+    @property
+    def runs_tasks(self) -> bool:
+        """Whether it may run tasks of the present generation of the master."""
+        return self.former is None and self.state in (ChildState.READY, ChildState.STOPPING)
 
     @property
     def num_held(self) -> int:

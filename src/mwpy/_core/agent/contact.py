@@ -47,6 +47,7 @@ from mwpy._core.agent.child import (
     ComputationOver,
     Disconnected,
     Former,
+    Newest,
     Outgoing,
 )
 from mwpy._core.agent.starts import Departure, Starts
@@ -114,8 +115,7 @@ class FormerTasks(Struct, eq=False):
 
     def _make_former(self, child: Child, former: Former) -> None:
         child.former = former
-        child.unsent = child.report = None
-        child.unread = child.report_unread = False
+        child.state_left, child.report_left = Newest(), Newest()
         if child.is_ready and child.held:
             self._state.actions.recall.append((child.number, UNBOUNDED))
             self._recalling[child.number] = None

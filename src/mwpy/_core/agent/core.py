@@ -1,7 +1,7 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
+`Shares`, `Interim`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
 `Departure`, `FormerTasks`, `Outage` and `Dues`. This module only distributes the events.
 """
 
@@ -35,6 +35,7 @@ from mwpy._core.agent.child import (
     MemoryBroken,
     MemoryRead,
     NotForked,
+    Outgoing,
     Recalled,
     Resumed,
     ShareNotKept,
@@ -48,7 +49,7 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.contact import FormerTasks, Outage
 from mwpy._core.agent.limits import Enforcement, Trust, Watch, Wear, reason_of
 from mwpy._core.agent.starts import Departure, Starts
-from mwpy._core.agent.traffic import Checkpoints, LateResults, Reports, Shares, StartOutput, Traffic
+from mwpy._core.agent.traffic import Interim, LateResults, Shares, StartOutput, Traffic
 from mwpy._core.holding import known
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer, shortened
@@ -66,8 +67,6 @@ class Dues(Struct, eq=False):
     """Knows which slaves are due."""
 
     _state: AgentState
-    _checkpoints: Checkpoints
-    _reports: Reports
     _departure: Departure
     changed: dict[int, Child] = field(default_factory=dict)
     """The slaves that may have changed, by number."""
@@ -98,9 +97,9 @@ class Dues(Struct, eq=False):
     def _due(self, child: Child) -> float:
         looks = child.read_journal_at, child.look_at, child.measure_at
         waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
-        sends_at = self._checkpoints.due(child, self._departure.code is not None) if child.unsent is not None else None
-        reports_at = self._reports.due(child) if child.report is not None else None
-        return min(known((*looks, *waits_for, sends_at, reports_at)), default=inf)
+        leaving = self._departure.code is not None
+        sends = child.state_left.due(leaving), child.report_left.due(leaving)
+        return min(known((*looks, *waits_for, *sends)), default=inf)
 
     def check(self) -> None:
         """Recompute when each slave is due."""
@@ -117,12 +116,11 @@ class AgentCore:
         """The settings of the master; None until the master has accepted this agent."""
         self._state = AgentState(settings)
         self._starts = Starts(self._state)
-        self._checkpoints = Checkpoints(self._state)
-        self._reports = Reports(self._state)
+        self._interim = Interim(self._state)
         self._shares = Shares(self._state)
-        self._traffic = Traffic(self._state, self._checkpoints)
+        self._traffic = Traffic(self._state, self._interim)
         self._watch = Watch(self._state)
-        self._late = LateResults(self._state, self._checkpoints, self._watch)
+        self._late = LateResults(self._state, self._interim, self._watch)
         self._trust = Trust(self._state)
         self._enforcement = Enforcement(self._state, self._trust)
         self._wear = Wear(self._state)
@@ -132,7 +130,7 @@ class AgentCore:
         self._former = FormerTasks(self._state, self._starts, self._traffic, self._shares)
         self.outage = Outage(self._state, self.departure, self._former)
         """How it looks for its master."""
-        self._dues = Dues(self._state, self._checkpoints, self._reports, self.departure)
+        self._dues = Dues(self._state, self.departure)
         self.children = self._state.children
         """The slaves that have not ended, by number."""
 
@@ -216,9 +214,9 @@ class AgentCore:
             case messages.Cancel():
                 self._traffic.cancel(message)
             case messages.CheckpointRead(number) if number in self.children:
-                self.children[number].unread = False
+                self.children[number].state_left.is_unread = False
             case messages.ReportRead(number) if number in self.children:
-                self.children[number].report_unread = False
+                self.children[number].report_left.is_unread = False
             case messages.SharePart():
                 self._shares.part(message, frames[1])
             case messages.ShareGone(digest):
@@ -269,18 +267,23 @@ class AgentCore:
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         self._dues.changed[child.number] = child
         heard, is_former = (child, message, frames), child.former is not None
-        others = type(message) is not messages.Results and not is_former
-        if child.condemned or (others and (self._traffic.passes_logged(*heard) or self._reports.takes(*heard))):
+        if child.condemned:
             return
         match message:
             case messages.Results(child.number) if not is_former:
                 self._traffic.results(child, message, frames)
+            case messages.Reported(child.number) if not is_former:
+                self._interim.left(child, message, frames)
+                return  # this does not end the silence of the slave
+            case messages.Logged(child.number) | messages.PeakMemory(child.number) if child.runs_tasks:
+                self._state.actions.to_master.append(Outgoing(message, (), frames))
+                return
             case messages.SlaveReady(child.number) if not child.is_ready:
                 self._former.ready(child, message, frames)
             case _ if is_former and self._former.hear(*heard):
                 pass
             case messages.Checkpoint(child.number):
-                self._checkpoints.left(child, message, frames)
+                self._interim.left(child, message, frames)
             case messages.SlaveGrown(child.number, resident_bytes):
                 self._wear.grown(child, resident_bytes)
             case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
@@ -332,7 +335,7 @@ class AgentCore:
         words = replace(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
         # the rest of its last words was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
-        self._checkpoints.slave_ended(child)
+        self._interim.send_state(child)
         self._shares.slave_ended(child)
         if child.former is not None:
             self._former.ended(child)
@@ -373,8 +376,7 @@ class AgentCore:
                 self._output.decide(child, now)
             if child.ready_by is not None:
                 self._starts.decide(child, now)
-            self._checkpoints.decide(child, self.leaving, now)
-            self._reports.decide(child, now)
+            self._interim.decide(child, self.leaving, now)
             self._watch.decide(child, now)
 
     def next_deadline(self) -> float | None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import chain
-from math import inf
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -27,9 +26,9 @@ from msgspec.structs import replace
 from mwpy._core.agent.child import (
     AgentState,
     Child,
-    ChildState,
     DropShare,
     HeldSpan,
+    Newest,
     OpenShare,
     Outgoing,
     ShareNotKept,
@@ -45,74 +44,69 @@ from mwpy._values.last_words import LastWords
 from mwpy._values.messages import PART_BYTES, LoadFailure, Share
 from mwpy._values.phrases import amount
 
-# States of tasks on their way to the master.
+# States and reports of tasks on their way to the master.
 #
-# A task may leave states in a tight loop, and each may be large. The slave sends each of them to its agent, so none is
-# lost with the slave. The agent keeps the newest one of each slave. It sends this one when `CHECKPOINT_S` have passed
-# since the last one and the master has read the last one. So a slow network cannot make the states that wait for it
-# grow without bound. An agent that leaves does not wait for the time. When the slave ends, its newest state is sent at
-# once.
+# A task may leave states in a tight loop, and each may be large. It may report as often. The slave sends each of them
+# to its agent, so no state is lost with the slave. The agent keeps the newest one of each slave. It sends this one when
+# `INTERIM_S` have passed since the last one and the master has read the last one. So a slow network cannot make what
+# waits for it grow without bound. An agent that leaves does not wait for the time. When the slave ends, its newest
+# state is sent at once. Nobody needs the report of a task that has ended. A report does not end the silence of its
+# slave, after which the agent reads results in its journal.
 
 
-CHECKPOINT_S = 1.0
-"""Seconds between two states of a slave that are sent to the master. If its agent is killed, at most this much work is
-repeated. A thousand slaves send the master at most a thousand messages a second. The manual names this number."""
+INTERIM_S = 1.0
+"""Seconds between two states of a slave that are sent to the master, and between two reports. If its agent is killed,
+at most this much work is repeated. A thousand slaves send the master at most a thousand states a second. The manual
+names this number."""
 
 
-class Checkpoints(Struct, eq=False):
-    """Decides when states are sent to the master."""
+class Interim(Struct, eq=False):
+    """Decides when states and reports are sent to the master."""
 
     _state: AgentState
 
-    def left(self, child: Child, message: messages.Checkpoint, received: Sequence[Buffer]) -> None:
-        """A task has left a state. Ignore it if the task is cancelled, or if its result was read in the journal."""
+    def left(self, child: Child, message: messages.Checkpoint | messages.Reported, received: Sequence[Buffer]) -> None:
+        """A task has left a state or a report. Ignore it if the task is cancelled, or if its result was read in the
+        journal."""
         if child.holds(message.task, message.attempt):
-            child.unsent = message, received
-
-    def due(self, child: Child, leaving: bool) -> float | None:
-        """When to send the newest state of a slave, which there is; None if the master must answer first."""
-        if child.unread:
-            return None
-        return -inf if leaving else child.unsent_until
+            newest = child.state_left if isinstance(message, messages.Checkpoint) else child.report_left
+            newest.message, newest.frames = message, received
 
     def decide(self, child: Child, leaving: bool, now: float) -> None:
-        """Send the newest state of a slave, if there is one and it is due."""
-        if child.unsent is None:
-            return
-        due = self.due(child, leaving)
-        if due is not None and now >= due:
-            child.unsent_until, child.unread = now + CHECKPOINT_S, True
-            self._send(child)
+        """Send what is due, or drop it if its task has ended."""
+        for newest in (child.state_left, child.report_left):
+            due = newest.due(leaving)
+            if due is not None and now >= due and self._send_held(child, newest):
+                newest.waits_until, newest.is_unread = now + INTERIM_S, True
 
     def ended(self, child: Child, group: messages.Results) -> None:
         """Tasks of a slave have ended. Nobody needs the state of one of them, unless the task failed: then it may be
         tried again, or replayed by the user."""
-        if child.unsent is not None and not _is_held(child, child.unsent[0]):
+        state = child.state_left
+        if state.message is not None and not child.holds(state.message.task, state.message.attempt):
             if group.failed:
-                self._send(child)
-            child.unsent = None
+                self._send(state)
+            state.message = None
 
-    def send_newest(self, child: Child) -> None:
-        """Some of a slave's tasks go back to the master. Send the newest state before: it may be of one of them."""
-        if child.unsent is not None:
-            child.unread = True
-            self._send(child)
+    def send_state(self, child: Child) -> None:
+        """The slave has ended, or some of its tasks go back to the master. Send the newest state before: it may be of
+        one of them. If its task has ended, drop it."""
+        if self._send_held(child, child.state_left):
+            child.state_left.is_unread = True
 
-    def slave_ended(self, child: Child) -> None:
-        """A slave has ended, and still holds the task that it ran, unless this task is cancelled."""
-        if child.unsent is not None and _is_held(child, child.unsent[0]):
-            self._send(child)
+    def _send_held(self, child: Child, newest: Newest) -> bool:
+        """Send something if there is anything and its task is held; else drop it. Return whether it was sent."""
+        message = newest.message
+        if message is not None and child.holds(message.task, message.attempt):
+            self._send(newest)
+            return True
+        newest.message = None
+        return False
 
-    def _send(self, child: Child) -> None:
-        assert child.unsent is not None, "there is no state to send"
-        message, received = child.unsent
-        child.unsent = None
-        self._state.actions.to_master.append(Outgoing(message, (), received))
-
-
-def _is_held(child: Child, state: messages.Checkpoint) -> bool:
-    """Whether a slave holds the task of a state, in the attempt that left the state."""
-    return child.holds(state.task, state.attempt)
+    def _send(self, newest: Newest) -> None:
+        assert newest.message is not None, "there is nothing to send"
+        self._state.actions.to_master.append(Outgoing(newest.message, (), newest.frames))
+        newest.message = None
 
 
 FAILED_LOADS_ALLOWED = 3
@@ -127,7 +121,7 @@ class Traffic(Struct, eq=False):
     """Tasks and results that pass through the agent."""
 
     _state: AgentState
-    _checkpoints: Checkpoints
+    _interim: Interim
 
     def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
         """Pass tasks on to a slave. It is ready, and may run them (see `Wear.admit`)."""
@@ -203,7 +197,7 @@ class Traffic(Struct, eq=False):
         kept = child.end(group)
         if not kept:
             return
-        self._checkpoints.ended(child, group)
+        self._interim.ended(child, group)
         actions = self._state.actions
         count = sum(map(len, kept))
         actions.records.append(records.ResultsSent(child.name, count))
@@ -215,16 +209,6 @@ class Traffic(Struct, eq=False):
             actions.to_master.append(Outgoing(messages.Handover(former.generation, former.sid, passed), frames))
             return
         actions.to_master.append(Outgoing(passed, (), received) if passed is group else Outgoing(passed, frames))
-
-    def passes_logged(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
-        """Pass on what tasks have logged, or their memory, if the message is that. It does not end the silence of the
-        slave."""
-        has_begun = child.state in (ChildState.READY, ChildState.STOPPING)
-        is_passing = isinstance(message, messages.Logged | messages.PeakMemory) and message.slave == child.number
-        if not (is_passing and has_begun):
-            return False
-        self._state.actions.to_master.append(Outgoing(message, (), received))
-        return True
 
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
         """A slave cannot run an algorithm: it no longer holds the tasks that the message names.
@@ -257,7 +241,7 @@ class LateResults(Struct, eq=False):
     """Gives late tasks back."""
 
     _state: AgentState
-    _checkpoints: Checkpoints
+    _interim: Interim
     _watch: Watch
 
     def look(self, child: Child, started: int, now: float) -> None:
@@ -270,7 +254,7 @@ class LateResults(Struct, eq=False):
         if child.ended or not child.believes(started) or not _num_late(child, started):
             return
         if stood:
-            self._checkpoints.send_newest(child)
+            self._interim.send_state(child)
             self._state.to_master(_take_late(child, started))
         else:
             self._watch.look_again(child, now)
@@ -297,47 +281,6 @@ def _take_late(child: Child, started: int) -> messages.Revoked:
     child.held = kept
     firsts, counts = [span.first for span in taken], [span.count for span in taken]
     return messages.Revoked(child.number, firsts, counts, [span.attempt for span in taken], late=True)
-
-
-# Reports of tasks on their way to the master.
-#
-# A task may report in a tight loop. The slave sends each report to its agent, and the agent keeps the newest one of
-# each slave. It sends this one when `REPORT_S` have passed since the last one and the master has read the last one, but
-# only while the slave still holds the task: nobody needs the report of a task that has ended. A report does not end the
-# silence of its slave, after which the agent reads results in its journal.
-
-
-REPORT_S = 1.0
-"""Seconds between two reports of a slave that are sent to the master. A thousand slaves send the master at most a
-thousand messages a second. The manual names this number."""
-
-
-class Reports(Struct, eq=False):
-    """Decides when reports are sent to the master."""
-
-    _state: AgentState
-
-    def takes(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
-        """If the message is a report, keep it, unless the task has ended or is cancelled. Return whether it is one."""
-        if not isinstance(message, messages.Reported) or message.slave != child.number:
-            return False
-        if child.holds(message.task, message.attempt):
-            child.report = message, received
-        return True
-
-    def due(self, child: Child) -> float | None:
-        """When to send the newest report of a slave, which there is; None if the master must answer first."""
-        return None if child.report_unread else child.report_until
-
-    def decide(self, child: Child, now: float) -> None:
-        """Send the newest report of a slave if it is due, or drop it if its task has ended."""
-        due = self.due(child)
-        if child.report is None or due is None or now < due:
-            return
-        (message, received), child.report = child.report, None
-        if child.holds(message.task, message.attempt):
-            child.report_until, child.report_unread = now + REPORT_S, True
-            self._state.actions.to_master.append(Outgoing(message, (), received))
 
 
 # The standard error of starting slaves, which is held back so that identical failures are printed once.
