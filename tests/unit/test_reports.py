@@ -10,10 +10,9 @@ import pytest
 from tests.unit.test_checkpoints import Master, tasks
 
 import mwpy
-from mwpy._core.master import results
 from mwpy._core.master.state import CancelTasks, Running, TakeReports
 from mwpy._transport.codec import Codec
-from mwpy._values import groups, messages, records
+from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_REPORT_BYTES, SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
@@ -81,24 +80,6 @@ def test_a_report_does_not_count_when_its_attempt_has_ended(master: Master, how:
         case _:
             master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
     assert shown(taken(master)) == [(2, 1, {"loss": 2.0})]
-
-
-def test_when_too_much_waits_the_oldest_reports_are_dropped_and_one_notice_says_so(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "REPORTS_BYTES", 2 * results.OVERHEAD_BYTES + 1500)
-    report(master, 1, peer=b"1", values="x" * 1000)
-    report(master, 2, peer=b"2", values="x" * 400)
-    texts = []
-    for _ in range(2):
-        report(master, 1, peer=b"1", values="y" * 1000)
-        report(master, 2, peer=b"2", values="y" * 1200)
-        texts += [record.text for record in master.records if isinstance(record, records.Notice)]
-    assert shown(taken(master)) == [(2, 1, {"values": "y" * 1200})]
-    assert texts == [
-        "the reports of tasks that mw.reports() has not returned take more than 2.4 KiB, so the oldest are dropped: "
-        "call mw.reports() more often, or let the tasks report less"
-    ]
 
 
 @pytest.mark.parametrize("frames", [[], [b"x", b"y"], [bytes(MAX_REPORT_BYTES + 1)]])

@@ -1140,8 +1140,3 @@ class Report(Struct, eq=False):
             f"<Report of task {self.task_id}, attempt {self.attempt}, on {self.sid} after {self.seconds:.1f} s, "
             f"tag={self.tag!r}>"
         )
-
-
-def size_of_report(report: Report) -> int:
-    """Return how many bytes the values of a report take, if they were not read yet."""
-    return len(report._entry)

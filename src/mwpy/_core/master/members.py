@@ -19,6 +19,7 @@ from mwpy._values import records
 from mwpy._values.bounds import MAX_WAITING_BYTES, SlaveId
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import InternalError
+from mwpy._values.messages import Report
 from mwpy._values.options import OWN_ADDRESS
 from mwpy._values.task import SlaveKind, SlaveState
 
@@ -184,6 +185,8 @@ class ConnectedSlave(Struct, eq=False):
     """The numbers of the algorithms that it cannot run, and why: those of its agent, and its own."""
     freed: bool = False
     """Whether it becomes unordered when it has finished the tasks that it holds."""
+    report: tuple[int, Report] | None = None
+    """The newest report of its tasks that the algorithm did not get, and which one of all reports it is."""
 
     @property
     def kind_to_be(self) -> SlaveKind:

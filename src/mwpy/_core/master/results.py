@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mwpy._core.holding import TaskIds, are_next, take_each, take_named
 from mwpy._core.master import dispatch
@@ -30,12 +31,12 @@ from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import GiveResult, HoldResults, MasterState, ReleaseResults, TakeReports
 from mwpy._core.master.totals import Totals
 from mwpy._values import groups, messages, records
-from mwpy._values.bounds import Buffer, SlaveId, TaskId
+from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import Stretch
 from mwpy._values.messagepack import FAILURE, Pickled
-from mwpy._values.messages import Report, size_of_report
+from mwpy._values.messages import Report
 from mwpy._values.phrases import amount
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Origin, Result, TaskState, headline, kind_of
@@ -383,75 +384,37 @@ class Checkpoints(Struct, eq=False):
 # slave is kept. No record is made of it.
 
 
-REPORTS_BYTES = 64 << 20
-"""About how many bytes the reports take that are kept. The manual names this number."""
-
-OVERHEAD_BYTES = 500
-"""About how many bytes a report takes beside its values."""
-
-_REPORT_ADVICE = (
-    "the reports of tasks that mw.reports() has not returned take more than {}, so the oldest are dropped: call "
-    "mw.reports() more often, or let the tasks report less"
-)
-
-
 class Reports(Struct, eq=False):
     """Keeps the newest report of each slave."""
 
     state: MasterState
-    bytes: int = 0
-    """About how many bytes they take."""
-    _unread: dict[SlaveId, Report] = field(default_factory=dict)
-    """The reports that the algorithm did not get, the oldest first."""
     asking: TakeReports | None = None
     """The command of an algorithm that waits for the reports."""
+    _arrived: int = 0
+    """How many reports ever arrived."""
 
     def receive(self, slave: ConnectedSlave, message: messages.Reported, frames: Sequence[Buffer]) -> None:
         """Keep a report, unless its task is not at this slave in this attempt, or is cancelled."""
         self.state.send(slave.agent, messages.ReportRead(slave.number))
         span = _running(slave, message.task, message.attempt)
-        if span is None:
-            return
-        if slave.sid in self._unread:
-            self._remove(slave.sid)
-        task, tag = TaskId(message.task), span.tags[message.task - span.first]
-        where = slave.sid, slave.agent.host
-        report = Report(task, tag, message.attempt, *where, message.seconds, bytes(frames[0]))
-        self._unread[slave.sid] = report
-        self.bytes += size_of_report(report) + OVERHEAD_BYTES
-        self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        """Drop the oldest reports if all of them take too much, or if their tasks have ended. The newest one stays."""
-        oldest = next(iter(self._unread.values()))
-        while not (counts := self._counts(oldest)) or self.bytes > REPORTS_BYTES:
-            self._remove(oldest.sid)
-            if counts:
-                self.state.notice(_REPORT_ADVICE.format(amount(REPORTS_BYTES)), key=_REPORT_ADVICE)
-            oldest = next(iter(self._unread.values()))
+        if span is not None:
+            task, tag = TaskId(message.task), span.tags[message.task - span.first]
+            where = slave.sid, slave.agent.host
+            self._arrived += 1
+            slave.report = self._arrived, Report(task, tag, message.attempt, *where, message.seconds, bytes(frames[0]))
 
     def decide(self) -> None:
-        """If the algorithm waits for the reports, give out those of the tasks that still run."""
+        """If the algorithm waits for the reports, give out those of the tasks that still run, the oldest first."""
         if self.asking is None:
             return
-        self.state.actions.reports += filter(self._counts, self._unread.values())
+        found: list[tuple[int, Report]] = []
+        for slave in self.state.members.slaves.values():
+            if slave.report is not None and _running(slave, slave.report[1].task_id, slave.report[1].attempt):
+                found.append(slave.report)
+            slave.report = None
+        self.state.actions.reports += [report for _, report in sorted(found, key=itemgetter(0))]
         self.state.actions.cancelled.append((self.asking, []))
         self.asking = None
-        self._unread.clear()
-        self.bytes = 0
-
-    def _counts(self, report: Report) -> bool:
-        """Whether the task of a report is still at its slave, in the same attempt."""
-        slave = self.state.members.slaves.get(report.sid)
-        return slave is not None and _running(slave, report.task_id, report.attempt) is not None
-
-    def _remove(self, sid: SlaveId) -> None:
-        self.bytes -= size_of_report(self._unread.pop(sid)) + OVERHEAD_BYTES
-
-    def check(self) -> None:
-        """Recompute the size."""
-        size = sum(size_of_report(report) + OVERHEAD_BYTES for report in self._unread.values())
-        assert self.bytes == size <= REPORTS_BYTES, "too many reports are kept, or they were miscounted"
 
 
 def _running(slave: ConnectedSlave, task: int, attempt: int) -> Span | None:
