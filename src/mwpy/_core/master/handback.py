@@ -193,16 +193,10 @@ class HandBack(Struct, eq=False):
         return others
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:
-        """Decide about all tasks that are addressed to a slave, because the slave will not run them.
-
-        Delayed tasks that may run elsewhere stay delayed.
-        """
-        reason, jar = f"{sid}, to which it was addressed, {why}", self.state.jar
-        while queue := jar.pending.addressed.get(sid):
-            self.release(sid, queue[0], reason)
-        for number in list(jar.delayed.addressed.get(sid, ())):
-            if not jar.delayed.tasks[number].policy.do_it_anyway:
-                self.give_up(sid, [jar.delayed.tasks[number].whole], reason, held=False)
+        """Decide about all pending tasks that are addressed to a slave, because the slave will not run them. Those that
+        are delayed stay so until their pauses are over."""
+        while queue := self.state.jar.pending.addressed.get(sid):
+            self.release(sid, queue[0], f"{sid}, to which it was addressed, {why}")
 
     def release(self, sid: SlaveId, first: Span, reason: str) -> None:
         """Decide about the first tasks that are addressed to a slave, by their policy: the slave will not run them."""
