@@ -457,6 +457,6 @@ class MasterCore:
         parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
         others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts
         reuse = () if self.reuse is None else (self.reuse.awaited,)
-        for part in (*parts, *others, *reuse, self.absences, self.inquiries):
+        for part in (*parts, *others, *reuse, self.inquiries):
             part.check()
         self.silence.watch.check()

@@ -107,6 +107,10 @@ class ConnectedAgent(Struct, eq=False):
     """The cause of the loss of the tasks that it holds, if it goes now."""
     reserved: bool = False
     """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
+    away_since: float = 0.0
+    """If it is away: since when nothing was heard from it, on the core's clock."""
+    away_until: float = 0.0
+    """If it is away: until when the master waits for it."""
     is_away: bool = False
     """Whether nothing is heard from it, and it may come back; see `Absences`."""
     waiting_bytes: int = 0
