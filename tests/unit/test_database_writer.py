@@ -226,10 +226,11 @@ def test_a_symbolic_link_to_a_run_database_lets_no_second_master_in(path: Path) 
     writer.close()
 
 
-def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("version", [7, 1000])
+def test_a_file_of_another_version_is_refused_by_name(path: Path, version: int) -> None:
     run(path)
-    asked(path, "PRAGMA user_version = 1000")
-    with pytest.raises(RunDatabaseError, match=r"of version 1000.*install a newer mwpy"):
+    asked(path, f"PRAGMA user_version = {version}")
+    with pytest.raises(RunDatabaseError, match=rf"run\.db is of version {version}, and this mwpy reads version 8"):
         opened(path)
 
 
@@ -244,44 +245,6 @@ def test_the_agents_of_the_last_generations_are_known(path: Path) -> None:
     agents = [FormerAgent(1, "node1", 4711, 0.0, has_ended=True), FormerAgent(2, "node2", 4711, 20.0, has_ended=False)]
     assert (writer.agents(2), writer.agents(1)) == (agents, agents[1:])
     writer.close()
-
-
-FIRST_VERSION = (
-    "DROP TABLE once",
-    *("ALTER TABLE agents DROP COLUMN returns_s", "ALTER TABLE results DROP COLUMN host"),
-    *(f"ALTER TABLE {table} DROP COLUMN row_checksum" for table in ("algorithms", "submissions", "reused", "results")),
-    "PRAGMA user_version = 1",
-)
-"""What makes a file of the first version of the schema."""
-
-
-def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
-    run(path, algorithm(), submitted(1, 2), received({1: "one", 2: 4}))
-    for statement in FIRST_VERSION:
-        asked(path, statement)
-    writer = opened(path)
-    *_, answers = writer.earlier()
-    assert isinstance(answers, EarlierAnswers)
-    assert entries(*writer.frames(answers.row))[0] == ["one", 4]
-    writer.close()
-    assert asked(path, "PRAGMA user_version") == [(7,)]
-    assert asked(path, "SELECT count(*) FROM once") == [(0,)]
-
-
-def test_results_of_an_older_mwpy_that_are_no_answers_stay_so(path: Path) -> None:
-    """A file of the sixth version may have such results, and a table of results in doubt, which is dropped."""
-    run(path, algorithm(), submitted(1, 2), received({1: "one"}), received({2: 4}))
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE doubts (seq INTEGER PRIMARY KEY)")
-        connection.execute("CREATE INDEX kept_result ON results (generation, base) WHERE kept")
-        connection.execute("UPDATE results SET kept = 1 WHERE base = 2")
-        connection.execute("PRAGMA user_version = 6")
-    connection.close()
-    writer = opened(path)
-    assert [each.results.tasks for each in writer.earlier() if isinstance(each, EarlierAnswers)] == [[1]]
-    writer.close()
-    assert asked(path, "SELECT name FROM sqlite_master WHERE name IN ('doubts', 'kept_result')") == []
-    assert asked(path, "SELECT task, state FROM tasks ORDER BY task") == [(1, "finished"), (2, "not ended")]
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mwpy._database.schema import APPLICATION_ID, CHECKED, UPGRADES, WITHOUT_CHECKSUMS, row_checksum
+from mwpy._database.schema import APPLICATION_ID, SCHEMA, VERSION
 from mwpy._system import clock
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
 from mwpy._values.errors import RunDatabaseError
@@ -75,22 +75,13 @@ class Connection:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def upgrade(self) -> None:
-        """Make or complete the tables of a run database. Rows that an earlier version wrote get their checksums."""
-        [(version,)] = self.rows("PRAGMA user_version")
-        if version == len(UPGRADES):
-            return
+    def make_tables(self) -> None:
+        """Make the tables of a new run database."""
         with self.transaction():
-            for statements in UPGRADES[version:]:
-                for statement in statements.split(";\n"):
-                    if statement.strip():
-                        self.run(statement)
-            if 0 < version <= WITHOUT_CHECKSUMS:
-                self._connection.create_function("CHECKSUM", -1, row_checksum, deterministic=True)
-                for table, columns in CHECKED.items():
-                    self.run(f"UPDATE {table} SET row_checksum = CHECKSUM({', '.join(columns)})")
+            for statement in SCHEMA.split(";\n"):
+                self.run(statement)
             self.run(f"PRAGMA application_id = {APPLICATION_ID}")
-            self.run(f"PRAGMA user_version = {len(UPGRADES)}")
+            self.run(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         """Close it. A second call does nothing."""
@@ -130,7 +121,7 @@ def _damage(path: Path, error: Exception) -> str:
     ends with a ROLLBACK. The shells of some systems have no `.recover`.
     """
     with path.open("rb") as file:
-        version = int.from_bytes(file.read(64)[60:], "big") or len(UPGRADES)
+        version = int.from_bytes(file.read(64)[60:], "big") or VERSION
     saved = path.with_name(f"{path.stem}-saved{path.suffix}")
     old, new = shlex.quote(str(path)), shlex.quote(str(saved))
     commands = (
@@ -210,14 +201,14 @@ def lock(path: Path) -> FileLock:
 
 
 def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
-    """Open a run database, or make one, and upgrade it. The caller has made sure that nobody else writes it.
+    """Open a run database, or make one. The caller has made sure that nobody else writes it.
 
     Args:
         exclusive: whether this connection is the only one, because the file system cannot have several.
         full: whether each commit waits for the disk.
 
     Raises:
-        RunDatabaseError: the file is damaged, is not a run database, or is of a newer mwpy.
+        RunDatabaseError: the file is damaged, is not a run database, or is of another version of mwpy.
     """
     with suppress(OSError):  # SQLite says why; it gives its logs the mode of the file
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -231,7 +222,8 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
         connection.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
         connection.run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         connection.run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-        connection.upgrade()
+        if connection.rows("PRAGMA user_version") == [(0,)]:
+            connection.make_tables()
     except BaseException:
         connection.close()
         raise
@@ -274,8 +266,8 @@ def _check_kind(connection: Connection) -> None:
     [(tables,)] = connection.rows("SELECT count(*) FROM sqlite_master")
     if application != APPLICATION_ID and (tables or application):
         raise RunDatabaseError(f"{path} is a SQLite file, but no run database of mwpy: give another file")
-    if version > len(UPGRADES):
+    if version not in (0, VERSION):
         raise RunDatabaseError(
-            f"the run database {path} is of version {version}, and this mwpy knows versions up to {len(UPGRADES)}: "
-            f"install a newer mwpy"
+            f"the run database {path} is of version {version}, and this mwpy reads version {VERSION}: use the mwpy "
+            f"that has written it, or give another file to start from the beginning"
         )

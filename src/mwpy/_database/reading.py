@@ -52,8 +52,8 @@ def _tasks(connection: Connection, generation: int) -> dict[str, int]:
     submitted = count("SELECT sum(count) FROM submissions WHERE generation = ?")
     reused = count("SELECT sum(count) FROM reused WHERE generation = ?")
     old_failed = count("SELECT sum(json_array_length(failed)) FROM reused WHERE generation = ?")
-    answered = count("SELECT sum(count) FROM results WHERE generation = ? AND NOT kept")
-    failed = count("SELECT sum(failed) FROM results WHERE generation = ? AND NOT kept")
+    answered = count("SELECT sum(count) FROM results WHERE generation = ?")
+    failed = count("SELECT sum(failed) FROM results WHERE generation = ?")
     ends = dict(
         connection.rows("SELECT state, sum(count) FROM ends WHERE generation = ? GROUP BY state", (generation,))
     )

@@ -46,7 +46,7 @@ class Damaged(RunDatabaseError):
 
 
 class _Head(Struct, frozen=True, array_like=True):
-    """The fields of `Results`, without their names. New fields come last and have defaults."""
+    """The fields of `Results`, without their names."""
 
     slave: int
     tasks: list[int]
@@ -56,8 +56,6 @@ class _Head(Struct, frozen=True, array_like=True):
     failed: list[int]
     buffers: list[int]
     again: list[int]
-    unused: list[tuple[int, int]]
-    """Empty, except in files of earlier versions."""
     plain: bool
     sizes: list[int]
     """The size of each frame."""
@@ -81,7 +79,7 @@ def pack(results: Results, frames: Sequence[Buffer]) -> PackedResults:
     """Pack a group of results."""
     sizes = [len(frame) for frame in frames]
     fields = results.slave, results.tasks, results.counts, results.attempts, results.seconds, results.failed
-    rest = results.buffers, results.again, (), results.plain
+    rest = results.buffers, results.again, results.plain
     head = encode((*fields, *rest, sizes))
     return PackedResults(head, frames, sum(sizes), content_checksum(head, *frames))
 

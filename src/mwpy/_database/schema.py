@@ -11,9 +11,7 @@ row that fails it does not count. SQLite itself notices damage only where it bre
 finds each flipped bit and each damage of up to 4 bytes in a row, and misses one of 4 billion others. It is for
 accidents of disks and memory, not for forgers.
 
-To change the schema, add statements to `UPGRADES`; never change statements that a release has. A newer mwpy upgrades
-the files of an older one. An older mwpy refuses the files of a newer one. The column `kept` of `results` is 0 in new
-rows; earlier versions stored results there that are no answers.
+With each change of the schema, `VERSION` rises. A file of another version is refused by name.
 
 Views of single tasks join tables by task. SQLite makes an index for that each time, so they take a few seconds for a
 million tasks.
@@ -37,8 +35,7 @@ CHECKED: dict[str, tuple[str, ...]] = {
 """The tables that a restart reads, and their columns that decide about a value. The column `row_checksum` is the
 checksum of these. Numbers with a fraction are not among them, because SQLite may round them."""
 
-WITHOUT_CHECKSUMS = 5
-"""The last version of the schema whose rows have no checksum."""
+VERSION = 8
 
 
 def row_checksum(*values: object) -> int:
@@ -75,7 +72,8 @@ CREATE TABLE algorithms (
     name TEXT NOT NULL,
     reference TEXT NOT NULL,
     code TEXT NOT NULL,
-    parts TEXT NOT NULL
+    parts TEXT NOT NULL,
+    row_checksum INTEGER
 );
 CREATE INDEX algorithm_by_number ON algorithms (generation, number);
 CREATE TABLE submissions (
@@ -86,6 +84,7 @@ CREATE TABLE submissions (
     count INTEGER NOT NULL,
     algorithm INTEGER NOT NULL,
     policy TEXT,
+    row_checksum INTEGER,
     keys BLOB
 );
 CREATE INDEX submission_by_task ON submissions (generation, first);
@@ -98,7 +97,16 @@ CREATE TABLE reused (
     algorithm INTEGER NOT NULL,
     failed TEXT,
     answers TEXT NOT NULL,
+    row_checksum INTEGER,
     keys BLOB
+);
+CREATE TABLE once (
+    seq INTEGER PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    may_have_run INTEGER NOT NULL,
+    row_checksum INTEGER
 );
 CREATE TABLE allocations (
     seq INTEGER PRIMARY KEY,
@@ -123,8 +131,9 @@ CREATE TABLE results (
     seconds TEXT,
     total_s REAL NOT NULL,
     failed INTEGER NOT NULL,
-    kept INTEGER NOT NULL,
     checksum INTEGER NOT NULL,
+    host TEXT,
+    row_checksum INTEGER,
     head BLOB NOT NULL,
     file TEXT,
     frames BLOB
@@ -178,6 +187,7 @@ CREATE TABLE agents (
     address TEXT NOT NULL,
     slaves INTEGER NOT NULL,
     python TEXT NOT NULL,
+    returns_s REAL NOT NULL,
     packages TEXT,
     ended REAL,
     reason TEXT
@@ -212,7 +222,7 @@ CREATE VIEW answers AS
 SELECT r.generation, r.base + j.key AS task,
     CASE WHEN r.attempts IS NULL THEN r.attempt ELSE json_extract(r.attempts, '$."' || j.key || '"') END AS attempt,
     r.sid, r.at, CASE WHEN r.seconds IS NULL THEN r.total_s / r.count ELSE j.value END AS seconds, r.failed
-FROM results r, json_each(coalesce(r.seconds, ZEROS(r.count))) j WHERE NOT r.kept;
+FROM results r, json_each(coalesce(r.seconds, ZEROS(r.count))) j;
 CREATE VIEW attempts AS
 SELECT a.generation, a.task, a.attempt, a.sid, g.host, a.at AS sent, coalesce(r.at, l.at) AS ended,
     CASE WHEN r.task IS NULL THEN coalesce(l.cause, 'no end is known')
@@ -270,44 +280,4 @@ def _zeros(found: re.Match[str]) -> str:
     return f"'[' || substr(replace(hex(zeroblob({found[1]})), '00', ',0'), 2) || ']'"
 
 
-_SECOND = """
-CREATE TABLE once (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    may_have_run INTEGER NOT NULL
-);
-"""
-
-_THIRD = ""
-"""It added the table `doubts`, which no new file has."""
-
-_FOURTH = """
-CREATE TABLE calls (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    algorithm INTEGER NOT NULL,
-    outline TEXT NOT NULL
-);
-"""
-
-_FIFTH = """
-ALTER TABLE agents ADD COLUMN returns_s REAL NOT NULL DEFAULT 0;
-ALTER TABLE results ADD COLUMN host TEXT;
-"""
-
-_SIXTH = "".join(f"ALTER TABLE {table} ADD COLUMN row_checksum INTEGER;\n" for table in CHECKED)
-
-_SEVENTH = """
-DROP TABLE IF EXISTS calls;
-DROP TABLE IF EXISTS doubts;
-DROP INDEX IF EXISTS kept_result;
-DROP VIEW IF EXISTS answers;
-DROP VIEW IF EXISTS attempts;
-DROP VIEW IF EXISTS tasks;
-DROP VIEW IF EXISTS notices;
-""" + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)
-
-UPGRADES: tuple[str, ...] = (_TABLES, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
-"""The statements that lead from each version of the schema to the next one, from an empty file on."""
+SCHEMA = _TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)

@@ -139,7 +139,6 @@ def read_earlier(
             on_lost,
             answers,
             f", at, sid, host, {frames}",
-            " AND NOT kept",
             PAGE_ANSWERS,
         )
     )
@@ -159,19 +158,17 @@ def _entries(
     on_lost: Callable[[str], None],
     entry_of: Callable[[tuple[Any, ...]], Earlier | None],
     more: str = "",
-    condition: str = "",
     page_rows: int = PAGE_ROWS,
 ) -> Iterator[tuple[int, Earlier]]:
     """Yield the entry of each row of a table, with its number.
 
     Args:
         more: other columns than those with a checksum.
-        condition: which rows are meant.
     """
     last, checked = 0, CHECKED[table]
     page = (
         f"SELECT row_checksum, {', '.join(checked)}{more} FROM {table} "
-        f"WHERE seq > ? AND generation < ?{condition} ORDER BY seq LIMIT {page_rows}"
+        f"WHERE seq > ? AND generation < ? ORDER BY seq LIMIT {page_rows}"
     )
     while rows := connection.rows(page, (last, generation)):
         for checksum, *row in rows:
@@ -292,7 +289,7 @@ def _with_checksum(row: Sequence[Any], places: Sequence[int], blob: bytes | byte
 
 
 _RESULTS = (
-    *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed", "kept"),
+    *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed"),
     *("checksum", "host", "row_checksum"),
 )
 """The columns of a group of results before its bytes."""
@@ -301,7 +298,7 @@ _RESULTS = (
 def _row_of(group: StoredGroup, file: str | None) -> list[object]:
     columns = group.columns
     tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
-    ends = group.failed, 0, group.packed.checksum
+    ends = group.failed, group.packed.checksum
     host = None if group.brought is None else group.brought.host  # the file may not know the slave
     checksum = row_checksum(group.seq, group.generation, group.packed.checksum, group.packed.head, file)
     return [group.seq, group.generation, group.at, group.sid, *tasks, *ends, host, checksum]
