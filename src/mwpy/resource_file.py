@@ -11,13 +11,12 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from mwpy._values import phrases
 from mwpy._values.errors import ResourceFileError
+from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
 from mwpy._values.phrases import ASK_OWNER
 
 __all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", "due", "is_stale", "read", "write"]
@@ -35,7 +34,7 @@ JOBS_S = 5.0
 at once. Because of this delay, the file is not written every second when jobs change every second."""
 
 
-class MemberKeys(Struct, frozen=True):
+class MemberKeys(Struct, frozen=True, rename="kebab"):
     """The keys of a member, as Z85 text."""
 
     server_public: str
@@ -43,8 +42,8 @@ class MemberKeys(Struct, frozen=True):
     member_secret: str
 
 
-class ResourceFile(Struct, frozen=True):
-    """The content of a resource file."""
+class ResourceFile(Struct, frozen=True, rename="kebab"):
+    """The content of a resource file. Older masters do not write the fields that have defaults."""
 
     computation_status: str
     timestamp: float
@@ -81,9 +80,7 @@ def write(path: str | Path, content: ResourceFile) -> None:
         ResourceFileError: the file cannot be written; the message names the file and the remedy.
     """
     path = Path(path)
-    document = {"format": FORMAT, "version": VERSION}
-    document |= {_key(name): value for name, value in asdict(content).items()}
-    document["keys"] = {_key(name): value for name, value in asdict(content.keys).items()}
+    document = {"format": FORMAT, "version": VERSION, **to_plain(content)}
     try:
         replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
     except OSError as error:
@@ -139,112 +136,39 @@ def read(path: str | Path) -> ResourceFile:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise NotWhole(f"the resource file {path} is incomplete or not JSON ({error}): copy it again") from error
-    reader = _Reader(str(path), document)
-    if reader.take("format", str) != FORMAT:
-        raise ResourceFileError(f"{path} is not a resource file of mwpy: its key 'format' is {document['format']!r}")
-    if reader.take("version", int) > VERSION:
-        raise ResourceFileError(f"the resource file {path} is of version {document['version']}: install a newer mwpy")
-    return _content(reader)
+    found = document if isinstance(document, dict) else {}
+    if found.get("format") != FORMAT:
+        raise ResourceFileError(f"{path} is not a resource file of mwpy: its key 'format' is {found.get('format')!r}")
+    version = found.get("version")
+    if type(version) is not int or version > VERSION:
+        raise ResourceFileError(f"the resource file {path} is of version {version}: install a newer mwpy")
+    try:
+        content = from_plain(document, ResourceFile)
+        _check(content)
+    except (*MALFORMED, ValueError) as error:
+        raise ResourceFileError(
+            f"the resource file {path} has a wrong value ({error}): copy it again from the master"
+        ) from error
+    return content
 
 
-def _content(reader: _Reader) -> ResourceFile:
-    keys = _Reader(reader.path, reader.take("keys", dict))
-    status = reader.take("computation-status", str)
-    if status not in (IN_PROGRESS, FINISHED):
-        raise ResourceFileError(f"the resource file {reader.path} has the unknown 'computation-status' {status!r}")
-    return ResourceFile(
-        computation_status=status,
-        timestamp=reader.number("timestamp"),
-        update_interval=reader.number("update-interval"),
-        member_id=reader.take("member-id", str),
-        generation=reader.take("generation", str),
-        master_addresses=_addresses(reader),
-        keys=MemberKeys(
-            _curve_key(keys, "server-public"), _curve_key(keys, "member-public"), _curve_key(keys, "member-secret")
-        ),
-        slaves_wanted=reader.take("slaves-wanted", int),
-        slaves_connected=reader.take("slaves-connected", int),
-        slaves_needed=reader.take("slaves-needed", int),
-        slave_executable=reader.take("slave-executable", str),
-        slave_arguments=reader.texts("slave-arguments"),
-        shortest_task=reader.number("shortest-task") if "shortest-task" in reader.document else 0.0,
-        client_timeout=reader.seconds("client-timeout", 30.0),
-        connected_jobs=reader.counts("connected-jobs"),
-        excluded_hosts=reader.lists("excluded-hosts"),
-    )
+def _check(content: ResourceFile) -> None:
+    """Check what the types do not say.
 
-
-def _addresses(reader: _Reader) -> tuple[str, ...]:
-    addresses = reader.texts("master-addresses")
-    for address in addresses:
+    Raises:
+        ValueError: a value is wrong; the message names the key.
+    """
+    if content.computation_status not in (IN_PROGRESS, FINISHED):
+        raise ValueError(f"'computation-status' is {content.computation_status!r}, which is not known")
+    for address in content.master_addresses:
         form = re.fullmatch(r"tcp://[^\s/]+:([0-9]{1,5})", address)
         if form is None or int(form[1]) > 65535:
-            raise ResourceFileError(
-                f"the resource file {reader.path} has {address!r} under the key 'master-addresses', which is not of "
-                f"the form tcp://HOST:PORT: copy it again from the master"
-            )
-    return addresses
-
-
-def _curve_key(reader: _Reader, key: str) -> str:
-    """A CURVE key in Z85 (ZeroMQ RFC 32): 40 characters of its alphabet."""
-    value: str = reader.take(key, str)
-    if not re.fullmatch(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}", value):
-        raise ResourceFileError(
-            f"the resource file {reader.path} has no key of 40 characters under 'keys', {key!r}: copy it again "
-            f"from the master"
-        )
-    return value
-
-
-class _Reader(Struct, frozen=True):
-    path: str
-    document: Any
-
-    def take(self, key: str, kind: Any) -> Any:
-        value = self.document.get(key) if isinstance(self.document, dict) else None
-        if not isinstance(value, kind) or isinstance(value, bool):
-            expected = getattr(kind, "__name__", "number")
-            raise ResourceFileError(
-                f"the resource file {self.path} needs {expected} under the key {key!r}, not "
-                f"{type(value).__name__}: copy it again from the master"
-            )
-        return value
-
-    def number(self, key: str) -> float:
-        try:
-            return float(self.take(key, int | float))
-        except OverflowError:
-            raise ResourceFileError(
-                f"the resource file {self.path} has a number under {key!r} that is too large"
-            ) from None
-
-    def seconds(self, key: str, default: float) -> float:
-        """Return a duration; the default if the key is missing, because older masters do not write it."""
-        value = self.number(key) if key in self.document else default
-        if not 0.1 <= value <= 1e9:
-            raise ResourceFileError(f"the resource file {self.path} needs 0.1 to 1e9 seconds under the key {key!r}")
-        return value
-
-    def counts(self, key: str) -> dict[str, int]:
-        """Return a dictionary of numbers; empty if the key is missing, because older masters do not write it."""
-        counts: dict[str, int] = self.take(key, dict) if key in self.document else {}
-        if not all(type(count) is int for count in counts.values()):
-            raise ResourceFileError(f"the resource file {self.path} needs whole numbers under the key {key!r}")
-        return counts
-
-    def lists(self, key: str) -> dict[str, list[str]]:
-        """Return a dictionary of lists of texts; empty if the key is missing, because older masters do not write it."""
-        lists: dict[str, Any] = self.take(key, dict) if key in self.document else {}
-        if not all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in lists.values()):
-            raise ResourceFileError(f"the resource file {self.path} needs lists of texts under the key {key!r}")
-        return lists
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self.take(key, list)
-        if not all(isinstance(value, str) for value in values):
-            raise ResourceFileError(f"the resource file {self.path} needs a list of texts under the key {key!r}")
-        return tuple(values)
+            raise ValueError(f"'master-addresses' has {address!r}, which is not of the form tcp://HOST:PORT")
+    for name, key in to_plain(content.keys).items():  # in Z85 (ZeroMQ RFC 32)
+        if not re.fullmatch(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}", key):
+            raise ValueError(f"'keys' has no key of 40 characters under {name!r}")
+    if not 0.1 <= content.client_timeout <= 1e9:
+        raise ValueError("'client-timeout' is not 0.1 to 1e9 seconds")
 
 
 def is_stale(content: ResourceFile, now: float) -> bool:
@@ -271,7 +195,3 @@ def due(last: ResourceFile | None, new: ResourceFile) -> bool:
 
 def _have_work(content: ResourceFile) -> dict[str, bool]:
     return {job: count > 0 for job, count in content.connected_jobs.items()}
-
-
-def _key(name: str) -> str:
-    return name.replace("_", "-")

@@ -83,6 +83,12 @@ encode_json: Callable[[object], bytes] = msgspec.json.Encoder().encode
 """Write plain values as JSON. It takes a tenth of the time that the module `json` needs, and no
 process of a launch imports that module."""
 
+to_plain = msgspec.to_builtins
+"""Turn a struct into a dict of plain values, with the names that it has in a file."""
+
+from_plain = msgspec.convert
+"""Make a struct of a given type from a dict of plain values."""
+
 as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
 """Mark bytes as a pickle, to be encoded and to be read as `Pickled`."""
 
