@@ -20,7 +20,7 @@ from reprlib import Repr
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from mwpy._values import records
 from mwpy._values.bounds import Buffer, SlaveId, shortened
@@ -64,24 +64,10 @@ class _Head(Struct, frozen=True, array_like=True):
 _read_head = decoder(_Head)
 
 
-class PackedResults(Struct, frozen=True, gc=False):
-    """A group of results, as a row keeps it."""
-
-    head: bytes
-    frames: Sequence[Buffer]
-    size: int
-    """The size of all frames."""
-    checksum: int
-    """Of the head and the frames."""
-
-
-def pack(results: Results, frames: Sequence[Buffer]) -> PackedResults:
-    """Pack a group of results."""
-    sizes = [len(frame) for frame in frames]
-    fields = results.slave, results.tasks, results.counts, results.attempts, results.seconds, results.failed
-    rest = results.buffers, results.again, results.plain
-    head = encode((*fields, *rest, sizes))
-    return PackedResults(head, frames, sum(sizes), content_checksum(head, *frames))
+def head_of(results: Results, frames: Sequence[Buffer]) -> bytes:
+    """Return the head of a group of results."""
+    *fields, plain = astuple(results)
+    return encode((*fields, plain, [len(frame) for frame in frames]))
 
 
 def content_checksum(head: bytes, *frames: Buffer) -> int:
@@ -92,22 +78,18 @@ def content_checksum(head: bytes, *frames: Buffer) -> int:
     return checksum
 
 
-def unpack_head(head: bytes) -> Results:
-    """Read the head of a group.
-
-    Raises:
-        Damaged: it is damaged.
-    """
-    return _results(_decoded(head))
-
-
-def size_of_frames(head: bytes) -> int:
-    """How large all frames of a group are together, in bytes.
+def read_head(head: bytes) -> tuple[Results, list[int]]:
+    """Return the results of a group, and the size of each frame.
 
     Raises:
         Damaged: the head is damaged.
     """
-    return sum(_decoded(head).sizes)
+    try:
+        *fields, _, plain, sizes = astuple(_read_head(head))
+    except MALFORMED as error:
+        raise Damaged(f"a result in the run database is damaged: {error}. {REMEDY}") from error
+    fields.append(plain)
+    return Results(*fields), sizes
 
 
 def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Buffer]]:
@@ -116,23 +98,11 @@ def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Bu
     Raises:
         Damaged: it is damaged.
     """
-    fields = _decoded(head)
-    if content_checksum(head, content) != checksum or sum(fields.sizes) != len(content):
+    results, sizes = read_head(head)
+    if content_checksum(head, content) != checksum or sum(sizes) != len(content):
         raise Damaged(f"a result in the run database is damaged: its checksum is wrong. {REMEDY}")
     view = memoryview(content)
-    return _results(fields), [view[start:end] for start, end in pairwise(accumulate(fields.sizes, initial=0))]
-
-
-def _decoded(head: bytes) -> _Head:
-    try:
-        return _read_head(head)
-    except MALFORMED as error:
-        raise Damaged(f"a result in the run database is damaged: {error}. {REMEDY}") from error
-
-
-def _results(head: _Head) -> Results:
-    fields = head.slave, head.tasks, head.counts, head.attempts, head.seconds, head.failed
-    return Results(*fields, head.buffers, head.again, head.plain)
+    return results, [view[start:end] for start, end in pairwise(accumulate(sizes, initial=0))]
 
 
 def each_attempt(ranges: Iterable[tuple[int, int, int]]) -> str:
@@ -145,35 +115,22 @@ def each_attempt(ranges: Iterable[tuple[int, int, int]]) -> str:
     return encode_json(each).decode()
 
 
-class ResultColumns(Struct, frozen=True, gc=False):
-    """What the views unpack of a row with results; `schema.py` describes the columns."""
-
-    base: int
-    count: int
-    attempt: int
-    attempts: str | None
-    seconds: str | None
-    total_s: float
-
-
-def columns_of(results: Results) -> ResultColumns:
-    """Describe results for the views."""
+def columns_of(results: Results) -> tuple[object, ...]:
+    """What the views unpack of a row with results, in the order of `RESULTS`; `schema.py` describes the columns."""
     firsts, counts, attempts, seconds = results.tasks, results.counts, results.attempts, results.seconds
     count, total_s = sum(counts), sum(seconds)
     if len(firsts) == 1:
         times = encode_json(seconds).decode() if len(seconds) == count else None
-        return ResultColumns(firsts[0], count, attempts[0], None, times, total_s)
+        return firsts[0], count, attempts[0], None, times, total_s
     ranges = [*zip(firsts, counts, attempts, strict=True)]
     ids = (task for first, count, _ in ranges for task in range(first, first + count))
     known = seconds if len(seconds) == count else repeat(total_s / max(1, count))
     times = encode_json(dict(zip(ids, known, strict=False))).decode()
     differ = attempts.count(attempts[0]) < len(attempts) if attempts else False
-    return ResultColumns(
-        0, count, attempts[0] if attempts else 0, each_attempt(ranges) if differ else None, times, total_s
-    )
+    return 0, count, attempts[0] if attempts else 0, each_attempt(ranges) if differ else None, times, total_s
 
 
-# The rows of one commit, and their numbers.
+# The rows of one commit.
 
 
 USED_UP = 2
@@ -203,17 +160,22 @@ TABLES_BY_SEQ = (*COLUMNS, "results")
 """The tables that share one sequence of row numbers."""
 
 
+RESULTS = (
+    *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed"),
+    *("host", "checksum"),
+)
+"""The columns of a group of results before its own checksum and its bytes."""
+
+
 class StoredGroup(Struct, gc=False):
     """A row of the table `results`."""
 
-    seq: int
-    at: float
-    sid: str
-    columns: ResultColumns
-    failed: int
-    packed: PackedResults
-    generation: int
-    """The generation that had sent the tasks to the slave."""
+    row: list[Any]
+    """The columns `RESULTS`."""
+    head: bytes
+    frames: Sequence[Buffer]
+    size: int
+    """The size of all frames."""
     brought: records.ResultsHandedOver | None = None
     """The record, if an agent has brought these results from a former generation."""
 
@@ -232,31 +194,6 @@ class Batch(Struct, eq=False):
     """Statements that change earlier rows, and their parameters. They follow after all new rows."""
 
 
-class RowNumbers(Struct, eq=False):
-    """Numbers the rows of all tables.
-
-    Args:
-        generation: the number of this life of the master.
-        seq: the number of the last row that is in the file.
-    """
-
-    generation: int
-    seq: int = 0
-
-    def next(self) -> int:
-        """Return the number of the next row."""
-        self.seq += 1
-        return self.seq
-
-    def add(self, batch: Batch, table: str, *values: Any, generation: int | None = None) -> None:
-        """Add a row to a table.
-
-        Args:
-            generation: which one the row is about; None for the present one.
-        """
-        batch.rows[table].append([self.next(), generation or self.generation, *values])
-
-
 Maker = Callable[[Any, float, Batch], None]
 """Turns a record into rows; the time of the record is in Unix seconds."""
 
@@ -266,11 +203,11 @@ def short(text: str) -> str:
     return shortened(text, TEXT_CHARACTERS).encode(errors="replace").decode()
 
 
-MESSAGE_CHARACTERS = 2000
-"""The longest message of an exception that is kept, in characters. Of a longer one, the middle is left out."""
-
 TRACEBACK_CHARACTERS = 10_000
 """The longest traceback that is kept."""
+
+WORDS_CHARACTERS = 10_000
+"""The longest last words of a slave that are kept, in characters."""
 
 ARGUMENTS_CHARACTERS = 1000
 """The longest text with the arguments of a task that is kept."""
@@ -292,7 +229,7 @@ def failure_rows(
     for place in group.failed:
         task, attempt = named[place]
         failure = _read(raw[place])
-        message = shortened(failure.text, MESSAGE_CHARACTERS)
+        message = shortened(failure.text, TEXT_CHARACTERS)
         traceback = shortened(failure.traceback, TRACEBACK_CHARACTERS)
         yield task, attempt, failure.type_name, message, traceback, _arguments(calls.get(task))
 
@@ -320,72 +257,6 @@ def _arguments(call: bytes | None) -> str | None:
     return shortened(", ".join(map(_shown.repr, value)), ARGUMENTS_CHARACTERS)
 
 
-# Which rows the records about agents and slaves become, and those that are only shown to people.
-
-
-WORDS_CHARACTERS = 10_000
-"""The longest last words of a slave that are kept, in characters."""
-
-
-class MemberRows:
-    """Turns records about agents and slaves, and all others that are shown to people, into rows."""
-
-    def __init__(self, numbers: RowNumbers) -> None:
-        self.numbers = numbers
-        self.makers: dict[type, Maker] = {
-            records.LossesExplained: self._explained,
-            records.AgentConnected: self._agent,
-            records.AgentLost: self._agent_ended,
-            records.AgentLeft: self._agent_ended,
-            records.PackagesCompared: self._packages,
-            records.SlaveConnected: self._slave,
-            records.SlaveEnded: self._slave_ended,
-            records.Ended: self._ended,
-        }
-
-    def _explained(self, record: records.LossesExplained, at: float, batch: Batch) -> None:
-        change = "UPDATE losses SET cause = ?, reason = ? WHERE generation = ? AND sid = ? AND cause = 'network'"
-        what = record.cause.value, short(record.reason), self.numbers.generation
-        batch.changes += [(change, (*what, sid)) for sid in record.sids]
-        self.event(record, at, batch)
-
-    def _agent(self, record: records.AgentConnected, at: float, batch: Batch) -> None:
-        who = record.agent, record.host, record.pid, record.job, record.address
-        self.numbers.add(batch, "agents", at, *who, record.slaves, record.python, record.returns_s)
-
-    def _agent_ended(self, record: records.AgentLost | records.AgentLeft, at: float, batch: Batch) -> None:
-        change = "UPDATE agents SET ended = ?, reason = ? WHERE generation = ? AND agent = ?"
-        batch.changes.append((change, (at, short(record.reason), self.numbers.generation, record.agent)))
-
-    def _packages(self, record: records.PackagesCompared, _: float, batch: Batch) -> None:
-        packages = json.dumps({"same": list(record.same), "different": list(record.different)})
-        change = "UPDATE agents SET packages = ? WHERE generation = ? AND agent = ?"
-        batch.changes.append((change, (packages, self.numbers.generation, record.agent)))
-
-    def _slave(self, record: records.SlaveConnected, at: float, batch: Batch) -> None:
-        self.numbers.add(batch, "slaves", at, record.sid, record.agent, record.kind.value)
-
-    def _slave_ended(self, record: records.SlaveEnded, at: float, batch: Batch) -> None:
-        words = record.words
-        change = (
-            "UPDATE slaves SET ended = ?, cause = ?, reason = ?, running = ?, peak_bytes = ?, last_words = ? "
-            "WHERE generation = ? AND sid = ?"
-        )
-        last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
-        what = at, record.cause.value, short(record.reason), short(record.running), words.peak_bytes, last
-        batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
-
-    def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
-        change = "UPDATE generations SET ended = ?, why = ? WHERE generation = ?"
-        batch.changes.append((change, (at, record.why, self.numbers.generation)))
-        self.event(record, at, batch)
-
-    def event(self, record: records.Record, at: float, batch: Batch) -> None:
-        """Add what people are shown of a record."""
-        if text := text_of(record):
-            self.numbers.add(batch, "events", at, type(record).__name__, shortened(text, WORDS_CHARACTERS))
-
-
 _LEFT_OUT = (
     records.SlaveChanged,
     records.SlaveStarted,
@@ -411,21 +282,28 @@ class _Held(Struct, gc=False):
     """When it got the first of them, or when it sent the last results."""
 
 
-class TaskRows:
-    """Turns records about tasks into rows."""
+class Rows:
+    """Turns records into rows, and numbers the rows of all tables.
 
-    def __init__(self, numbers: RowNumbers) -> None:
-        self.numbers = numbers
+    Args:
+        generation: the number of this life of the master.
+        seq: the number of the last row that is in the file.
+    """
+
+    def __init__(self, generation: int, seq: int) -> None:
+        self._generation = generation
+        self._seq = seq
         self._held: dict[str, _Held] = {}
         """Slaves with tasks."""
-        self.makers: dict[type, Maker] = {
+        self._makers: dict[type, Maker] = {
+            **dict.fromkeys(_LEFT_OUT, _leave_out),
             records.AlgorithmDefined: self._algorithm,
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: self._reused,
             records.TasksAllocated: self._allocated,
             records.AttemptsStarted: self._allocated,
             records.ResultsReceived: self._received,
-            records.ResultsHandedOver: self._handed_over,
+            records.ResultsHandedOver: self._results,
             records.TasksAnswered: self._answered,
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
@@ -434,12 +312,39 @@ class TaskRows:
             records.TasksCancelled: self._cancelled,
             records.TasksFailed: self._failed,
             records.TasksForbidden: self._forbidden,
+            records.LossesExplained: self._explained,
+            records.AgentConnected: self._agent,
+            records.AgentLost: self._agent_ended,
+            records.AgentLeft: self._agent_ended,
+            records.PackagesCompared: self._packages,
+            records.SlaveConnected: self._slave,
+            records.SlaveEnded: self._slave_ended,
+            records.Ended: self._ended,
         }
+
+    def add(self, record: records.Record, at: float, batch: Batch) -> None:
+        """Add the rows of a record that was stated at the Unix time `at`."""
+        self._makers.get(type(record), self._event)(record, at, batch)
+
+    def _next(self) -> int:
+        """Return the number of the next row."""
+        self._seq += 1
+        return self._seq
+
+    def _add(self, batch: Batch, table: str, *values: Any, generation: int | None = None) -> None:
+        """Add a row to a table.
+
+        Args:
+            generation: which one the row is about; None for the present one.
+        """
+        batch.rows[table].append([self._next(), generation or self._generation, *values])
+
+    # ---- tasks ----------------------------------------------------------------------------------------------
 
     def _algorithm(self, record: records.AlgorithmDefined, _: float, batch: Batch) -> None:
         made = record.definition
         code, parts = record.code, json.dumps(record.parts)
-        self.numbers.add(batch, "algorithms", made.number, made.name, made.reference, code, parts)
+        self._add(batch, "algorithms", made.number, made.name, made.reference, code, parts)
 
     def _submitted(self, record: records.TasksSubmitted, at: float, batch: Batch) -> None:
         rows = batch.rows["submissions"]
@@ -458,9 +363,7 @@ class TaskRows:
                 last[4] += each.count
                 last[7][1] += size
                 continue
-            self.numbers.add(
-                batch, "submissions", at, each.first, each.count, each.algorithm, _text_of_policy(each.policy)
-            )
+            self._add(batch, "submissions", at, each.first, each.count, each.algorithm, _text_of_policy(each.policy))
             last, policy = rows[-1], each.policy
             last.append([start, size])
 
@@ -470,7 +373,7 @@ class TaskRows:
             batch.blob += each.keys
             failed = json.dumps(list(each.failed)) if each.failed else None
             answers = json.dumps([*zip(each.rows, each.places, strict=True)], separators=(",", ":"))
-            self.numbers.add(batch, "reused", at, each.first, each.count, each.algorithm, failed, answers, place)
+            self._add(batch, "reused", at, each.first, each.count, each.algorithm, failed, answers, place)
 
     def _allocated(self, record: records.TasksAllocated | records.AttemptsStarted, at: float, batch: Batch) -> None:
         sid, tasks = record.sid, record.tasks
@@ -482,37 +385,35 @@ class TaskRows:
         else:
             held.count += count
         if len(tasks) == 1 or all(_continues(*two) for two in pairwise(tasks)):
-            self.numbers.add(batch, "allocations", at, sid, first.first, count, first.attempt, None, reason)
+            self._add(batch, "allocations", at, sid, first.first, count, first.attempt, None, reason)
         else:
             attempts = each_attempt((each.first, each.count, each.attempt) for each in tasks)
-            self.numbers.add(batch, "allocations", at, sid, 0, count, first.attempt, attempts, reason)
+            self._add(batch, "allocations", at, sid, 0, count, first.attempt, attempts, reason)
         self._once(tasks, batch, may_have_run=True)
 
     def _once(self, tasks: Sequence[TaskRange], batch: Batch, *, may_have_run: bool) -> None:
         """Tasks that must not run twice were sent to a slave, or came back. A later generation must know this."""
         for each in tasks:
             if each.once:
-                self.numbers.add(batch, "once", each.first, each.count, int(may_have_run))
+                self._add(batch, "once", each.first, each.count, int(may_have_run))
 
     def _received(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
-        self._results(record, self.numbers.generation, at, batch)
+        self._results(record, at, batch)
         self._heard(record.sid, sum(record.results.counts), at)
 
-    def _handed_over(self, record: records.ResultsHandedOver, at: float, batch: Batch) -> None:
-        self._results(record, record.generation, at, batch)
-
-    def _results(
-        self, record: records.ResultsReceived | records.ResultsHandedOver, generation: int, at: float, batch: Batch
-    ) -> None:
-        """Add the rows of a group of results of a slave."""
+    def _results(self, record: records.ResultsReceived | records.ResultsHandedOver, at: float, batch: Batch) -> None:
+        """Add the rows of a group of results of a slave. The row has the generation that had sent it the tasks."""
         sid, results, frames = record.sid, record.results, record.frames
         brought = record if isinstance(record, records.ResultsHandedOver) else None
-        packed, columns, failed = pack(results, frames), columns_of(results), len(results.failed)
-        row = self.numbers.next()
-        batch.groups.append(StoredGroup(row, at, sid, columns, failed, packed, generation, brought))
+        generation = self._generation if brought is None else brought.generation
+        host = None if brought is None else brought.host  # the file may not know the slave
+        head = head_of(results, frames)
+        ends = len(results.failed), host, content_checksum(head, *frames)
+        row = [self._next(), generation, at, sid, *columns_of(results), *ends]
+        batch.groups.append(StoredGroup(row, head, frames, sum(map(len, frames)), brought))
         if results.failed:
             for task, attempt, *texts in failure_rows(results, frames, {} if brought else batch.calls):
-                self.numbers.add(batch, "failures", at, task, attempt, sid, *texts, generation=generation)
+                self._add(batch, "failures", at, task, attempt, sid, *texts, generation=generation)
 
     def _answered(self, record: records.TasksAnswered, at: float, batch: Batch) -> None:
         failed, why = {*record.results.failed}, "its result came from an earlier life of the master"
@@ -554,7 +455,7 @@ class TaskRows:
             what = charge.cause.value, int(charge.is_charged)
             for each in tasks:
                 where = charge.sid, each.first, each.count, each.attempt, each.name
-                self.numbers.add(batch, "losses", at, *where, *what, lost_s, short(charge.reason))
+                self._add(batch, "losses", at, *where, *what, lost_s, short(charge.reason))
                 lost_s = 0.0
         if held is not None:
             self._heard(sid, sum(each.count for each in tasks), at if charges else held.since)
@@ -563,7 +464,7 @@ class TaskRows:
         for each in record.tasks:
             self._end([each], "unrunnable", record.sid or None, record.reason, at, batch)
             if record.used_up:
-                self.numbers.add(batch, "once", each.first, each.count, USED_UP)
+                self._add(batch, "once", each.first, each.count, USED_UP)
         if record.held:
             self._losses(record.sid, record.tasks, record.charges, at, batch)
 
@@ -579,31 +480,58 @@ class TaskRows:
         each, place = record.tasks, [len(batch.blob), len(record.keys)]
         batch.blob += record.keys
         policy = _text_of_policy(TaskPolicy(retry=not each.once))
-        self.numbers.add(batch, "submissions", at, each.first, each.count, each.algorithm, policy, place)
+        self._add(batch, "submissions", at, each.first, each.count, each.algorithm, policy, place)
         self._end([each], "unrunnable", None, record.reason, at, batch)
 
     def _end(
         self, tasks: Sequence[TaskRange], state: str, sid: SlaveId | None, reason: str, at: float, batch: Batch
     ) -> None:
         for each in tasks:
-            self.numbers.add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, short(reason))
+            self._add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, short(reason))
 
+    # ---- agents and slaves, and what is only shown to people ------------------------------------------------
 
-class Rows:
-    """Turns all records into rows."""
+    def _explained(self, record: records.LossesExplained, at: float, batch: Batch) -> None:
+        change = "UPDATE losses SET cause = ?, reason = ? WHERE generation = ? AND sid = ? AND cause = 'network'"
+        what = record.cause.value, short(record.reason), self._generation
+        batch.changes += [(change, (*what, sid)) for sid in record.sids]
+        self._event(record, at, batch)
 
-    def __init__(self, numbers: RowNumbers) -> None:
-        self.numbers = numbers
-        self._members = MemberRows(numbers)
-        self._makers: dict[type, Maker] = {
-            **TaskRows(numbers).makers,
-            **self._members.makers,
-            **dict.fromkeys(_LEFT_OUT, _leave_out),
-        }
+    def _agent(self, record: records.AgentConnected, at: float, batch: Batch) -> None:
+        who = record.agent, record.host, record.pid, record.job, record.address
+        self._add(batch, "agents", at, *who, record.slaves, record.python, record.returns_s)
 
-    def add(self, record: records.Record, at: float, batch: Batch) -> None:
-        """Add the rows of a record that was stated at the Unix time `at`."""
-        self._makers.get(type(record), self._members.event)(record, at, batch)
+    def _agent_ended(self, record: records.AgentLost | records.AgentLeft, at: float, batch: Batch) -> None:
+        change = "UPDATE agents SET ended = ?, reason = ? WHERE generation = ? AND agent = ?"
+        batch.changes.append((change, (at, short(record.reason), self._generation, record.agent)))
+
+    def _packages(self, record: records.PackagesCompared, _: float, batch: Batch) -> None:
+        packages = json.dumps({"same": list(record.same), "different": list(record.different)})
+        change = "UPDATE agents SET packages = ? WHERE generation = ? AND agent = ?"
+        batch.changes.append((change, (packages, self._generation, record.agent)))
+
+    def _slave(self, record: records.SlaveConnected, at: float, batch: Batch) -> None:
+        self._add(batch, "slaves", at, record.sid, record.agent, record.kind.value)
+
+    def _slave_ended(self, record: records.SlaveEnded, at: float, batch: Batch) -> None:
+        words = record.words
+        change = (
+            "UPDATE slaves SET ended = ?, cause = ?, reason = ?, running = ?, peak_bytes = ?, last_words = ? "
+            "WHERE generation = ? AND sid = ?"
+        )
+        last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
+        what = at, record.cause.value, short(record.reason), short(record.running), words.peak_bytes, last
+        batch.changes.append((change, (*what, self._generation, record.sid)))
+
+    def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
+        change = "UPDATE generations SET ended = ?, why = ? WHERE generation = ?"
+        batch.changes.append((change, (at, record.why, self._generation)))
+        self._event(record, at, batch)
+
+    def _event(self, record: records.Record, at: float, batch: Batch) -> None:
+        """Add what people are shown of a record."""
+        if text := text_of(record):
+            self._add(batch, "events", at, type(record).__name__, shortened(text, WORDS_CHARACTERS))
 
 
 def _singles(tasks: Sequence[TaskRange]) -> Iterator[TaskRange]:

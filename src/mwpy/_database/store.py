@@ -41,20 +41,19 @@ from mwpy._database.opening import Connection, lock, open_for_reading, open_for_
 from mwpy._database.rows import (
     COLUMNS,
     LARGE_BYTES,
+    RESULTS,
     TABLES_BY_SEQ,
     USED_UP,
     Batch,
     Damaged,
-    RowNumbers,
     Rows,
     StoredGroup,
     ValueDamaged,
     ValueFiles,
     content_checksum,
-    size_of_frames,
+    read_head,
     sync_folder,
     unpack,
-    unpack_head,
 )
 from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._system import clock
@@ -106,7 +105,8 @@ def read_earlier(
 
     def answers(row: tuple[Any, ...]) -> Earlier | None:
         seq, generation, checksum, head, file, at, sid, host, frames = row
-        if file is not None and usable.get(file) != size_of_frames(head):
+        results, sizes = read_head(head)
+        if file is not None and usable.get(file) != sum(sizes):
             if file in usable:
                 files.set_aside(file)
                 del usable[file]
@@ -117,11 +117,11 @@ def read_earlier(
             return None
         host = host or hosts.get((generation, sid), "")
         wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
-        return EarlierAnswers(generation, seq, SlaveId(str(sid)), str(host), wall, unpack_head(head))
+        return EarlierAnswers(generation, seq, SlaveId(str(sid)), str(host), wall, results)
 
     tables: dict[str, Callable[[tuple[Any, ...]], Earlier | None]] = {
         "algorithms": _algorithm,
-        "submissions": _tasks,
+        "submissions": lambda row: EarlierTasks(*row[1:]),
         "reused": _reused,
         "once": _sent,
     }
@@ -131,17 +131,8 @@ def read_earlier(
         for table, entry_of in tables.items()
     ]
     frames = f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END"
-    streams.append(
-        _entries(
-            connection,
-            "results",
-            generation,
-            on_lost,
-            answers,
-            f", at, sid, host, {frames}",
-            PAGE_ANSWERS,
-        )
-    )
+    more = f", at, sid, host, {frames}"
+    streams.append(_entries(connection, "results", generation, on_lost, answers, more, PAGE_ANSWERS))
     known: set[tuple[int, int]] = set()
     for _, entry in heapq.merge(*streams, key=lambda numbered: numbered[0]):
         if isinstance(entry, EarlierAlgorithm):
@@ -197,10 +188,6 @@ def _first_checked(connection: Connection) -> int:
 def _algorithm(row: tuple[Any, ...]) -> Earlier:
     _, generation, number, name, code, parts = row
     return EarlierAlgorithm(generation, number, name, code, json.loads(parts))
-
-
-def _tasks(row: tuple[Any, ...]) -> Earlier:
-    return EarlierTasks(*row[1:])
 
 
 def _reused(row: tuple[Any, ...]) -> Earlier:
@@ -262,19 +249,19 @@ def insert_groups(connection: Connection, groups: Sequence[StoredGroup], files: 
     rows: list[list[object]] = []
     blob = bytearray()
     for group in groups:
-        packed = group.packed
-        row = _row_of(group, files.get(group.seq))
-        if packed.size < JOINED_BYTES:
+        head, (seq, generation, *_, checksum) = group.head, group.row
+        file = files.get(seq)
+        row = [*group.row, row_checksum(seq, generation, checksum, head, file)]
+        if group.size < JOINED_BYTES:
             start = len(blob)
-            blob += packed.head
+            blob += head
             middle = len(blob)
-            for frame in packed.frames:
+            for frame in group.frames:
                 blob += frame
             rows.append([*row, [start, middle - start], [middle, len(blob) - middle]])
         else:
-            file = files.get(group.seq)
-            frames = None if file is not None else b"".join(packed.frames)
-            connection.run(_INSERT_GROUP, (*row, packed.head, file, frames))
+            frames = None if file is not None else b"".join(group.frames)
+            connection.run(_INSERT_GROUP, (*row, head, file, frames))
     if rows:
         insert(connection, "results", rows, blob)
 
@@ -288,22 +275,6 @@ def _with_checksum(row: Sequence[Any], places: Sequence[int], blob: bytes | byte
     return [*row[:end], row_checksum(*values), *row[end:]]
 
 
-_RESULTS = (
-    *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed"),
-    *("checksum", "host", "row_checksum"),
-)
-"""The columns of a group of results before its bytes."""
-
-
-def _row_of(group: StoredGroup, file: str | None) -> list[object]:
-    columns = group.columns
-    tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
-    ends = group.failed, group.packed.checksum
-    host = None if group.brought is None else group.brought.host  # the file may not know the slave
-    checksum = row_checksum(group.seq, group.generation, group.packed.checksum, group.packed.head, file)
-    return [group.seq, group.generation, group.at, group.sid, *tasks, *ends, host, checksum]
-
-
 def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
     """A statement that adds all rows of a JSON text to a table. A row has the places of its bytes in another value."""
     taken = [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
@@ -315,7 +286,7 @@ def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
 
 
 def _insertions() -> dict[str, str]:
-    found = {"results": _insertion("results", _RESULTS, ("head", "frames"))}
+    found = {"results": _insertion("results", (*RESULTS, "row_checksum"), ("head", "frames"))}
     for table, columns in COLUMNS.items():
         blobs = [name for name in columns if name == "keys"]
         plain = ["seq", "generation", *(name for name in columns if name != "keys")]
@@ -334,7 +305,8 @@ _CHECKED_PLACES = {
 _INSERTS = _insertions()
 
 _INSERT_GROUP = (
-    f"INSERT INTO results ({', '.join(_RESULTS)}, head, file, frames) VALUES ({', '.join('?' * (len(_RESULTS) + 3))})"
+    f"INSERT INTO results ({', '.join(RESULTS)}, row_checksum, head, file, frames) "
+    f"VALUES ({', '.join('?' * (len(RESULTS) + 4))})"
 )
 
 
@@ -452,7 +424,7 @@ class Writer:
         self._connection, self._reading, self._lock = connection, reading, lock
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
-        self._rows = Rows(RowNumbers(self.generation, _last_seq(connection)))
+        self._rows = Rows(self.generation, _last_seq(connection))
         self._queue: SimpleQueue[Given | None] = SimpleQueue()
         self._given = 0
         """How many bytes were given; only the thread that gives them changes it."""
@@ -691,16 +663,16 @@ class Writer:
                 self._connection.run(statement, parameters)
         for group in batch.groups:
             if group.brought is not None:
-                self.on_brought(group.brought, group.seq)
+                self.on_brought(group.brought, group.row[0])
         return bool(batch.rows["once"])
 
     def _write_files(self, groups: Sequence[StoredGroup]) -> dict[int, str]:
         """Write the large values, and return their files by the row that names them."""
-        large = [group for group in groups if group.packed.size >= LARGE_BYTES]
+        large = [group for group in groups if group.size >= LARGE_BYTES]
         if not large:
             return {}
         try:
-            names = {group.seq: self._files.write(group.packed.frames) for group in large}
+            names = {group.row[0]: self._files.write(group.frames) for group in large}
             self._files.sync()
         except OSError as error:
             what_to_do = "free some space, and start again" if error.errno in _NO_ROOM else "the disk has failed"
