@@ -107,9 +107,9 @@ class Failures(list[str]):
 
 def opened(path: Path, *, on_failure: Failures | None = None, **options: Any) -> Writer:
     """Open a run database for writing."""
-    writer = Writer.open(
-        path, member_id="squares", on_failure=Failures() if on_failure is None else on_failure, **options
-    )
+    writer = Writer.open(path, member_id="squares", **options)
+    writer.follow(Failures() if on_failure is None else on_failure, lambda record, row: None)
+    writer.start()
     writer.begin()
     return writer
 

@@ -18,7 +18,6 @@ import pytest
 from tests.integration.apps.stage import Running, Stage, until
 from tests.power.computation import value_of
 from tests.power.disk import Disk, events_in
-from tests.stored import Failures
 
 from mwpy._database.store import Writer
 from mwpy._values.earlier import EarlierAnswers
@@ -79,7 +78,7 @@ def must_be_there(got: Sequence[str], sync: str) -> dict[int, int]:
 
 def answers_in(path: Path, numbers: dict[int, int]) -> set[int]:
     """Open a run database. Return the tasks with answers, after a look at each value."""
-    writer = Writer.opened(path, member_id="", on_failure=Failures(), name="")
+    writer = Writer.open(path, member_id="")
     found = set[int]()
     try:
         for entry in writer.earlier():

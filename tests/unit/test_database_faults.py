@@ -25,7 +25,7 @@ from mwpy._database import rows as stored_rows
 from mwpy._database.opening import lock
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import Writer
-from mwpy._roles.run_store import RunStore
+from mwpy._roles.run_store import open_writer, read_into
 from mwpy._system import locks
 from mwpy._system.locks import LocksUnsupported
 from mwpy._values import records
@@ -110,7 +110,8 @@ def with_a_damaged_page(content: bytes) -> bytes:
 
 def read(path: Path) -> None:
     """Read a run database as a master does before its generation begins."""
-    with closing(Writer.open(path, member_id="m", on_failure=Failures())) as writer:
+    with closing(Writer.open(path, member_id="m")) as writer:
+        writer.start()
         list(writer.earlier())
 
 
@@ -199,18 +200,18 @@ def with_a_changed_value(path: Path) -> None:
 def test_a_damaged_value_is_found_before_a_restart_uses_it(path: Path) -> None:
     """Its task runs again in the same start, and the user gets no error."""
     with_a_changed_value(path)
-    store = RunStore.open(Options(run_database=str(path)), str(path), "")
+    writer = open_writer(Options(run_database=str(path)), str(path), "")
     core = MasterCore(MasterSettings("m", "g"))
-    store.read_into(core, Options(run_database=str(path)))
+    read_into(core, writer, Options(run_database=str(path)))
     assert core.reuse is not None
     assert core.reuse.answered == 1
-    [lost] = store.writer.lost
+    [lost] = writer.lost
     [notice] = [
         each.text for each in core.take_actions().records if isinstance(each, records.Notice) if "parts" in each.text
     ]
     assert lost.startswith("row ")
     assert f"parts of the run database are missing or damaged: {lost}. " in notice
-    store.close()
+    writer.close()
 
 
 def test_a_value_that_is_found_damaged_while_it_is_read_does_not_count_at_the_next_start(
@@ -392,12 +393,12 @@ def test_on_a_network_file_system_a_notice_says_that_only_the_master_has_the_fil
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mwpy._database.store.kind_of_file_system", lambda _: "nfs4")
-    store = RunStore.open(Options(run_database=str(path)), str(path), "")
+    writer = open_writer(Options(run_database=str(path)), str(path), "")
     core = MasterCore(MasterSettings("m", "g"))
-    store.read_into(core, Options(run_database=str(path)))
+    read_into(core, writer, Options(run_database=str(path)))
     [notice] = [each for each in core.take_actions().records if isinstance(each, records.Notice)]
     assert f"{path} is on a network file system (nfs4), so nothing else can open it until" in notice.text
-    store.close()
+    writer.close()
 
 
 def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

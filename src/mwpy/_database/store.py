@@ -9,9 +9,9 @@ second, which is 2 % of what the slaves compute. So while no slave runs out of t
 up to `LINGER_S`. As soon as the master has no task left to send, results are committed and handed over at once.
 
 When a process ends, what it has written stays: the operating system has it. So a killed master loses nothing that was
-committed. Only a power failure loses what is not on the disk. With `sync="normal"`, a second thread writes the log to
-the disk once a second, so that commits do not wait for the disk. With `sync="full"`, each commit waits, and so does the
-commit of a task that must not run twice, before this task leaves the master.
+committed. Only a power failure loses what is not on the disk. Usually a second thread writes the log to the disk once a
+second, so that commits do not wait for the disk. With `full`, each commit waits, and so does the commit of a task that
+must not run twice, before this task leaves the master.
 
 The queue has a bound. If it is full, `write` waits, so the I/O thread reads no more messages until the disk has caught
 up. Connections stay alive meanwhile, because libzmq's own threads answer heartbeats.
@@ -34,7 +34,7 @@ from contextlib import ExitStack, suppress
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import Any
 
 from mwpy._database import rows
 from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
@@ -370,8 +370,6 @@ class LogSync:
             self._on_failure(error)
 
 
-Sync = Literal["normal", "full"]
-
 MOST_WAITING_BYTES = 64 << 20
 """How many bytes wait in the queue at most, until the I/O thread waits."""
 
@@ -396,6 +394,7 @@ class Writer:
     """The only writer of a run database. `open` makes one.
 
     Attributes:
+        path: the file.
         generation: the number of this life of the master: 1 in a new file.
         network: the kind of network file system on which the file is; empty if it is on a disk of this machine.
         lost: the rows, and the files of large values, that `earlier` has found to be missing or damaged.
@@ -407,9 +406,9 @@ class Writer:
         reading: Connection,
         lock: FileLock,
         row: tuple[Any, ...],
-        on_failure: Callable[[str], None],
         network: str,
     ) -> None:
+        self.path = connection.path.absolute()
         self.generation: int = row[0]
         self._row = row
         self.network = network
@@ -419,10 +418,14 @@ class Writer:
         when they are in the file."""
         self.on_wait: Callable[[], object] = _go_on
         """Called once a second while `write` waits for the disk."""
+        self.on_close: Callable[[], object] = _go_on
+        """Called by `close` before `frames` ceases to work."""
+        self._on_failure: Callable[[str], object] | None = None
+        self._failure = ""
+        """Why nothing can be written any more; empty if it can."""
         self._began: float | None = None
         """When the present commit began; None between two commits."""
         self._connection, self._reading, self._lock = connection, reading, lock
-        self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
         self._rows = Rows(self.generation, _last_seq(connection))
         self._queue: SimpleQueue[Given | None] = SimpleQueue()
@@ -437,61 +440,59 @@ class Writer:
         """How many of these were called; only the writer's thread changes it."""
         self._hurry = threading.Event()
         """Set when the next commit must not wait for more records."""
-        self._failed = False
         self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail)
         self._thread = threading.Thread(target=self._run, name="mwpy-database", daemon=True)
 
     @classmethod
-    def open(
-        cls,
-        path: str | Path,
-        *,
-        member_id: str,
-        on_failure: Callable[[str], None],
-        sync: Sync = "normal",
-        name: str = "",
-    ) -> Writer:
-        """Open a run database, or make one, and start the threads. `begin` follows.
+    def open(cls, path: str | Path, *, member_id: str, full: bool = False, name: str = "") -> Writer:
+        """Open a run database, or make one. `start` and `begin` follow.
 
         Args:
             path: the file.
             member_id: the name of the computation.
-            on_failure: called once, in another thread, with a message for the user, if the file cannot be written any
-                more. Then nothing is written from there on, and nothing is called that was to be called later.
-            sync: whether the log is written to the disk once a second, or at each commit.
+            full: whether the log is written to the disk at each commit, instead of once a second.
             name: the name of this generation, as the resource file has it.
 
         Raises:
             RunDatabaseError: another master has the file; or it is damaged, no run database, of a newer mwpy, or cannot
                 be written.
         """
-        writer = cls.opened(path, member_id=member_id, on_failure=on_failure, sync=sync, name=name)
-        writer._sync.start()
-        writer._thread.start()
-        return writer
-
-    @classmethod
-    def opened(
-        cls, path: str | Path, *, member_id: str, on_failure: Callable[[str], None], sync: Sync = "normal", name: str
-    ) -> Writer:
-        """Like `open`, but without threads: the caller calls `commit` and at the end `release`."""
         path = real_path(path)
         kind = kind_of_file_system(path.parent)
         shared = is_network(kind)
         with ExitStack() as undone:
             held = lock(path)
             undone.callback(held.release)
-            connection = open_for_writing(path, exclusive=shared, full=sync == "full")
+            connection = open_for_writing(path, exclusive=shared, full=full)
             undone.callback(connection.close)
             sync_folder(path.parent.absolute())
             reading = connection if shared else open_for_reading(path)
             undone.callback(reading.close)
             row = _next_generation(connection, member_id, name)
-            writer = cls(connection, reading, held, row, on_failure, kind if shared else "")
+            writer = cls(connection, reading, held, row, kind if shared else "")
             undone.pop_all()
         return writer
 
+    def start(self) -> None:
+        """Start the threads. Without them, the caller calls `commit` and at the end `release`."""
+        self._sync.start()
+        self._thread.start()
+
     # ---- for the threads of the master ---------------------------------------------------------------------
+
+    def follow(
+        self, on_failure: Callable[[str], object], on_brought: Callable[[records.ResultsHandedOver, int], None]
+    ) -> None:
+        """Call these functions, in any thread, before anything is written.
+
+        Args:
+            on_failure: called once, with a message for the user, when the file cannot be written any more. Then nothing
+                is written from there on, and nothing is called that was to be called later.
+            on_brought: see the attribute.
+        """
+        self._on_failure, self.on_brought = on_failure, on_brought
+        if self._failure:
+            on_failure(self._failure)
 
     def earlier(self) -> Iterator[Earlier]:
         """Yield what former generations submitted and answered, in the order of their records.
@@ -548,14 +549,14 @@ class Writer:
 
     def write(self, given: Given) -> None:
         """Write records. If too much waits to be written, wait. One thread calls this at a time."""
-        if self._failed:
+        if self._failure:
             return
         self._asked += given.then is not None
         self._given += given.size
         self._queue.put(given)
         if not given.may_wait and self._asked > self._called:
             self._hurry.set()
-        while self._given - self._done > MOST_WAITING_BYTES and not self._failed:
+        while self._given - self._done > MOST_WAITING_BYTES and not self._failure:
             self._room.clear()
             if self._given - self._done > MOST_WAITING_BYTES:
                 self._hurry.set()
@@ -569,6 +570,7 @@ class Writer:
 
     def close(self) -> None:
         """Write what was given, and let another master open the file."""
+        self.on_close()
         self._queue.put(None)
         self._hurry.set()
         self._thread.join(CLOSE_S)
@@ -577,7 +579,7 @@ class Writer:
             return
         try:
             try:
-                if not self._failed:
+                if not self._failure:
                     end = "UPDATE generations SET ended = ? WHERE generation = ? AND ended IS NULL"
                     self._connection.run(end, (clock.wall(), self.generation))
             finally:
@@ -619,7 +621,7 @@ class Writer:
     def _take(self) -> list[Given] | None:
         """Wait for the next calls of `write`, and take those that have queued up; None at the end."""
         first = self._queue.get()
-        if first is None or self._failed:
+        if first is None or self._failure:
             return None
         self._hurry.wait(LINGER_S)
         self._hurry.clear()  # what was given before this is in the queue
@@ -637,13 +639,14 @@ class Writer:
         return taken
 
     def _fail(self, error: Exception) -> None:
-        if self._failed:
+        if self._failure:
             return
-        self._failed, self._began = True, None
-        self._room.set()
-        path = self._connection.path
         known = isinstance(error, MwpyError)
-        self._on_failure(str(error) if known else f"the run database {path} cannot be written: {error!r}")
+        unknown = f"the run database {self._connection.path} cannot be written: {error!r}"
+        self._failure, self._began = str(error) if known else unknown, None
+        self._room.set()
+        if self._on_failure is not None:
+            self._on_failure(self._failure)
 
     def commit(self, given: Sequence[Given]) -> bool:
         """Write what was given. Return whether it must be on the disk before anything follows: a task that must not run

@@ -38,9 +38,9 @@ from mwpy._values.records import AlgorithmDefined, Notice, Started
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
+    from mwpy._database.store import Writer
     from mwpy._roles.master_io import MasterIo
     from mwpy._roles.resource_keeper import ResourceKeeper
-    from mwpy._roles.run_store import RunStore
     from mwpy._roles.task_keys import TaskKeys
     from mwpy.audit import AuditFile
 
@@ -341,22 +341,26 @@ def start(
     link = connections.link
     start_agent = AgentStarter(link)
     first: process.Child | None = None
-    store: RunStore | None = None
+    store: Writer | None = None
     environment = {**(environment or {}), **directions(options, local_slaves)}
     try:
-        store = None if options.run_database is None else _open_store(options, options.run_database, generation)
+        if options.run_database is not None:
+            from mwpy._roles.run_store import open_writer, read_into  # it loads SQLite and what compares code
+
+            # before anything is started that would have to be ended if another master has the run database
+            store = open_writer(options, options.run_database, generation)
         if options.run_database is not None and connections.key:  # now that no other master has the run database
             from mwpy._roles.network import FormerPlace, keep
 
             keep(options.run_database, FormerPlace(connections.key, connections.port))
-        if local_slaves and (store is None or not store.is_restart):
+        if local_slaves and (store is None or store.generation == 1):
             first = start_agent(local_command, environment=environment)
         from mwpy._roles import master_io
 
         audit = open_audit()
         core = _new_core(options, generation, connections, audit)
         if store is not None:
-            store.read_into(core, options)
+            read_into(core, store, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
             first = start_agent(local_command, environment=environment)
         io = master_io.MasterIo(core, link, audit, clock, start_agent, store)
@@ -407,13 +411,6 @@ def _publish(
 
     content = first_content(options, generation, connections.addresses, connections.key, slave_command)
     return ResourceKeeper(path, content)
-
-
-def _open_store(options: Options, path: str, generation: str) -> RunStore:
-    """Open the run database, before anything is started that would have to be ended if another master has it."""
-    from mwpy._roles.run_store import RunStore  # only here, because it loads SQLite and what compares code
-
-    return RunStore.open(options, path, generation)
 
 
 def start_own_slave(options: Options, audit: AuditFile) -> Computation:

@@ -126,7 +126,7 @@ class MasterIo:
         self._store = store
         self._store_watch = None if store is None else StoreWatch(store, lambda text: self._notice([text]))
         if store is not None and self._store_watch is not None:
-            store.watch(self._store_watch.look)
+            store.on_wait = self._store_watch.look
         self.committed = CommittedSends(link.wake)
         """What follows when records are stored."""
         self.submissions = Submissions(core.state.jar, keyed=store is not None)

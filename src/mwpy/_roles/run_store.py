@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -18,11 +18,9 @@ from mwpy._core.master.restart import GENERATIONS_KEPT, FormerAgents, Reuse
 from mwpy._database.opening import open_for_reading
 from mwpy._database.rows import ValueFiles
 from mwpy._database.store import Writer, read_frames
-from mwpy._system.locks import real_path
-from mwpy._values import groups, records
+from mwpy._values import groups
 from mwpy._values.bounds import Buffer
 from mwpy._values.code import captured_changes, changes
-from mwpy._values.earlier import Given
 from mwpy._values.errors import ProtocolError, RunDatabaseError
 from mwpy._values.messages import Results
 from mwpy._values.options import Options
@@ -113,100 +111,42 @@ ALONE = (
 )
 
 
-class RunStore:
-    """What `MasterIo` writes to.
+def open_writer(options: Options, path: str, name: str) -> Writer:
+    """Open the run database of a computation, and start its threads.
 
     Args:
         path: the file.
-        open_writer: opens it, with the function that is called with a reason when it cannot be written any more.
+        name: the name of this generation.
+
+    Raises:
+        RunDatabaseError: it cannot be used; the message says why.
     """
+    writer = Writer.open(path, member_id=options.member_id, full=options.run_database_sync == "full", name=name)
+    writer.start()
+    return writer
 
-    def __init__(self, path: Path, open_writer: Callable[[Callable[[str], None]], Writer]) -> None:
-        self._on_failure: Callable[[str], None] | None = None
-        self._reason = ""
-        self.path = path
-        """The file."""
-        self.writer = open_writer(self._fail)
-        self.values = StoredValues(self.path, self.writer.frames)
 
-    @classmethod
-    def open(cls, options: Options, path: str, name: str) -> RunStore:
-        """Open the run database of a computation.
+def read_into(core: MasterCore, writer: Writer, options: Options) -> None:
+    """Let a core use the results that are in a run database, and begin the next generation.
 
-        Args:
-            path: the file.
-            name: the name of this generation.
-
-        Raises:
-            RunDatabaseError: it cannot be used; the message says why.
-        """
-        sync: Literal["normal", "full"] = "full" if options.run_database_sync == "full" else "normal"
-
-        def open_writer(on_failure: Callable[[str], None]) -> Writer:
-            return Writer.open(path, member_id=options.member_id, on_failure=on_failure, sync=sync, name=name)
-
-        return cls(real_path(path).absolute(), open_writer)
-
-    @property
-    def is_restart(self) -> bool:
-        """Whether the file has former generations."""
-        return self.writer.generation > 1
-
-    def read_into(self, core: MasterCore, options: Options) -> None:
-        """Let a core use the results that are there, and begin the next generation.
-
-        Raises:
-            RunDatabaseError: the file is damaged.
-        """
-        read, rerun = self.values.read, options.rerun == "failed"
-        core.reuse = reuse = Reuse(core.state, read, changes, captured_changes, rerun, options.reuse_changed_code)
-        for entry in self.writer.earlier():
-            reuse.apply(entry)
-        reuse.begin()
-        reuse.awaited.former = FormerAgents(self.writer.agents(GENERATIONS_KEPT))
-        self.writer.begin()
-        reuse.names = self.writer.generations()
-        if self.writer.network:
-            core.state.notice(ALONE.format(path=self.path, kind=self.writer.network))
-        if lost := [*dict.fromkeys(self.writer.lost)]:
-            core.state.notice(LOST.format(parts=first_of(lost, len(lost))))
-        if reuse.answered:
-            core.state.notice(
-                f"the run database {self.path} has the results of {counted(reuse.answered, 'task')}. Those of them "
-                f"that this run submits again are not computed again"
-            )
-
-    def follow(
-        self, on_failure: Callable[[str], None], on_brought: Callable[[records.ResultsHandedOver, int], None]
-    ) -> None:
-        """Call these functions, in any thread, before anything is written.
-
-        Args:
-            on_failure: called once, when nothing can be stored any more. Its argument is the reason.
-            on_brought: as `Writer.on_brought`.
-        """
-        self._on_failure, self.writer.on_brought = on_failure, on_brought
-        if self._reason:
-            on_failure(self._reason)
-
-    def _fail(self, reason: str) -> None:
-        self._reason = reason
-        if self._on_failure is not None:
-            self._on_failure(reason)
-
-    def write(self, given: Given) -> None:
-        """Store records; see `Writer.write`."""
-        self.writer.write(given)
-
-    def delay_s(self) -> float:
-        """For how many seconds the disk has not answered; see `Writer.delay_s`."""
-        return self.writer.delay_s()
-
-    def watch(self, on_wait: Callable[[], object]) -> None:
-        """Call a function once a second while `write` waits for the disk."""
-        self.writer.on_wait = on_wait
-
-    def close(self) -> None:
-        """Store what was given, and let another master open the file."""
-        self.values.close()
-        self.writer.close()
+    Raises:
+        RunDatabaseError: the file is damaged.
+    """
+    values, rerun = StoredValues(writer.path, writer.frames), options.rerun == "failed"
+    writer.on_close = values.close
+    core.reuse = reuse = Reuse(core.state, values.read, changes, captured_changes, rerun, options.reuse_changed_code)
+    for entry in writer.earlier():
+        reuse.apply(entry)
+    reuse.begin()
+    reuse.awaited.former = FormerAgents(writer.agents(GENERATIONS_KEPT))
+    writer.begin()
+    reuse.names = writer.generations()
+    if writer.network:
+        core.state.notice(ALONE.format(path=writer.path, kind=writer.network))
+    if lost := [*dict.fromkeys(writer.lost)]:
+        core.state.notice(LOST.format(parts=first_of(lost, len(lost))))
+    if reuse.answered:
+        core.state.notice(
+            f"the run database {writer.path} has the results of {counted(reuse.answered, 'task')}. Those of them "
+            f"that this run submits again are not computed again"
+        )

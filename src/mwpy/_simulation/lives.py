@@ -28,7 +28,7 @@ from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.tasks import Taskjar
 from mwpy._database.store import Writer
 from mwpy._roles.definitions import Definitions
-from mwpy._roles.run_store import RunStore
+from mwpy._roles.run_store import read_into
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values import records
@@ -70,13 +70,16 @@ class SimulatedRunStore:
         handed_over: called after outcomes were handed over to the algorithm.
     """
 
+    on_wait: Callable[[], object]
+    """Never called, because `write` never waits."""
+
     def __init__(self, world: World, random: Random, path: Path, name: str, handed_over: Callable[[], None]) -> None:
         self._world = world
         self._random = random
         self.path = path
         self.name = name
         self.handed_over = handed_over
-        self.writer = Writer.opened(path, member_id="simulated", on_failure=_fail, name=name)
+        self.writer = Writer.open(path, member_id="simulated", name=name)
         self._waiting: list[Given] = []
         self._written: list[Given] = []
         """What the commit has that goes on."""
@@ -87,7 +90,7 @@ class SimulatedRunStore:
 
     def read_into(self, core: MasterCore) -> None:
         """Let a core use what is in the file."""
-        RunStore(self.path, lambda _: self.writer).read_into(core, Options(run_database=str(self.path)))
+        read_into(core, self.writer, Options(run_database=str(self.path)))
 
     def write(self, given: Given) -> None:
         """Write records with the next commit."""
@@ -117,9 +120,6 @@ class SimulatedRunStore:
     def delay_s(self) -> float:
         """For how many seconds the present commit has been going on."""
         return self._world.now - self._began if self._written else 0.0
-
-    def watch(self, on_wait: Callable[[], object]) -> None:
-        """Do nothing: `write` never waits."""
 
     def crash(self, copy: Path) -> None:
         """The master is killed. Copy what the next life finds."""
@@ -183,10 +183,6 @@ class SimulatedDatabase:
             self.store.close()
             self.store = None
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _fail(reason: str) -> None:
-    raise AssertionError(reason)
 
 
 CODEC = Codec()
