@@ -83,7 +83,11 @@ class Complaints(Struct, eq=False):
     def complain(
         self, computation: WatchedComputation | None, about: About, text: str, now: float, after_s: float = 0.0
     ) -> None:
-        """Complain about something that is wrong now. The first report comes when it has lasted for `after_s`."""
+        """Complain about something that is wrong now, or is right if the text is empty. The first report comes when it
+        has lasted for `after_s`."""
+        if not text:
+            self.resolve(computation, about)
+            return
         key = (computation.mark if computation else "", about)
         complaint = self._open.setdefault(key, _Complaint(now + after_s))
         if now >= complaint.say_at:
@@ -110,52 +114,37 @@ class Complaints(Struct, eq=False):
 
     def report_limit(self, computation: WatchedComputation, short: int, now: float) -> None:
         """Complain that the limit prevents this number of useful jobs."""
-        if short <= 0:
-            self.resolve(computation, About.LIMIT)
-            return
         why = f"--max allows only {self._state.settings.max_jobs}"
         if self._state.free_places is not None:
             why = f"all hosts are full, or {why}"
-        text = f"{counted(short, 'more job')} would be useful, but {why}"
+        text = f"{counted(short, 'more job')} would be useful, but {why}" if short > 0 else ""
         self.complain(computation, About.LIMIT, text, now)
 
     def report_hosts(self, computation: WatchedComputation, now: float) -> None:
         """Complain about machines on which jobs or tasks fail although they run well elsewhere."""
-        if failing := computation.hosts.failing(now):
-            text = (
-                f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted to "
-                f"{'it' if len(failing) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
-            )
-            self.complain(computation, About.HOSTS, text, now)
-        else:
-            self.resolve(computation, About.HOSTS)
-        if excluded := computation.hosts.excluded:
-            text = (
-                f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
-                f"and no job is submitted to {'it' if len(excluded) == 1 else 'them'}. The master's messages say more"
-            )
-            self.complain(computation, About.EXCLUDED, text, now)
-        else:
-            self.resolve(computation, About.EXCLUDED)
+        failing, excluded = computation.hosts.failing(now), computation.hosts.excluded
+        about_failing = (
+            f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted to "
+            f"{'it' if len(failing) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
+        )
+        about_excluded = (
+            f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
+            f"and no job is submitted to {'it' if len(excluded) == 1 else 'them'}. The master's messages say more"
+        )
+        self.complain(computation, About.HOSTS, about_failing if failing else "", now)
+        self.complain(computation, About.EXCLUDED, about_excluded if excluded else "", now)
 
     def report_delays(self, computation: WatchedComputation, now: float) -> None:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
-        unconnected = computation.unconnected()
-        if unconnected:
-            count = len(unconnected)
-            one = count == 1
-            text = (
-                f"{counted(count, 'job')} ran for {UNCONNECTED_S:.0f} s and {'is' if one else 'are'} not "
-                f"connected, so others replace {'it' if one else 'them'}. Can the jobs reach the master, and does "
-                f"their script leave MWPY_JOB unchanged? {first_of((job.job_id for job in unconnected), count)}"
-            )
-            self.complain(computation, About.UNCONNECTED, text, now)
-        else:
-            self.resolve(computation, About.UNCONNECTED)
-        noted = [job for job in computation.waiting() if job.note]
+        unconnected, noted = computation.unconnected(), [job for job in computation.waiting() if job.note]
+        count, one = len(unconnected), len(unconnected) == 1
+        about_unconnected = (
+            f"{counted(count, 'job')} ran for {UNCONNECTED_S:.0f} s and {'is' if one else 'are'} not "
+            f"connected, so others replace {'it' if one else 'them'}. Can the jobs reach the master, and does "
+            f"their script leave MWPY_JOB unchanged? {first_of((job.job_id for job in unconnected), count)}"
+        )
+        self.complain(computation, About.UNCONNECTED, about_unconnected if unconnected else "", now)
+        verb, why = "waits" if len(noted) == 1 else "wait", ""
         if noted:
-            verb = "waits" if len(noted) == 1 else "wait"
-            text = f"{counted(len(noted), 'job')} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
-            self.complain(computation, About.WAITING, text, now, after_s=EXPLAIN_AFTER_S)
-        else:
-            self.resolve(computation, About.WAITING)
+            why = f"{counted(len(noted), 'job')} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
+        self.complain(computation, About.WAITING, why, now, after_s=EXPLAIN_AFTER_S)
