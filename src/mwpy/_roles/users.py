@@ -123,7 +123,7 @@ class Users(Struct, eq=False):
         if own_results:
             actions.result_bytes -= actions.result_bytes * len(own_results) // count
         for number in [result.task_id for result in own_results] + [task.task_id for task in own_unrunnable]:
-            del self.owner_of[number]
+            self.owner_of.pop(number, None)
         self._ended += len(own_results) + len(own_unrunnable)
         for user, own in news.items():
             user.news = None if own == NO_NEWS else own
