@@ -106,8 +106,7 @@ class RunDatabase:
             >>> run.query("SELECT cause, sum(lost_s) AS s FROM losses GROUP BY cause")     # doctest: +SKIP
             [{'cause': 'evicted', 's': 512.3}]
         """
-        names, rows = self._connection.named_rows(statement, parameters)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [dict(row) for row in self._connection.rows(statement, parameters)]
 
     def export(self, file: str | Path | IO[str], kind: Format = "csv", *, generation: int | None = None) -> None:
         """Write the tasks for another program, in the columns of `tasks`.
@@ -125,7 +124,8 @@ class RunDatabase:
         """
         if kind not in get_args(Format):
             raise UsageError(f"unknown format {kind!r}: give {', '.join(get_args(Format))}")
-        names, rows = self._selected("tasks", generation, None)
+        names = [name for _, name, *_ in self._connection.rows("PRAGMA table_info(tasks)")]
+        rows = self.tasks(generation=generation)
         if isinstance(file, str | Path):
             with Path(file).open("w", encoding="utf-8", newline="") as opened:
                 _export(names, rows, kind, opened)
@@ -165,26 +165,19 @@ class RunDatabase:
         self.close()
 
     def _rows(self, view: str, generation: int | None, state: str | None) -> Iterator[dict[str, Any]]:
-        names, rows = self._selected(view, generation, state)
-        return (dict(zip(names, row, strict=True)) for row in rows)
-
-    def _selected(
-        self, view: str, generation: int | None, state: str | None
-    ) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         if generation is None:
             [(generation,)] = self._connection.rows("SELECT coalesce(max(generation), 0) FROM generations")
-        names, _ = self._connection.named_rows(f"SELECT * FROM {view} LIMIT 0")
         condition, parameters = "generation = ?", [generation]
         if state is not None:
             condition, parameters = f"{condition} AND state = ?", [generation, state]
         query = f"SELECT * FROM {view} WHERE {condition} ORDER BY task"
-        return names, self._connection.each_row(query, parameters)
+        return map(dict, self._connection.each_row(query, parameters))
 
 
-def _export(names: Sequence[str], rows: Iterable[tuple[Any, ...]], kind: Format, file: IO[str]) -> None:
+def _export(names: Sequence[str], rows: Iterable[dict[str, Any]], kind: Format, file: IO[str]) -> None:
     if kind == "csv":
-        writer = csv.writer(file)
-        writer.writerow(names)
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
         writer.writerows(rows)
     else:
-        file.writelines(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+        file.writelines(json.dumps(row) + "\n" for row in rows)

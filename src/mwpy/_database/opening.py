@@ -41,18 +41,12 @@ class Connection:
         self._connection = connection
         self._lock = threading.RLock()
 
-    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query."""
+    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query: tuples that `dict` makes into dicts with the names of the columns."""
         with self._lock, self._explained():
             return self._connection.execute(statement, parameters).fetchall()
 
-    def named_rows(self, statement: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the names of the columns of a query, and all rows."""
-        with self._lock, self._explained():
-            cursor = self._connection.execute(statement, parameters)
-            return [column[0] for column in cursor.description or ()], cursor.fetchall()
-
-    def each_row(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def each_row(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
         """Yield the rows of a query. Meanwhile, the write-ahead log cannot shrink."""
         with self._explained():
             yield from self._connection.execute(statement, parameters)
@@ -103,6 +97,7 @@ def connected(path: Path, mode: str) -> Connection:
         opened = sqlite3.connect(where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise _explained_error(path, error) from error
+    opened.row_factory = sqlite3.Row
     opened.text_factory = lambda text: text.decode(errors="replace")
     return Connection(path, opened)
 
@@ -242,7 +237,8 @@ def open_for_reading(path: Path) -> Connection:
     try:
         connection.run("PRAGMA query_only = 1")
         _check_kind(connection)
-        if connection.rows("PRAGMA user_version") == [(0,)]:
+        [(version,)] = connection.rows("PRAGMA user_version")
+        if not version:
             raise RunDatabaseError(
                 f"the run database {path} is empty: its master has not written anything, or was stopped before "
                 f"that, for example by a full disk"

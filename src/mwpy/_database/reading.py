@@ -22,12 +22,8 @@ KINDS_SHOWN = 20
 
 def summarize(connection: Connection) -> dict[str, Any]:
     """Return the summary, ready for JSON. `RunDatabase.summary` describes it."""
-    generations = [
-        dict(zip(("generation", "host", "pid", "command", "started", "ended", "why"), row, strict=True))
-        for row in connection.rows(
-            "SELECT generation, host, pid, command, started, ended, why FROM generations ORDER BY generation"
-        )
-    ]
+    query = "SELECT generation, host, pid, command, started, ended, why FROM generations ORDER BY generation"
+    generations = [dict(row) for row in connection.rows(query)]
     for each in generations:
         each["command"] = json.loads(each["command"])
     last = generations[-1]["generation"] if generations else 0
@@ -84,26 +80,27 @@ def _failures(connection: Connection, generation: int) -> list[dict[str, Any]]:
     if not connection.rows(old, (generation,)):
         source = "failures"  # much quicker
     query = (
-        f"SELECT type, count(*), task, message, arguments FROM {source} WHERE generation = ? "
+        f"SELECT type AS error, count(*) AS count, task, message, arguments FROM {source} WHERE generation = ? "
         f"GROUP BY type ORDER BY count(*) DESC LIMIT {KINDS_SHOWN}"
     )
-    names = "error", "count", "task", "message", "arguments"
-    return [dict(zip(names, row, strict=True)) for row in connection.rows(query, (generation,))]
+    return [dict(row) for row in connection.rows(query, (generation,))]
 
 
 def _hosts(connection: Connection) -> list[dict[str, Any]]:
     query = (
-        "SELECT g.host, count(*), coalesce(sum(r.count), 0), coalesce(sum(r.total_s), 0.0) "
-        "FROM slaves s JOIN agents g USING (generation, agent) LEFT JOIN (SELECT generation, sid, sum(count) AS count, "
-        "sum(total_s) AS total_s FROM results GROUP BY generation, sid) r "
-        f"USING (generation, sid) GROUP BY g.host ORDER BY 4 DESC LIMIT {KINDS_SHOWN}"
+        "SELECT g.host, count(*) AS slaves, coalesce(sum(r.count), 0) AS tasks, "
+        "coalesce(sum(r.total_s), 0.0) AS seconds FROM slaves s JOIN agents g USING (generation, agent) "
+        "LEFT JOIN (SELECT generation, sid, sum(count) AS count, sum(total_s) AS total_s FROM results GROUP BY 1, 2) r "
+        f"USING (generation, sid) GROUP BY g.host ORDER BY seconds DESC LIMIT {KINDS_SHOWN}"
     )
-    return [dict(zip(("host", "slaves", "tasks", "seconds"), row, strict=True)) for row in connection.rows(query)]
+    return [dict(row) for row in connection.rows(query)]
 
 
 def _lost(connection: Connection) -> list[dict[str, Any]]:
-    query = "SELECT cause, sum(count), sum(lost_s) FROM losses GROUP BY cause ORDER BY 3 DESC"
-    return [dict(zip(("cause", "attempts", "seconds"), row, strict=True)) for row in connection.rows(query)]
+    query = (
+        "SELECT cause, sum(count) AS attempts, sum(lost_s) AS seconds FROM losses GROUP BY cause ORDER BY seconds DESC"
+    )
+    return [dict(row) for row in connection.rows(query)]
 
 
 # Removes from a run database what no restart needs.
