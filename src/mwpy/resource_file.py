@@ -14,6 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from mwpy._system.locks import sync_folder
 from mwpy._values import phrases
 from mwpy._values.errors import ResourceFileError
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
@@ -106,11 +107,7 @@ def replace_file(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(beside)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_folder(path.parent)
 
 
 class NotWhole(ResourceFileError):

@@ -22,6 +22,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
+from mwpy._system.locks import sync_folder
 from mwpy._values import records
 from mwpy._values.bounds import Buffer, SlaveId, shortened
 from mwpy._values.errors import RunDatabaseError
@@ -701,12 +702,3 @@ def _digest(*frames: Buffer) -> str:
     for frame in frames:
         digest.update(frame)
     return digest.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -52,12 +52,11 @@ from mwpy._database.rows import (
     ValueFiles,
     content_checksum,
     read_head,
-    sync_folder,
     unpack,
 )
 from mwpy._database.schema import CHECKED, row_checksum
 from mwpy._system import clock
-from mwpy._system.locks import FileLock, is_network, kind_of_file_system, real_path
+from mwpy._system.locks import FileLock, is_network, kind_of_file_system, real_path, sync_folder
 from mwpy._values import records
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.earlier import (

@@ -307,6 +307,15 @@ def real_path(path: str | Path) -> Path:
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def is_network(kind: str) -> bool:
     """Whether several machines may use a file system of this kind at once."""
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
