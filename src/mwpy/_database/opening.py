@@ -212,12 +212,12 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
         if exclusive:
             # Before the first use of the log. Then no memory is shared.
             connection.run("PRAGMA locking_mode = EXCLUSIVE")
-        _check_kind(connection)
+        version = _check_kind(connection)
         connection.run("PRAGMA journal_mode = WAL")
         connection.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
         connection.run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         connection.run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-        if connection.rows("PRAGMA user_version") == [(0,)]:
+        if not version:
             connection.make_tables()
     except BaseException:
         connection.close()
@@ -236,9 +236,7 @@ def open_for_reading(path: Path) -> Connection:
     connection = connected(path, "ro")
     try:
         connection.run("PRAGMA query_only = 1")
-        _check_kind(connection)
-        [(version,)] = connection.rows("PRAGMA user_version")
-        if not version:
+        if not _check_kind(connection):
             raise RunDatabaseError(
                 f"the run database {path} is empty: its master has not written anything, or was stopped before "
                 f"that, for example by a full disk"
@@ -249,7 +247,8 @@ def open_for_reading(path: Path) -> Connection:
     return connection
 
 
-def _check_kind(connection: Connection) -> None:
+def _check_kind(connection: Connection) -> int:
+    """Return the version of a run database; 0 if it has no tables yet."""
     path = connection.path
     log = Path(f"{path}-wal")
     if path.exists() and not path.stat().st_size and log.exists() and log.stat().st_size:
@@ -267,3 +266,4 @@ def _check_kind(connection: Connection) -> None:
             f"the run database {path} is of version {version}, and this mwpy reads version {VERSION}: use the mwpy "
             f"that has written it, or give another file to start from the beginning"
         )
+    return int(version)
