@@ -49,7 +49,9 @@ class Connection:
     def each_row(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
         """Yield the rows of a query. Meanwhile, the write-ahead log cannot shrink."""
         with self._explained():
-            yield from self._connection.execute(statement, parameters)
+            # `yield from` would close the cursor, perhaps after the connection
+            for row in self._connection.execute(statement, parameters):  # noqa: UP028
+                yield row
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> None:
         """Run a statement."""
