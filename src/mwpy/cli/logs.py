@@ -8,7 +8,6 @@ slaves that died while they ran this task. With `--stats`, it sums up what was d
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -47,18 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     """Show the last output of slaves; return the exit code."""
     parsed = make_parser().parse_args(arguments)
     ends = read_ends(parsed.path)
-    try:
-        if parsed.json and not parsed.stats:
-            raise UsageError("--json is for --stats: the other output is text for people")
-        if parsed.stats:
-            _show_totals(read_totals(parsed.path), parsed.path, as_json=parsed.json)
-        elif parsed.id is None:
-            _list(ends, parsed.path, parsed.all)
-        else:
-            _show(ends, parsed.path, parsed.id)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if parsed.json and not parsed.stats:
+        raise UsageError("--json is for --stats: the other output is text for people")
+    if parsed.stats:
+        _show_totals(read_totals(parsed.path), parsed.path, as_json=parsed.json)
+    elif parsed.id is None:
+        _list(ends, parsed.path, parsed.all)
+    else:
+        _show(ends, parsed.path, parsed.id)
     return ExitCode.OK
 
 

@@ -8,7 +8,6 @@ writes it; only `--prune` changes it.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -48,20 +47,16 @@ def main(arguments: Sequence[str]) -> int:
     parsed = make_parser().parse_args(arguments)
     if parsed.export is None and (parsed.output is not None or parsed.generation is not None):
         raise UsageError("--output and --generation are for --export: name a format, such as --export csv")
-    try:
-        if parsed.prune:
-            _prune(parsed.path)
+    if parsed.prune:
+        _prune(parsed.path)
+        return ExitCode.OK
+    with RunDatabase(parsed.path) as run:
+        if parsed.export is not None:
+            run.export(parsed.output or sys.stdout, parsed.export, generation=parsed.generation)
+        elif parsed.json:
+            print(json.dumps(run.summary()))
         else:
-            with RunDatabase(parsed.path) as run:
-                if parsed.export is not None:
-                    run.export(parsed.output or sys.stdout, parsed.export, generation=parsed.generation)
-                elif parsed.json:
-                    print(json.dumps(run.summary()))
-                else:
-                    print(*map(on_screen, shown(run.summary())), sep="\n")
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            print(*map(on_screen, shown(run.summary())), sep="\n")
     return ExitCode.OK
 
 
