@@ -175,33 +175,6 @@ class WaitingTasks(Struct, frozen=True, eq=False):
         return first, replace(self, **after, calls=self.calls[count:], buffers=self.buffers[count:])
 
 
-# The shared objects that an agent has given to this slave.
-
-
-class GivenShares(Struct, eq=False):
-    """Keeps them, and knows which tasks can start."""
-
-    _given: dict[str, SharedObject] = field(default_factory=dict)
-
-    def hear(self, message: messages.ShareGiven | messages.ShareForgotten) -> None:
-        """Read a message of the agent."""
-        if isinstance(message, messages.ShareGiven):
-            self._given[message.share.digest] = shared_objects.give(message.share, message.reason)
-        else:
-            self._given.pop(message.digest, None)
-
-    def forget_all(self) -> None:
-        """Another generation of the master begins."""
-        self._given.clear()
-
-    def can_start(self, waiting: Sequence[WaitingTasks]) -> bool:
-        """Whether a task waits, and the shared objects that the next one needs are in this process."""
-        if not waiting:
-            return False
-        shares = waiting[0].shares
-        return not shares or all(map(shared_objects.is_known, shares))
-
-
 # Loads the task algorithms of a slave; says why one cannot run there.
 
 
@@ -283,10 +256,8 @@ def _compared(
 class LoadedAlgorithms(Struct, eq=False):
     """The algorithms that the master has defined, by number."""
 
-    functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
-    """Those that can run here."""
-    unavailable: dict[int, Unavailable] = field(default_factory=dict)
-    """Why others cannot run here."""
+    loaded: dict[int, Callable[..., Any] | Unavailable] = field(default_factory=dict)
+    """Their functions, or why they cannot run here."""
     names: dict[int, str] = field(default_factory=dict)
     _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = field(default_factory=dict)
     """Those by value that were not used yet. Each is unpickled before its first task, because most slaves of an agent
@@ -296,9 +267,8 @@ class LoadedAlgorithms(Struct, eq=False):
 
     def define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
         """Take over definitions, and forget what the master has forgotten."""
-        tables: list[dict[int, Any]] = [self.functions, self._packed, self.unavailable, self.names]
         for number in message.forgotten:
-            for table in tables:
+            for table in self.loaded, self._packed, self.names:
                 table.pop(number, None)
         if message.forgotten and self._unpacked > GARBAGE_BYTES:
             self._unpacked = 0
@@ -307,31 +277,24 @@ class LoadedAlgorithms(Struct, eq=False):
         for definition in message.definitions:
             self.names[definition.number] = definition.name
             if definition.reference:
-                self._keep(definition.number, load_algorithm(definition, None))
+                self.loaded[definition.number] = load_algorithm(definition, None)
             else:
                 self._packed[definition.number] = definition, next(pickles)
 
-    def unpack(self, number: int) -> Callable[..., Any] | None:
-        """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
+    def unpack(self, number: int) -> Callable[..., Any] | Unavailable:
+        """Return an algorithm, or why it cannot run here. Unpickle it if it travels by value and was not used yet."""
         if number in self._packed:
             definition, pickled = self._packed.pop(number)
             self._unpacked += len(pickled)
-            self._keep(number, load_algorithm(definition, pickled))
-        return self.functions.get(number)
+            self.loaded[number] = load_algorithm(definition, pickled)
+        return self.loaded.get(number, NEVER_DEFINED)
 
     def forget_all(self) -> str:
         """Another generation of the master defines its own. Return a file that was edited since it was loaded, if there
         is one."""
-        for table in self.functions, self._packed, self.unavailable, self.names:
+        for table in self.loaded, self._packed, self.names:
             table.clear()
         return OWN_CODE.edited()
-
-    def _keep(self, number: int, loaded: Callable[..., Any] | Unavailable) -> None:
-        """Keep an algorithm, or the reason why it cannot run here."""
-        if isinstance(loaded, Unavailable):
-            self.unavailable[number] = loaded
-        else:
-            self.functions[number] = loaded
 
 
 # The most memory that a slave uses for each algorithm.
@@ -891,7 +854,8 @@ class TaskRunner:
         self._codec = codec
         self._ends_the_turn = ends_the_turn
         self._algorithms = LoadedAlgorithms()
-        self._shares = GivenShares()
+        self._shares: dict[str, SharedObject] = {}
+        """The shared objects that the agent has given to this slave, by digest."""
         self._waiting: deque[WaitingTasks] = deque()
         """Tasks that arrived and were not started. The agent may have taken some of them back."""
         self._arrived = 0
@@ -947,10 +911,10 @@ class TaskRunner:
             again: whether the next turn follows at once. Then the results of portions may wait for it.
         """
         self.get_ready()
-        waiting, end, can_start = self._waiting, self._end, self._shares.can_start
-        if not can_start(waiting):
+        waiting, end, can_start = self._waiting, self._end, self._can_start
+        if not can_start():
             self.receive()
-        if not can_start(waiting):
+        if not can_start():
             self.stretches.flush()
             self.flush()
             if self._logs.waiting:
@@ -961,7 +925,7 @@ class TaskRunner:
         most = min(most, self.num_waiting)
         if self._surroundings is not None:
             self._surroundings.remember()
-        while can_start(waiting) and most > 0 and not end.eof:
+        while can_start() and most > 0 and not end.eof:
             span = waiting.popleft()
             messages.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
             self._logs.algorithm = self._algorithms.names.get(span.number, "")
@@ -981,6 +945,10 @@ class TaskRunner:
         if not (again and end.has_message) or self.ended:
             self.stretches.flush()
 
+    def _can_start(self) -> bool:
+        """Whether a task waits, and the shared objects that the next one needs are in this process."""
+        return bool(self._waiting) and all(map(shared_objects.is_known, self._waiting[0].shares))
+
     def _run(self, span: WaitingTasks, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
 
@@ -991,13 +959,13 @@ class TaskRunner:
             self._peaks.switch(span.number)
         end = self._end
         start = end.start if span.seconds_max is None else end.start_timed
-        function = self._algorithms.functions.get(span.number)
-        if function is None:
+        function = self._algorithms.loaded.get(span.number)
+        if function is None or isinstance(function, Unavailable):
             if not start(span.position):  # if unpickling ends this process, the first task is charged
                 return 0
             function = self._algorithms.unpack(span.number)
-            if function is None:
-                return self._refuse(span)
+            if isinstance(function, Unavailable):
+                return self._refuse(span, function)
         if span.portion and end.run_each is not None:
             return self._run_stretch(end.run_each, function, span, most)
         self.stretches.flush()
@@ -1028,9 +996,8 @@ class TaskRunner:
             except BaseException as error:
                 if isinstance(error, EndIsNear):
                     _give_up(self, end, task_id, error)
-                kind, result = _failure(
-                    self._codec, self._ends_the_turn, call, error if not ended else not_sendable(error, value)
-                )  # without a name, which would keep the objects of the task alive
+                # without a name, which would keep the objects of the task alive
+                kind, result = self._failure(call, error if not ended else not_sendable(error, value))
                 large, ended = (), ended or monotonic()
             if end.forked:
                 _end_fork(task_id)
@@ -1067,13 +1034,31 @@ class TaskRunner:
         self._tasks.began = monotonic()  # of the next task
         return self._end.is_open()
 
-    def _refuse(self, span: WaitingTasks) -> int:
+    def _refuse(self, span: WaitingTasks, why: Unavailable) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
-        why = self._algorithms.unavailable.get(span.number, NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
         reason = shortened(why.explained(self._algorithms.names.get(span.number, "")))
         self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
         return span.count
+
+    def _failure(self, call: object, error: BaseException) -> tuple[int, bytes]:
+        """Encode what a task raised, and find out whether it is tried again after that.
+
+        Args:
+            call: the task's arguments, which may have a condition.
+            error: what the task raised.
+        """
+        again, remark = False, ""
+        try:
+            pickled = condition_of(call)
+            again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
+        except self._ends_the_turn:
+            RUNNING.seed = None
+            raise
+        except BaseException as second:
+            type_name, text, _ = describe_error(second)
+            remark = f"the task is not tried again, because retry_errors failed: {shortened(f'{type_name}: {text}')}"
+        return AGAIN if again else FAILED, self._codec.dumps_failure(error, remark)
 
     def _send_or_note(
         self, task_id: int, attempt: int, seconds: float, result: bytes, kind: int, large: Sequence[Buffer]
@@ -1150,8 +1135,10 @@ class TaskRunner:
                 take_named(self._waiting, message)
             case messages.Algorithms():
                 self._algorithms.define(message, payload)
-            case messages.ShareGiven() | messages.ShareForgotten():
-                self._shares.hear(message)
+            case messages.ShareGiven():
+                self._shares[message.share.digest] = shared_objects.give(message.share, message.reason)
+            case messages.ShareForgotten():
+                self._shares.pop(message.digest, None)
             case messages.SlaveNamed():
                 self.sid = message.sid
                 self._logs.begin(message.levels)
@@ -1167,7 +1154,7 @@ class TaskRunner:
         self.flush()
         self._logs.send(everything=True)
         edited = self._algorithms.forget_all()
-        self._shares.forget_all()
+        self._shares.clear()
         if self._peaks is not None:
             self._peaks.forget_all()
         self.sid = None
@@ -1205,30 +1192,6 @@ def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNe
     while not runner.ended:
         runner.receive(FOREVER_S)
     raise SystemExit(0)
-
-
-def _failure(
-    codec: Codec, ends_the_turn: tuple[type[BaseException], ...], call: object, error: BaseException
-) -> tuple[int, bytes]:
-    """Encode the failure of a task, and find out whether it is one after which the task is tried again.
-
-    Args:
-        codec: encodes it.
-        ends_the_turn: as for `TaskRunner`.
-        call: the task's arguments, which may have a condition.
-        error: what the task raised.
-    """
-    again, remark = False, ""
-    try:
-        pickled = condition_of(call)
-        again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
-    except ends_the_turn:
-        RUNNING.seed = None
-        raise
-    except BaseException as second:
-        type_name, text, _ = describe_error(second)
-        remark = f"the task is not tried again, because retry_errors failed: {shortened(f'{type_name}: {text}')}"
-    return AGAIN if again else FAILED, codec.dumps_failure(error, remark)
 
 
 def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
