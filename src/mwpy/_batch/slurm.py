@@ -130,24 +130,10 @@ _TIME = re.compile(r"(?:--time(?:=| +)|-t *)([0-9:-]+)")
 
 
 def time_limit_s(lines: Sequence[str]) -> float | None:
-    """Return after how many seconds a job gets SIGTERM, by the time limit in a user's lines; None if they set none.
-
-    Slurm knows `MINUTES[:SECONDS]`, `HOURS:MINUTES:SECONDS` and `DAYS-HOURS[:MINUTES[:SECONDS]]`.
-    """
+    """Return after how many seconds a job gets SIGTERM, by the time limit in a user's lines; None if they set none."""
     found = [_TIME.fullmatch(line.removeprefix("#SBATCH").strip()) for line in lines if line.startswith(OPTION)]
-    limits = [limit for each in found if each is not None and (limit := _limit_s(each[1])) is not None]
+    limits = [limit for each in found if each is not None and (limit := seconds(each[1]))]  # 0: there is no limit
     return max(0.0, limits[-1] - WARNED_S) if limits else None
-
-
-def _limit_s(shown: str) -> float | None:
-    """Read the value of `--time`."""
-    days, dash, clock = shown.rpartition("-")
-    try:
-        whole_days, *parts = (int(part) for part in (days or "0", *clock.split(":")))
-    except ValueError:
-        return None
-    hours, minutes, seconds = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
-    return float(((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds) or None  # 0 means that there is no limit
 
 
 _OWN = re.compile(r"(?:--(job-name|array|output|error)\b|-([Jaoe])(?=[ \w/]))")
@@ -218,12 +204,17 @@ def _job(job_id: str, word: str, ran: str, reason: str, host: str, name: str) ->
 
 
 def seconds(shown: str) -> float:
-    """Read Slurm's `[DAYS-][HOURS:]MINUTES:SECONDS`; 0 for a text of another form."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", shown)
-    if found is None:
+    """Read a time of Slurm; 0 for a text of another form.
+
+    Slurm writes `MINUTES[:SECONDS]`, `HOURS:MINUTES:SECONDS` and `DAYS-HOURS[:MINUTES[:SECONDS]]`.
+    """
+    days, dash, clock = shown.rpartition("-")
+    try:
+        whole_days, *parts = (int(part) for part in (days or "0", *clock.split(":")))
+    except ValueError:
         return 0.0
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+    hours, minutes, rest = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
+    return float(((whole_days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
 def outcome(shown: str, log_dirs: Mapping[str, str]) -> Outcome | None:
