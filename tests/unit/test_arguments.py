@@ -15,13 +15,14 @@ from mwpy._batch.ssh import Ssh
 from mwpy._values.errors import ExitCode, MasterUnreachable, UsageError
 from mwpy._values.options import parse as parse_options
 from mwpy.app import report_errors
-from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
+from mwpy.cli._arguments import Parser, add_job_options, batch_system, number
 
 COMMANDS = ("doctor", "explain", "logs", "oversee", "pack", "runs", "slave", "status")
 
 
 def parse(*arguments: str) -> argparse.Namespace:
     parser = Parser("test")
+    parser.add_argument("--with", dest="system")
     parser.add_argument("--count", type=number(2, int))
     parser.add_argument("--seconds", type=number(0.1, float))
     add_job_options(parser)
@@ -82,11 +83,11 @@ def test_numbers_are_converted() -> None:
 
 def test_batch_systems_are_made_from_the_options_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert isinstance(BATCH_SYSTEMS["local"](parse()), Local)
+    assert isinstance(batch_system(parse()), Local)
     with pytest.raises(UsageError, match="--with ssh needs --hosts FILE"):
-        BATCH_SYSTEMS["ssh"](parse())
+        batch_system(parse("--with", "ssh"))
     (tmp_path / "hosts").write_text("node1\n")
-    assert isinstance(BATCH_SYSTEMS["ssh"](parse("--hosts", str(tmp_path / "hosts"))), Ssh)
+    assert isinstance(batch_system(parse("--with", "ssh", "--hosts", str(tmp_path / "hosts"))), Ssh)
     assert parse("--command", "python 'my app.py'").command == ["python", "my app.py"]
 
 

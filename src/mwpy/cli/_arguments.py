@@ -86,42 +86,8 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="options for ssh itself")
 
 
-def _local(_: argparse.Namespace) -> Batch:
-    from mwpy._batch.local import Local
-
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Local(Path(state) / "mwpy" / "jobs")
-
-
-def _htcondor(arguments: argparse.Namespace) -> Batch:
-    from mwpy._batch import htcondor
-
-    htcondor.check_lines(arguments.line)
-    return htcondor.HTCondor(arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)
-
-
-def _slurm(arguments: argparse.Namespace) -> Batch:
-    from mwpy._batch import slurm
-
-    slurm.check_lines(arguments.line)
-    return slurm.Slurm()
-
-
-def _ssh(arguments: argparse.Namespace) -> Batch:
-    if arguments.hosts is None:
-        raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
-    from mwpy._batch.ssh import Ssh
-
-    return Ssh(arguments.hosts, arguments.ssh_options)
-
-
-BATCH_SYSTEMS: dict[str, Callable[[argparse.Namespace], Batch]] = {
-    "htcondor": _htcondor,
-    "slurm": _slurm,
-    "ssh": _ssh,
-    "local": _local,
-}
-"""For each name that `--with` accepts: a function that makes the batch system from the options of a job."""
+BATCH_SYSTEMS = ("htcondor", "slurm", "ssh", "local")
+"""The names that `--with` accepts."""
 
 USED_BY = {
     "memory": ("htcondor",),
@@ -155,4 +121,24 @@ def batch_system(arguments: argparse.Namespace) -> Batch:
             where = "without --with" if arguments.system is None else f"with --with {system}"
             able = " or ".join(f"--with {each}" for each in systems)
             raise UsageError(f"{option} has no effect {where}, only with {able}{INSTEAD.get((name, system), '')}")
-    return BATCH_SYSTEMS[system](arguments)
+    match system:  # each system is imported only when it is used
+        case "htcondor":
+            from mwpy._batch import htcondor
+
+            htcondor.check_lines(arguments.line)
+            return htcondor.HTCondor(arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)
+        case "slurm":
+            from mwpy._batch import slurm
+
+            slurm.check_lines(arguments.line)
+            return slurm.Slurm()
+        case "ssh":
+            from mwpy._batch.ssh import Ssh
+
+            if arguments.hosts is None:
+                raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
+            return Ssh(arguments.hosts, arguments.ssh_options)
+    from mwpy._batch.local import Local
+
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Local(Path(state) / "mwpy" / "jobs")

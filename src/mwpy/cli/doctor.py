@@ -87,7 +87,7 @@ def make_parser() -> Parser:
     parser = Parser("doctor", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
     parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
     where = "where the agent runs; default: on this machine"
-    parser.add_argument("--with", dest="system", choices=[*BATCH_SYSTEMS], help=where)
+    parser.add_argument("--with", dest="system", choices=BATCH_SYSTEMS, help=where)
     parser.add_argument(
         "--timeout",
         type=number(0.1, float),

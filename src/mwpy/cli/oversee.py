@@ -70,7 +70,7 @@ def make_parser() -> Parser:
         metavar="RESOURCE_FILE",
         help="the file that a master writes; or a directory: all its files *.rsc, including later ones",
     )
-    add("--with", dest="system", required=True, choices=[*BATCH_SYSTEMS], help="where the agents run")
+    add("--with", dest="system", required=True, choices=BATCH_SYSTEMS, help="where the agents run")
     add = parser.add_argument_group("how many jobs, and when").add_argument
     limit = "have at most N jobs in the queue, for all computations together; default 1000; with local, one per core"
     add("--max", type=number(0, int), metavar="N", help=limit)
