@@ -46,6 +46,11 @@ from mwpy._values.phrases import counted
 from mwpy._values.policy import Limits
 from mwpy._values.task import loaded
 
+
+class Message(Struct, frozen=True):
+    """The base of all messages. `_transport/wire.py` has their numbers."""
+
+
 # The messages of inquirers, which ask a running master what it does. `messages.py` describes messages in general.
 #
 # An inquirer is a member that runs no tasks. Its first message is a question. It asks the next question after the
@@ -54,7 +59,7 @@ from mwpy._values.task import loaded
 # All lists and tables of an answer have a limited length, however many tasks and slaves there are.
 
 
-class AskStatus(Struct, frozen=True):
+class AskStatus(Message, frozen=True):
     """Inquirer to master: what do you do now?"""
 
     member_id: Name
@@ -62,7 +67,7 @@ class AskStatus(Struct, frozen=True):
     """The generation in the resource file that it read."""
 
 
-class AskTask(Struct, frozen=True):
+class AskTask(Message, frozen=True):
     """Inquirer to master: why does this task wait, or how it ended?"""
 
     member_id: Name
@@ -115,7 +120,7 @@ class Notice(Struct, frozen=True):
     text: str
 
 
-class Status(Struct, frozen=True):
+class Status(Message, frozen=True):
     """Master to inquirer: what the master does."""
 
     member_id: str
@@ -217,7 +222,7 @@ class Place(Struct, frozen=True):
     """How long ago the last result came from the slave, or its first task was sent."""
 
 
-class Explanation(Struct, frozen=True):
+class Explanation(Message, frozen=True):
     """Master to inquirer: why a task waits, or how it ended."""
 
     task: int
@@ -281,7 +286,7 @@ class LogRow(Struct, frozen=True, array_like=True):
     """The traceback of an exception, and the stack, as texts; usually empty."""
 
 
-class Logged(Struct, frozen=True):
+class Logged(Message, frozen=True):
     """Slave to agent to master: what the tasks of a slave have logged. It comes before their results."""
 
     slave: Number
@@ -315,27 +320,27 @@ class Share(Struct, frozen=True):
     """Where processes of the same host find the content; empty if they cannot."""
 
 
-class ShareWanted(Struct, frozen=True):
+class ShareWanted(Message, frozen=True):
     """Agent to master: send the part of a shared object that begins at this byte."""
 
     digest: Name
     start: Number
 
 
-class SharePart(Struct, frozen=True):
+class SharePart(Message, frozen=True):
     """The answer to `ShareWanted`: a part of a shared object. The part is the payload frame."""
 
     digest: str
     start: int
 
 
-class ShareGone(Struct, frozen=True):
+class ShareGone(Message, frozen=True):
     """Master to agent: the master sends no part of a shared object, because no task needs it any more."""
 
     digest: str
 
 
-class ShareGiven(Struct, frozen=True):
+class ShareGiven(Message, frozen=True):
     """Agent to slave: a shared object can be used from now on."""
 
     share: Share
@@ -344,7 +349,7 @@ class ShareGiven(Struct, frozen=True):
     """Why its content is not here, so that tasks that need it fail; empty if it is here."""
 
 
-class ShareForgotten(Struct, frozen=True):
+class ShareForgotten(Message, frozen=True):
     """Agent to slave: no task uses a shared object, unless it is given again."""
 
     digest: str
@@ -354,7 +359,7 @@ PROTOCOL_VERSION = 10
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
-class Hello(Struct, frozen=True):
+class Hello(Message, frozen=True):
     """Agent to master, the first message: what this agent is, and which computation it was started for."""
 
     member_id: Name
@@ -382,7 +387,7 @@ class Hello(Struct, frozen=True):
     """How many messages of the master it has handled, if it goes on with a session; None if it is a new agent."""
 
 
-class Welcome(Struct, frozen=True):
+class Welcome(Message, frozen=True):
     """Master to agent: the agent is admitted, and these are the master's settings."""
 
     agent: str
@@ -398,7 +403,7 @@ class Welcome(Struct, frozen=True):
     """The name of the master's generation."""
 
 
-class Handled(Struct, frozen=True):
+class Handled(Message, frozen=True):
     """Agent to master, or master to agent: how many messages of their session the sender has handled.
 
     `_core/session.py` has the reason.
@@ -407,7 +412,7 @@ class Handled(Struct, frozen=True):
     count: Number
 
 
-class Refused(Struct, frozen=True):
+class Refused(Message, frozen=True):
     """Master to agent: the agent is refused, or must leave, for this reason."""
 
     reason: str
@@ -445,7 +450,7 @@ class AlgorithmDefinition(Struct, frozen=True):
     """What it uses of the user's modules, by their names. It may travel by value, but its helpers do not."""
 
 
-class Algorithms(Struct, frozen=True):
+class Algorithms(Message, frozen=True):
     """Master to agent to slave: definitions that later tasks refer to by number."""
 
     definitions: list[AlgorithmDefinition]
@@ -453,13 +458,13 @@ class Algorithms(Struct, frozen=True):
     """The numbers of earlier definitions that no later task refers to, unless they are sent again."""
 
 
-class Installed(Struct, frozen=True):
+class Installed(Message, frozen=True):
     """Agent to master: its versions of the packages that definitions named; empty for one that is not installed."""
 
     packages: Packages
 
 
-class Tasks(Struct, frozen=True):
+class Tasks(Message, frozen=True):
     """Master to agent to slave: a group of tasks for one slave, in the order in which to run them."""
 
     slave: int
@@ -477,7 +482,7 @@ class Tasks(Struct, frozen=True):
     arguments have no large buffers, and the tasks may be run as a stretch."""
 
 
-class Results(Struct, frozen=True):
+class Results(Message, frozen=True):
     """Slave to agent to master: a group of finished tasks of one slave, in the order in which they finished."""
 
     slave: Number
@@ -496,7 +501,7 @@ class Results(Struct, frozen=True):
     """Whether all results are values that `decode_plain` reads."""
 
 
-class Handover(Struct, frozen=True):
+class Handover(Message, frozen=True):
     """Agent to master: results of tasks that an earlier generation of the master has sent to a slave. Payload frames
     follow as with `Results`."""
 
@@ -508,7 +513,7 @@ class Handover(Struct, frozen=True):
     """The results, with the ids that the tasks had there."""
 
 
-class StillRunning(Struct, frozen=True):
+class StillRunning(Message, frozen=True):
     """Agent to master: a slave runs tasks that an earlier generation of the master has sent to it.
 
     Without tasks: it runs none of these any more.
@@ -522,7 +527,7 @@ class StillRunning(Struct, frozen=True):
     counts: Spans
 
 
-class NotStarted(Struct, frozen=True):
+class NotStarted(Message, frozen=True):
     """Agent to master: its slaves have not started these tasks of the generation that ended last, and it does not keep
     them.
 
@@ -537,13 +542,13 @@ class NotStarted(Struct, frozen=True):
     counts: Spans
 
 
-class NotWanted(Struct, frozen=True):
+class NotWanted(Message, frozen=True):
     """Master to agent: nobody wants the results of the tasks that `StillRunning` named. The agent ends the slave."""
 
     slave: int
 
 
-class Checkpoint(Struct, frozen=True):
+class Checkpoint(Message, frozen=True):
     """Slave to agent to master: the state that a running task leaves for its next attempt.
 
     The first payload frame is the encoded state. The large buffers of its pickle follow.
@@ -554,13 +559,13 @@ class Checkpoint(Struct, frozen=True):
     attempt: Number
 
 
-class CheckpointRead(Struct, frozen=True):
+class CheckpointRead(Message, frozen=True):
     """Master to agent: it has read a state of a task of this slave. The agent may send the next one."""
 
     slave: int
 
 
-class Reported(Struct, frozen=True):
+class Reported(Message, frozen=True):
     """Slave to agent to master: interim values of a running task. The payload frame is what `dumps_report` encoded."""
 
     slave: Number
@@ -570,20 +575,20 @@ class Reported(Struct, frozen=True):
     """How long the attempt has run."""
 
 
-class ReportRead(Struct, frozen=True):
+class ReportRead(Message, frozen=True):
     """Master to agent: it has read a report of this slave. The agent may send the next one."""
 
     slave: int
 
 
-class Revoke(Struct, frozen=True):
+class Revoke(Message, frozen=True):
     """Master to agent: take back up to `count` tasks that this slave has not started."""
 
     slave: int
     count: int
 
 
-class Revoked(Struct, frozen=True):
+class Revoked(Message, frozen=True):
     """Agent to master and to slave: these tasks were not started and will not be started.
 
     Or, if they are late: they are finished, but their results wait in the slave behind a long task.
@@ -599,7 +604,7 @@ class Revoked(Struct, frozen=True):
     """Whether this is no answer, and the tasks are late."""
 
 
-class Cancel(Struct, frozen=True):
+class Cancel(Message, frozen=True):
     """Master to agent: the master wants no result of these tasks, whichever slaves hold them.
 
     If `kill` is false, those that have started may finish, and the agent answers which have not started. If it is true,
@@ -612,13 +617,13 @@ class Cancel(Struct, frozen=True):
     kill: bool
 
 
-class SlaveReady(Struct, frozen=True):
+class SlaveReady(Message, frozen=True):
     """Slave to agent to master: this slave process is ready for tasks."""
 
     slave: Number
 
 
-class SlaveNamed(Struct, frozen=True):
+class SlaveNamed(Message, frozen=True):
     """Master to agent to slave: the slave's id."""
 
     slave: int
@@ -627,14 +632,14 @@ class SlaveNamed(Struct, frozen=True):
     """The levels of the loggers in the master's process, by name; None if the slave sends no records of `logging`."""
 
 
-class SlaveGrown(Struct, frozen=True):
+class SlaveGrown(Message, frozen=True):
     """Slave to agent: this slave process has more memory than it may have between two tasks."""
 
     slave: Number
     resident_bytes: Number
 
 
-class PeakMemory(Struct, frozen=True):
+class PeakMemory(Message, frozen=True):
     """Slave to agent to master: the most memory that this slave process, or a program that it has waited for, has used
     while tasks of an algorithm ran. A slave says this again only when the peak has grown."""
 
@@ -643,13 +648,13 @@ class PeakMemory(Struct, frozen=True):
     peak_bytes: Number
 
 
-class SlaveRetiring(Struct, frozen=True):
+class SlaveRetiring(Message, frozen=True):
     """Agent to master: send this slave no more tasks. It ends after the tasks that it holds, and is replaced."""
 
     slave: Number
 
 
-class SlaveDied(Struct, frozen=True):
+class SlaveDied(Message, frozen=True):
     """Agent to master: a slave process has ended. `running` is the task that it ran, or 0."""
 
     slave: Number
@@ -677,7 +682,7 @@ class LoadFailure(PlainEnum):
     """This slave has loaded other code than the master. The other slaves of its agent may be older or newer."""
 
 
-class AlgorithmFailed(Struct, frozen=True):
+class AlgorithmFailed(Message, frozen=True):
     """Slave to agent to master: this slave cannot run an algorithm. The named tasks were not started."""
 
     slave: Number
@@ -689,7 +694,7 @@ class AlgorithmFailed(Struct, frozen=True):
     failure: LoadFailure = LoadFailure.SURE
 
 
-class NextGeneration(Struct, frozen=True):
+class NextGeneration(Message, frozen=True):
     """Agent to slave, which has no task: the tasks that follow are those of another generation of the master. Forget
     everything that the former generation has defined.
 
@@ -702,18 +707,18 @@ class NextGeneration(Struct, frozen=True):
     """
 
 
-class Renew(Struct, frozen=True):
+class Renew(Message, frozen=True):
     """Master to agent: replace all slaves after the tasks that they hold, because what they import may have changed."""
 
     module_path: Reason = ""
     """Where new slaves find modules (`PYTHONPATH`); empty if this has not changed."""
 
 
-class Probe(Struct, frozen=True):
+class Probe(Message, frozen=True):
     """Master to agent: no content. If it cannot be sent, the agent is gone."""
 
 
-class Shutdown(Struct, frozen=True):
+class Shutdown(Message, frozen=True):
     """Master to agent to slave: the computation ends.
 
     `finished` says whether it is complete: only then does the agent exit with 0.
@@ -724,7 +729,7 @@ class Shutdown(Struct, frozen=True):
     """How long a slave has to end by itself, in seconds, before it is killed."""
 
 
-class Leaving(Struct, frozen=True):
+class Leaving(Message, frozen=True):
     """Agent to master: send no more tasks, for this reason.
 
     The tasks that were not started follow. Running tasks may still finish.
@@ -735,58 +740,12 @@ class Leaving(Struct, frozen=True):
     """The cause of the loss of each task that does not finish in time."""
 
 
-class Goodbye(Struct, frozen=True):
+class Goodbye(Message, frozen=True):
     """Agent to master: the agent ends, for this reason."""
 
     reason: Reason
     cause: Cause
     """The cause of the loss of the tasks that its slaves hold."""
-
-
-Message = (
-    Hello
-    | Welcome
-    | Refused
-    | Algorithms
-    | Installed
-    | Tasks
-    | Results
-    | Handover
-    | StillRunning
-    | NotStarted
-    | NotWanted
-    | NextGeneration
-    | Revoke
-    | Revoked
-    | Cancel
-    | Checkpoint
-    | CheckpointRead
-    | Reported
-    | ReportRead
-    | Logged
-    | ShareWanted
-    | SharePart
-    | ShareGone
-    | ShareGiven
-    | ShareForgotten
-    | SlaveReady
-    | SlaveNamed
-    | SlaveGrown
-    | PeakMemory
-    | SlaveRetiring
-    | SlaveDied
-    | AlgorithmFailed
-    | Handled
-    | Probe
-    | Renew
-    | Shutdown
-    | Leaving
-    | Goodbye
-    | AskStatus
-    | Status
-    | AskTask
-    | Explanation
-)
 
 
 # Sentences about a task: why it waits, or how it ended.

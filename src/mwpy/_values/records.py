@@ -5,13 +5,14 @@ applying the records of a master in their order to an empty `MasterState` gives 
 counts. Tags are the exception: a tag is any object and never leaves the master. The audit file shows records as text.
 Every other part that needs to know what happened also reads records.
 
-Each class is tagged with its name, so `encode` and `decoder` can store a stream of records.
+Each class is a subclass of `Record` and tagged with its name, so `encode` and `decoder` can store a stream of records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from typing import Any
 
 from msgspec import Struct
@@ -24,10 +25,15 @@ from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind, SlaveState
 
+
+class Record(Struct, frozen=True, tag=True):
+    """The base of all records."""
+
+
 # Records about agents, their hosts and their slaves. `records.py` says what records are, and has all others.
 
 
-class AgentConnected(Struct, frozen=True, tag=True):
+class AgentConnected(Record, frozen=True):
     """The master accepted an agent."""
 
     agent: str
@@ -46,28 +52,28 @@ class AgentConnected(Struct, frozen=True, tag=True):
     """For how long it looks for its master when its connection has ended; 0 if it ends then."""
 
 
-class AgentRefused(Struct, frozen=True, tag=True):
+class AgentRefused(Record, frozen=True):
     """The master refused a peer."""
 
     address: str
     reason: str
 
 
-class AgentAway(Struct, frozen=True, tag=True):
+class AgentAway(Record, frozen=True):
     """Nothing is heard from an agent. It may come back with its running tasks."""
 
     agent: str
     reason: str
 
 
-class AgentBack(Struct, frozen=True, tag=True):
+class AgentBack(Record, frozen=True):
     """An agent that was away came back, from this address."""
 
     agent: str
     address: str
 
 
-class AgentLost(Struct, frozen=True, tag=True):
+class AgentLost(Record, frozen=True):
     """The connection to an agent broke before the agent said goodbye."""
 
     agent: str
@@ -75,7 +81,7 @@ class AgentLost(Struct, frozen=True, tag=True):
     cause: Cause
 
 
-class LossesExplained(Struct, frozen=True, tag=True):
+class LossesExplained(Record, frozen=True):
     """The master learned why it had heard nothing from an agent: the tasks of these slaves were lost for this cause."""
 
     agent: str
@@ -84,14 +90,14 @@ class LossesExplained(Struct, frozen=True, tag=True):
     reason: str
 
 
-class AgentLeft(Struct, frozen=True, tag=True):
+class AgentLeft(Record, frozen=True):
     """An agent said goodbye; it is gone."""
 
     agent: str
     reason: str
 
 
-class HostExcluded(Struct, frozen=True, tag=True):
+class HostExcluded(Record, frozen=True):
     """A host gets no more work, because tasks fail there that succeed elsewhere."""
 
     host: str
@@ -99,20 +105,20 @@ class HostExcluded(Struct, frozen=True, tag=True):
     """The host, for how long it is excluded, and how many attempts failed there and elsewhere."""
 
 
-class HostReadmitted(Struct, frozen=True, tag=True):
+class HostReadmitted(Record, frozen=True):
     """A host that was excluded may get work again."""
 
     host: str
 
 
-class PeerDropped(Struct, frozen=True, tag=True):
+class PeerDropped(Record, frozen=True):
     """A peer sent something that no correct peer sends. The master ignores it from now on."""
 
     peer: str
     reason: str
 
 
-class AgentLeaving(Struct, frozen=True, tag=True):
+class AgentLeaving(Record, frozen=True):
     """An agent announced that it must leave: it gets no more tasks and starts no more slaves."""
 
     agent: str
@@ -120,7 +126,7 @@ class AgentLeaving(Struct, frozen=True, tag=True):
     cause: Cause
 
 
-class SlaveConnected(Struct, frozen=True, tag=True):
+class SlaveConnected(Record, frozen=True):
     """A slave is ready for tasks."""
 
     sid: SlaveId
@@ -131,7 +137,7 @@ class SlaveConnected(Struct, frozen=True, tag=True):
     """The number that the agent gave this slave."""
 
 
-class SlaveChanged(Struct, frozen=True, tag=True):
+class SlaveChanged(Record, frozen=True):
     """A slave changed its state or its kind."""
 
     sid: SlaveId
@@ -139,7 +145,7 @@ class SlaveChanged(Struct, frozen=True, tag=True):
     kind: SlaveKind
 
 
-class SlaveEnded(Struct, frozen=True, tag=True):
+class SlaveEnded(Record, frozen=True):
     """A slave is gone. `running` names the task that it ran, `words` are its last words."""
 
     sid: SlaveId
@@ -149,7 +155,7 @@ class SlaveEnded(Struct, frozen=True, tag=True):
     words: LastWords
 
 
-class AlgorithmRefused(Struct, frozen=True, tag=True):
+class AlgorithmRefused(Record, frozen=True):
     """The slaves of an agent, or one of them, cannot run a task algorithm."""
 
     agent: str
@@ -161,7 +167,7 @@ class AlgorithmRefused(Struct, frozen=True, tag=True):
     """The slave, if the others of its agent may run it."""
 
 
-class PackagesCompared(Struct, frozen=True, tag=True):
+class PackagesCompared(Record, frozen=True):
     """An agent reported the versions of packages that task algorithms import."""
 
     agent: str
@@ -171,14 +177,14 @@ class PackagesCompared(Struct, frozen=True, tag=True):
     """Each package that differs: its name, the version on the agent, and the version on the master."""
 
 
-class SlaveStarted(Struct, frozen=True, tag=True):
+class SlaveStarted(Record, frozen=True):
     """An agent started a slave process."""
 
     slave: int
     pid: int
 
 
-class SlaveNamed(Struct, frozen=True, tag=True):
+class SlaveNamed(Record, frozen=True):
     """The master gave an agent's slave its id."""
 
     slave: int
@@ -267,13 +273,13 @@ class Charge(Struct, frozen=True):
 # Records about tasks that end because of a former generation: it has answered them, or they must not run again.
 
 
-class ResultsReused(Struct, frozen=True, tag=True):
+class ResultsReused(Record, frozen=True):
     """The master algorithm submitted tasks, and they ended at once: former generations have stored their results."""
 
     tasks: Sequence[ReusedTasks]
 
 
-class ResultsHandedOver(Struct, frozen=True, tag=True):
+class ResultsHandedOver(Record, frozen=True):
     """An agent brought results of tasks that a former generation had sent to its slaves. They are stored as those of
     that generation."""
 
@@ -289,7 +295,7 @@ class ResultsHandedOver(Struct, frozen=True, tag=True):
     frames: Sequence[Any]
 
 
-class TasksAnswered(Struct, frozen=True, tag=True):
+class TasksAnswered(Record, frozen=True):
     """Tasks that had not ended got their results from a former generation, because an agent has brought these."""
 
     sid: SlaveId | None
@@ -300,13 +306,13 @@ class TasksAnswered(Struct, frozen=True, tag=True):
     frames: Sequence[Any]
 
 
-class TasksAwaited(Struct, frozen=True, tag=True):
+class TasksAwaited(Record, frozen=True):
     """Pending tasks wait for agents that have outlived the former master, and may bring their results."""
 
     tasks: Sequence[TaskRange]
 
 
-class TasksForbidden(Struct, frozen=True, tag=True):
+class TasksForbidden(Record, frozen=True):
     """The master algorithm submitted tasks, and they ended at once as unrunnable: in a former generation their attempts
     were used up, or it sent them to a slave, and their policy forbids a second execution."""
 
@@ -316,7 +322,7 @@ class TasksForbidden(Struct, frozen=True, tag=True):
     reason: str
 
 
-class AlgorithmDefined(Struct, frozen=True, tag=True):
+class AlgorithmDefined(Record, frozen=True):
     """A task algorithm got its number. `packed` is the pickled function if it travels by value, else empty."""
 
     definition: AlgorithmDefinition
@@ -327,13 +333,13 @@ class AlgorithmDefined(Struct, frozen=True, tag=True):
     """What the code consists of, and the digest of each part."""
 
 
-class AlgorithmsForgotten(Struct, frozen=True, tag=True):
+class AlgorithmsForgotten(Record, frozen=True):
     """The master forgot task algorithms that travel by value and have no runnable tasks."""
 
     numbers: Sequence[int]
 
 
-class Started(Struct, frozen=True, tag=True):
+class Started(Record, frozen=True):
     """A process began its role. `role` is `MASTER` or `AGENT`; `detail` names the addresses."""
 
     role: str
@@ -341,33 +347,33 @@ class Started(Struct, frozen=True, tag=True):
     detail: str
 
 
-class Ended(Struct, frozen=True, tag=True):
+class Ended(Record, frozen=True):
     """A process ends its role: `why` is `SHUTDOWN`, `INTERRUPTED`, or the fault that ended it."""
 
     why: str
     member_id: str
 
 
-class Notice(Struct, frozen=True, tag=True):
+class Notice(Record, frozen=True):
     """A message for the user, also shown on standard error. It says what happened and what to do next."""
 
     text: str
 
 
-class TasksSubmitted(Struct, frozen=True, tag=True):
+class TasksSubmitted(Record, frozen=True):
     """The master algorithm submitted tasks. They are pending, or blocked if they refer to results."""
 
     tasks: Sequence[SubmittedTasks]
 
 
-class TasksAllocated(Struct, frozen=True, tag=True):
+class TasksAllocated(Record, frozen=True):
     """Pending tasks were sent to a slave. Each range has the number of the new attempt."""
 
     sid: SlaveId
     tasks: Sequence[TaskRange]
 
 
-class AttemptsStarted(Struct, frozen=True, tag=True):
+class AttemptsStarted(Record, frozen=True):
     """Tasks that the slave `beside` holds were sent to the slave `sid`, too: now another attempt of each lives. Each
     range names one task, with the number of the new attempt."""
 
@@ -377,7 +383,7 @@ class AttemptsStarted(Struct, frozen=True, tag=True):
     reason: str
 
 
-class AttemptsEnded(Struct, frozen=True, tag=True):
+class AttemptsEnded(Record, frozen=True):
     """Attempts of tasks that a slave held ended without an answer, and other attempts of the same tasks live. So these
     tasks stay allocated. `charges` are added to their histories."""
 
@@ -387,7 +393,7 @@ class AttemptsEnded(Struct, frozen=True, tag=True):
     charges: tuple[Charge, ...] = ()
 
 
-class ResultsReceived(Struct, frozen=True, tag=True):
+class ResultsReceived(Record, frozen=True):
     """Results of tasks arrived from the slave that held them.
 
     `results` names the tasks and has their compute times and failures; `frames` are the encoded values, as they
@@ -399,7 +405,7 @@ class ResultsReceived(Struct, frozen=True, tag=True):
     frames: Sequence[Any]
 
 
-class TaskCheckpointed(Struct, frozen=True, tag=True):
+class TaskCheckpointed(Record, frozen=True):
     """A task that a slave holds left a state for its next attempt. The state replaces an earlier one."""
 
     sid: SlaveId
@@ -408,7 +414,7 @@ class TaskCheckpointed(Struct, frozen=True, tag=True):
     """The encoded state and the large buffers of its pickle, as they arrived."""
 
 
-class TasksFailed(Struct, frozen=True, tag=True):
+class TasksFailed(Record, frozen=True):
     """Tasks failed before they were pending: at their submission, or while they were blocked."""
 
     tasks: Sequence[TaskRange]
@@ -419,19 +425,19 @@ class TasksFailed(Struct, frozen=True, tag=True):
     """What happened to that task."""
 
 
-class TasksUnblocked(Struct, frozen=True, tag=True):
+class TasksUnblocked(Record, frozen=True):
     """Blocked tasks have the values of all results to which they refer; they are pending."""
 
     tasks: Sequence[TaskRange]
 
 
-class ResultsHeld(Struct, frozen=True, tag=True):
+class ResultsHeld(Record, frozen=True):
     """Later tasks may refer to the results of these tasks, which have not ended. So the master will keep them."""
 
     numbers: Sequence[int]
 
 
-class ResultGiven(Struct, frozen=True, tag=True):
+class ResultGiven(Record, frozen=True):
     """The algorithm gave back the result of a task, because a later task refers to it. So the master keeps it."""
 
     number: int
@@ -443,13 +449,13 @@ class ResultGiven(Struct, frozen=True, tag=True):
     """The id of the task that did not end well."""
 
 
-class ResultsReleased(Struct, frozen=True, tag=True):
+class ResultsReleased(Record, frozen=True):
     """The algorithm has fetched the results of these tasks, so no later task refers to them."""
 
     numbers: Sequence[int]
 
 
-class TasksReturned(Struct, frozen=True, tag=True):
+class TasksReturned(Record, frozen=True):
     """Tasks that a slave held came back unfinished and are pending again. `charges` are added to their histories."""
 
     sid: SlaveId
@@ -460,7 +466,7 @@ class TasksReturned(Struct, frozen=True, tag=True):
     """How long they are delayed before they are pending again, in seconds; 0 for no pause."""
 
 
-class TasksDue(Struct, frozen=True, tag=True):
+class TasksDue(Record, frozen=True):
     """The pauses of tasks are over; the tasks are pending again."""
 
     tasks: Sequence[TaskRange]
@@ -468,7 +474,7 @@ class TasksDue(Struct, frozen=True, tag=True):
     """Whether a former generation sent them to slaves, which have not started them."""
 
 
-class TasksGivenUp(Struct, frozen=True, tag=True):
+class TasksGivenUp(Record, frozen=True):
     """Tasks became unrunnable. `charges` are added to their histories."""
 
     sid: SlaveId
@@ -482,7 +488,7 @@ class TasksGivenUp(Struct, frozen=True, tag=True):
     """Whether the tasks lost these attempts by their own fault. Then they do not run again at a restart either."""
 
 
-class TasksCancelled(Struct, frozen=True, tag=True):
+class TasksCancelled(Record, frozen=True):
     """Tasks were cancelled. No task is charged with anything. If a task ran again to compute a value that was lost,
     only this ends."""
 
@@ -493,21 +499,21 @@ class TasksCancelled(Struct, frozen=True, tag=True):
     """How far the tasks were, as the end of a sentence."""
 
 
-class TasksCancelling(Struct, frozen=True, tag=True):
+class TasksCancelling(Record, frozen=True):
     """Tasks that a slave holds are cancelled unless they have started. They are not sent to a slave again."""
 
     sid: SlaveId
     tasks: Sequence[TaskRange]
 
 
-class TasksUnaddressed(Struct, frozen=True, tag=True):
+class TasksUnaddressed(Record, frozen=True):
     """Pending tasks were addressed to a slave that cannot run them. Now any slave may run them."""
 
     sid: SlaveId
     tasks: Sequence[TaskRange]
 
 
-class Total(Struct, frozen=True, tag=True):
+class Total(Record, frozen=True):
     """What the tasks of one algorithm did on one host since the master started."""
 
     algorithm: str
@@ -534,70 +540,19 @@ class Total(Struct, frozen=True, tag=True):
     """The largest `seconds_expected` of these tasks; 0 if none had it."""
 
 
-class TasksReceived(Struct, frozen=True, tag=True):
+class TasksReceived(Record, frozen=True):
     """An agent forwarded tasks to a slave."""
 
     sid: SlaveId
     count: int
 
 
-class ResultsSent(Struct, frozen=True, tag=True):
+class ResultsSent(Record, frozen=True):
     """An agent forwarded results of a slave to the master."""
 
     sid: SlaveId
     count: int
 
-
-Record = (
-    AlgorithmDefined
-    | AlgorithmsForgotten
-    | Started
-    | Ended
-    | Notice
-    | AgentConnected
-    | AgentRefused
-    | AgentAway
-    | AgentBack
-    | AgentLost
-    | LossesExplained
-    | HostExcluded
-    | HostReadmitted
-    | AgentLeft
-    | AgentLeaving
-    | PeerDropped
-    | SlaveConnected
-    | SlaveChanged
-    | SlaveEnded
-    | AlgorithmRefused
-    | PackagesCompared
-    | TasksSubmitted
-    | TasksAllocated
-    | AttemptsStarted
-    | AttemptsEnded
-    | ResultsReceived
-    | ResultsReused
-    | ResultsHandedOver
-    | TasksAnswered
-    | TaskCheckpointed
-    | TasksFailed
-    | TasksForbidden
-    | TasksAwaited
-    | TasksReturned
-    | TasksDue
-    | TasksGivenUp
-    | TasksCancelled
-    | TasksCancelling
-    | TasksUnaddressed
-    | TasksUnblocked
-    | ResultsHeld
-    | ResultGiven
-    | ResultsReleased
-    | Total
-    | SlaveStarted
-    | SlaveNamed
-    | TasksReceived
-    | ResultsSent
-)
 
 encode: Callable[[Record], bytes] = messagepack.encode
 """Encode a record, to store it."""
@@ -607,4 +562,6 @@ encode: Callable[[Record], bytes] = messagepack.encode
 def decoder() -> Callable[[Buffer], Record]:
     """Return what reads what `encode` made. It raises one of `messagepack.MALFORMED` for everything else. It is made
     when it is needed, because this takes 4 ms and few processes need it."""
-    return messagepack.decoder(Record)  # type: ignore[arg-type]  # a union of classes
+    kinds: Any = reduce(or_, Record.__subclasses__())
+    decode: Callable[[Buffer], Record] = messagepack.decoder(kinds)
+    return decode
