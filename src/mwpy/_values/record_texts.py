@@ -7,7 +7,8 @@ can be read again (`unescaped`), and text of other machines cannot change a term
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mwpy._values import records
 from mwpy._values.phrases import amount, counted, first_of
@@ -23,9 +24,8 @@ _ESCAPE = r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})"
 
 def text_of(record: records.Record) -> str:
     """Describe a record in one line; empty for a record that the audit file does not show."""
-    text = escaped(
-        _text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record) or _text_of_results(record)
-    )
+    describe = _TEXTS.get(type(record))
+    text = "" if describe is None else escaped(describe(record))
     if isinstance(record, records.SlaveEnded):
         text += "".join(f"\t{name}: {escaped(words)}" for name, words in record.words.streams)
     return text
@@ -39,129 +39,6 @@ def escaped(text: str) -> str:
 def unescaped(text: str) -> str:
     """Return the text that `escaped` was given."""
     return re.sub(_ESCAPE, lambda found: found[0].encode().decode("unicode_escape"), text)
-
-
-def _text_of_slaves(record: records.Record) -> str:
-    match record:
-        case records.Started(role, member_id, detail):
-            return f'INIT {role} "{member_id}" {detail}'
-        case records.Ended(why, member_id):
-            return f'FINI {why} "{member_id}"'
-        case records.Notice(text):
-            return f"NOTICE {text}"
-        case records.TasksReceived(sid, count):
-            return f"{sid} <- {counted(count, 'task')}"
-        case records.ResultsSent(sid, count):
-            return f"{sid} -> {counted(count, 'result')}"
-        case records.SlaveStarted(slave, pid):
-            return f"SLAVE PROCESS {slave} started, pid {pid}"
-        case records.SlaveNamed(slave, sid):
-            return f"SLAVE PROCESS {slave} is {sid}"
-        case records.SlaveConnected(sid, agent, address, kind):
-            return f"{sid} {address} -> connecting [{kind.value}] through {agent}"
-        case records.SlaveChanged(sid, state, kind):
-            return f"{sid} -> {state.value} [{kind.value}]"
-        case records.SlaveEnded(sid, cause, reason, running, words):
-            while_running = f" while it ran {running}, {cause.value}" if running else ""
-            peak = f"; peak memory {amount(words.peak_bytes)}" if words.peak_bytes else ""
-            return f"{sid} -> gone{while_running}: {reason}{peak}"
-        case _:
-            return ""
-
-
-def _text_of_agents(record: records.Record) -> str:
-    match record:
-        case records.AgentConnected(agent, address, host, pid, job):
-            return f"{agent} {address} -> connected, host {host}, pid {pid}{f', job {job}' if job else ''}"
-        case records.AgentRefused(address, reason):
-            return f"REFUSED {address}: {reason}"
-        case records.AgentAway(agent, reason):
-            return f"{agent} -> away: {reason}"
-        case records.AgentBack(agent, address):
-            return f"{agent} {address} -> back"
-        case records.AgentLost(agent, reason):
-            return f"{agent} -> lost: {reason}"
-        case records.LossesExplained(agent, _, cause, reason):
-            return f"{agent} was not lost but {cause.value}: {reason}"
-        case records.HostExcluded(_, reason):
-            return f"EXCLUDED {reason}"
-        case records.HostReadmitted(host):
-            return f"READMITTED host {host}"
-        case records.AgentLeft(agent, reason):
-            return f"{agent} -> left: {reason}"
-        case records.PeerDropped(peer, reason):
-            return f"DROPPED {peer}: {reason}"
-        case records.AlgorithmRefused(agent, algorithm, reason, _, sid):
-            return f"{sid or agent} cannot run {algorithm}: {reason}"
-        case records.PackagesCompared(agent, same, different):
-            versions = "; ".join([*([f"as the master {', '.join(same)}"] if same else []), *different])
-            return f"{agent} has {versions}"
-        case _:
-            return ""
-
-
-def _text_of_tasks(record: records.Record) -> str:
-    match record:
-        case records.TasksAllocated(sid, tasks):
-            return f"{sid} <- {counted(_count(tasks), 'task')}"
-        case records.AttemptsStarted(sid, tasks, beside, reason):
-            named = ", ".join(f"attempt {each.attempt} of {each}" for each in tasks)
-            return f"{sid} <- {named}, which {beside} has, too: {reason}"
-        case records.AttemptsEnded(sid, tasks, reason, charges):
-            ended = counted(_count(tasks), "attempt")
-            return f"{sid} -> {ended} ended beside others ({_names(tasks)}){_causes(charges)}: {reason}"
-        case records.TasksReturned(sid, tasks, reason, charges, pause_s):
-            pause = f", delayed for {pause_s:g} s" if pause_s else ""
-            return (
-                f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){_causes(charges)}{pause}: {reason}"
-            )
-        case records.TasksDue(tasks):
-            return f"DUE {_names(tasks)}"
-        case records.TasksAwaited(tasks):
-            return f"AWAITED {_names(tasks)}"
-        case records.TasksGivenUp(_, _, tasks, reason):
-            return f"UNRUNNABLE {_names(tasks)}: {reason}"
-        case records.TasksCancelled(_, tasks, when):
-            return f"CANCELLED {_names(tasks)} {when}"
-        case records.TasksCancelling(sid, tasks):
-            return f"{sid} must not start {_names(tasks)}: cancelled"
-        case records.TaskCheckpointed(sid, task, frames):
-            return f"{sid} -> state of {task}, {amount(sum(map(len, frames)))}"
-        case records.TasksForbidden(tasks, _, reason):
-            return f"UNRUNNABLE {tasks}: {reason}"
-        case records.TasksFailed(tasks, reason):
-            return f"FAILED {_names(tasks)}: {reason}"
-        case records.TasksSubmitted(tasks):
-            blocked = (each for each in tasks if each.refers)
-            return "; ".join(f"BLOCKED task {each.first}: it needs {_results_of(each.refers)}" for each in blocked)
-        case records.TasksUnblocked(tasks):
-            return f"UNBLOCKED {_names(tasks)}"
-        case records.Total():
-            return _text_of_total(record)
-        case records.TasksUnaddressed(sid, tasks):
-            return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
-        case _:
-            return ""
-
-
-def _text_of_results(record: records.Record) -> str:
-    match record:
-        case records.ResultsReceived(sid, results):
-            return f"{sid} -> {counted(sum(results.counts), 'result')}"
-        case records.ResultsHandedOver(agent, _, generation, sid, results):
-            return f"{agent} -> {counted(sum(results.counts), 'result')} of {sid} in generation {generation}"
-        case records.TasksAnswered(_, tasks):
-            return f"ANSWERED by an earlier generation: {_names(tasks)}"
-        case records.ResultsReused(reused):
-            return f"REUSED {counted(_count(reused), 'stored result')} ({_names(reused)})"
-        case records.ResultsHeld(numbers):
-            return f"HELD for later tasks: {_results_of(numbers)}"
-        case records.ResultGiven(number, frames, cause):
-            return f"HELD for later tasks: {_results_of([number])}, {cause or amount(sum(map(len, frames)))}"
-        case records.ResultsReleased(numbers):
-            return f"RELEASED {_results_of(numbers)}"
-        case _:
-            return ""
 
 
 def _results_of(numbers: Sequence[int]) -> str:
@@ -188,10 +65,123 @@ def _causes(charges: Sequence[records.Charge]) -> str:
     return "".join(f", {charge.cause.value}{_more(charge)}" for charge in charges)
 
 
-def _count(tasks: Sequence[TaskRange] | Sequence[ReusedTasks]) -> int:
-    return sum(each.count for each in tasks)
+def _counted(tasks: Sequence[TaskRange] | Sequence[ReusedTasks], noun: str) -> str:
+    return counted(sum(each.count for each in tasks), noun)
 
 
 def _names(tasks: Sequence[TaskRange] | Sequence[ReusedTasks]) -> str:
     named = (f"task {each.first + place} ({each.name})" for each in tasks for place in range(each.count))
-    return first_of(named, _count(tasks))
+    return first_of(named, sum(each.count for each in tasks))
+
+
+def _text_of_connected(record: records.AgentConnected) -> str:
+    job = f", job {record.job}" if record.job else ""
+    return f"{record.agent} {record.address} -> connected, host {record.host}, pid {record.pid}{job}"
+
+
+def _text_of_slave(record: records.SlaveConnected) -> str:
+    return f"{record.sid} {record.address} -> connecting [{record.kind.value}] through {record.agent}"
+
+
+def _text_of_ended(record: records.SlaveEnded) -> str:
+    while_running = f" while it ran {record.running}, {record.cause.value}" if record.running else ""
+    peak = f"; peak memory {amount(record.words.peak_bytes)}" if record.words.peak_bytes else ""
+    return f"{record.sid} -> gone{while_running}: {record.reason}{peak}"
+
+
+def _text_of_refused(record: records.AlgorithmRefused) -> str:
+    return f"{record.sid or record.agent} cannot run {record.algorithm}: {record.reason}"
+
+
+def _text_of_packages(record: records.PackagesCompared) -> str:
+    same = [f"as the master {', '.join(record.same)}"] if record.same else []
+    return f"{record.agent} has {'; '.join([*same, *record.different])}"
+
+
+def _text_of_started(record: records.AttemptsStarted) -> str:
+    named = ", ".join(f"attempt {each.attempt} of {each}" for each in record.tasks)
+    return f"{record.sid} <- {named}, which {record.beside} has, too: {record.reason}"
+
+
+def _text_of_attempts(record: records.AttemptsEnded) -> str:
+    ended = f"{_counted(record.tasks, 'attempt')} ended beside others ({_names(record.tasks)})"
+    return f"{record.sid} -> {ended}{_causes(record.charges)}: {record.reason}"
+
+
+def _text_of_returned(record: records.TasksReturned) -> str:
+    pause = f", delayed for {record.pause_s:g} s" if record.pause_s else ""
+    back = f"{_counted(record.tasks, 'task')} back ({_names(record.tasks)})"
+    return f"{record.sid} -> {back}{_causes(record.charges)}{pause}: {record.reason}"
+
+
+def _text_of_state(record: records.TaskCheckpointed) -> str:
+    return f"{record.sid} -> state of {record.task}, {amount(sum(map(len, record.frames)))}"
+
+
+def _text_of_submitted(record: records.TasksSubmitted) -> str:
+    blocked = (each for each in record.tasks if each.refers)
+    return "; ".join(f"BLOCKED task {each.first}: it needs {_results_of(each.refers)}" for each in blocked)
+
+
+def _text_of_unaddressed(record: records.TasksUnaddressed) -> str:
+    return f"{_counted(record.tasks, 'task')} for {record.sid} may run anywhere ({_names(record.tasks)})"
+
+
+def _text_of_brought(record: records.ResultsHandedOver) -> str:
+    results = counted(sum(record.results.counts), "result")
+    return f"{record.agent} -> {results} of {record.sid} in generation {record.generation}"
+
+
+def _text_of_given(record: records.ResultGiven) -> str:
+    content = record.cause or amount(sum(map(len, record.frames)))
+    return f"HELD for later tasks: {_results_of([record.number])}, {content}"
+
+
+_TEXTS: dict[type[records.Record], Callable[[Any], str]] = {
+    records.Started: lambda record: f'INIT {record.role} "{record.member_id}" {record.detail}',
+    records.Ended: lambda record: f'FINI {record.why} "{record.member_id}"',
+    records.Notice: lambda record: f"NOTICE {record.text}",
+    records.TasksReceived: lambda record: f"{record.sid} <- {counted(record.count, 'task')}",
+    records.ResultsSent: lambda record: f"{record.sid} -> {counted(record.count, 'result')}",
+    records.SlaveStarted: lambda record: f"SLAVE PROCESS {record.slave} started, pid {record.pid}",
+    records.SlaveNamed: lambda record: f"SLAVE PROCESS {record.slave} is {record.sid}",
+    records.SlaveConnected: _text_of_slave,
+    records.SlaveChanged: lambda record: f"{record.sid} -> {record.state.value} [{record.kind.value}]",
+    records.SlaveEnded: _text_of_ended,
+    records.AgentConnected: _text_of_connected,
+    records.AgentRefused: lambda record: f"REFUSED {record.address}: {record.reason}",
+    records.AgentAway: lambda record: f"{record.agent} -> away: {record.reason}",
+    records.AgentBack: lambda record: f"{record.agent} {record.address} -> back",
+    records.AgentLost: lambda record: f"{record.agent} -> lost: {record.reason}",
+    records.LossesExplained: lambda record: f"{record.agent} was not lost but {record.cause.value}: {record.reason}",
+    records.HostExcluded: lambda record: f"EXCLUDED {record.reason}",
+    records.HostReadmitted: lambda record: f"READMITTED host {record.host}",
+    records.AgentLeft: lambda record: f"{record.agent} -> left: {record.reason}",
+    records.PeerDropped: lambda record: f"DROPPED {record.peer}: {record.reason}",
+    records.AlgorithmRefused: _text_of_refused,
+    records.PackagesCompared: _text_of_packages,
+    records.TasksAllocated: lambda record: f"{record.sid} <- {_counted(record.tasks, 'task')}",
+    records.AttemptsStarted: _text_of_started,
+    records.AttemptsEnded: _text_of_attempts,
+    records.TasksReturned: _text_of_returned,
+    records.TasksDue: lambda record: f"DUE {_names(record.tasks)}",
+    records.TasksAwaited: lambda record: f"AWAITED {_names(record.tasks)}",
+    records.TasksGivenUp: lambda record: f"UNRUNNABLE {_names(record.tasks)}: {record.reason}",
+    records.TasksCancelled: lambda record: f"CANCELLED {_names(record.tasks)} {record.when}",
+    records.TasksCancelling: lambda record: f"{record.sid} must not start {_names(record.tasks)}: cancelled",
+    records.TaskCheckpointed: _text_of_state,
+    records.TasksForbidden: lambda record: f"UNRUNNABLE {record.tasks}: {record.reason}",
+    records.TasksFailed: lambda record: f"FAILED {_names(record.tasks)}: {record.reason}",
+    records.TasksSubmitted: _text_of_submitted,
+    records.TasksUnblocked: lambda record: f"UNBLOCKED {_names(record.tasks)}",
+    records.Total: _text_of_total,
+    records.TasksUnaddressed: _text_of_unaddressed,
+    records.ResultsReceived: lambda record: f"{record.sid} -> {counted(sum(record.results.counts), 'result')}",
+    records.ResultsHandedOver: _text_of_brought,
+    records.TasksAnswered: lambda record: f"ANSWERED by an earlier generation: {_names(record.tasks)}",
+    records.ResultsReused: lambda record: f"REUSED {_counted(record.tasks, 'stored result')} ({_names(record.tasks)})",
+    records.ResultsHeld: lambda record: f"HELD for later tasks: {_results_of(record.numbers)}",
+    records.ResultGiven: _text_of_given,
+    records.ResultsReleased: lambda record: f"RELEASED {_results_of(record.numbers)}",
+}
+"""How each kind of record is described. The audit file does not show the others."""
