@@ -11,7 +11,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._core.holding import TaskIds, are_next, divided, take, take_each, take_out
+from mwpy._core.holding import TaskIds, divided, take_each, take_out
 
 
 @frozen
@@ -76,7 +76,7 @@ def scattered(shapes: list[tuple[int, int, int]], random: Random) -> tuple[list[
 def test_taking_spans_is_the_same_as_taking_task_by_task(
     shapes: list[tuple[int, int, int]], random: Random, data: st.DataObject
 ) -> None:
-    """`take` can be called many times: it does not lose, double, reorder or change a task, and no piece is empty."""
+    """It can be done many times: it does not lose, double, reorder or change a task, and no piece is empty."""
     spans, end = scattered(shapes, random)
     held = hold(*spans)
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_taking_spans_is_the_same_as_taking_task_by_task(
         first, count, attempt = data.draw(asked)
         before = each(held)
         wanted = [task for task in before if first <= task[0] < first + count and task[1] == attempt]
-        taken = take(held, first, count, attempt)
+        [taken] = take_each(held, [first], [count], [attempt])
         assert each(taken) == wanted
         assert each(held) == [task for task in before if task not in wanted]
         assert all(piece.count for piece in [*taken, *held])
@@ -135,7 +135,7 @@ def test_taking_several_spans_is_the_same_as_taking_one_after_the_other(
     spans, _ = scattered(shapes, random)
     named = spans[:in_order] + named
     alone, together = hold(*spans), hold(*spans)
-    expected = [each(take(alone, *entry)) for entry in named]
+    expected = [each(*take_each(alone, *([number] for number in entry))) for entry in named]
     columns = [[entry[at] for entry in named] for at in range(3)]
     assert [each(taken) for taken in take_each(together, columns[0], columns[1], columns[2])] == expected
     assert each(together) == each(alone)
@@ -161,59 +161,3 @@ def test_the_work_is_limited_by_the_number_of_spans_and_not_by_its_square(names:
     columns = [[entry[at] for entry in names] for at in range(3)]
     take_each(held, columns[0], columns[1], columns[2])
     assert looked_at < 10 * (1000 + len(names))
-
-
-@st.composite
-def held_spans(draw: st.DrawFn) -> list[Task]:
-    """Spans with distinct ids, in any order. Some follow each other without a gap, so that parts can cross borders."""
-    spans: list[Task] = []
-    end = 1
-    for count, attempt, gap in draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 1)))):
-        spans.append((end + gap, count, attempt))
-        end += gap + count
-    return draw(st.permutations(spans)) if draw(st.booleans()) else spans
-
-
-@st.composite
-def named_tasks(draw: st.DrawFn, held: list[Task]) -> list[tuple[int, int]]:
-    """Ids and attempts: the first tasks that are held, sometimes with one wrong task or two in the wrong order."""
-    tasks = [(first + at, attempt) for first, count, attempt in held for at in range(count)]
-    tasks = tasks[: draw(st.integers(0, len(tasks)))]
-    at = draw(st.integers(0, len(tasks)))
-    match draw(st.sampled_from(["right", "right", "wrong", "swapped", "one more"])):
-        case "wrong" if tasks[at:]:
-            tasks[at] = draw(st.tuples(st.integers(0, tasks[at][0] + 2), st.integers(1, 2)))
-        case "swapped":
-            tasks[at : at + 2] = reversed(tasks[at : at + 2])
-        case "one more":
-            tasks.append(draw(st.tuples(st.integers(0, 40), st.integers(1, 2))))
-    return tasks
-
-
-@given(held_spans(), st.data())
-def test_tasks_are_next_if_and_only_if_taking_them_returns_the_first_tasks(
-    spans: list[Task], data: st.DataObject
-) -> None:
-    """`are_next` agrees with a list of tasks, and with what `take` returns for the same spans in the same order."""
-    tasks = data.draw(named_tasks(spans))
-    named = parts(tasks, data.draw(st.sets(st.integers(0, len(tasks)))))
-    held = hold(*spans)
-    before = each(held)
-    expected = [(task, attempt) for task, attempt, _ in before[: len(tasks)]] == tasks
-    firsts, counts, attempts = ([part[column] for part in named] for column in range(3))
-    assert are_next(held, firsts, counts, attempts) is expected
-    assert each(held) == before
-    taken = each([piece for part in named for piece in take(held, *part)])
-    assert (len(taken) == len(tasks) and taken == before[: len(tasks)]) is expected
-
-
-def parts(tasks: list[tuple[int, int]], cuts: set[int]) -> list[Task]:
-    """Join tasks with consecutive ids and the same attempt to spans. Begin a new span at each of the cuts."""
-    spans: list[Task] = []
-    for at, (task, attempt) in enumerate(tasks):
-        first, count, same = spans[-1] if spans else (0, 0, 0)
-        if at not in cuts and (first + count, same) == (task, attempt):
-            spans[-1] = (first, count + 1, attempt)
-        else:
-            spans.append((task, 1, attempt))
-    return spans

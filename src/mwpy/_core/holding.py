@@ -85,59 +85,6 @@ def take_out(held: deque[H], ids: TaskIds) -> list[H]:
     return [part for part, named in parts if named]
 
 
-def are_next(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> bool:
-    """Whether some spans of tasks are exactly the first tasks that are held, in the same order.
-
-    Usually they are, because a slave runs its tasks in the order in which they were sent. Then `take` finds all of
-    them.
-    """
-    if len(firsts) == 1 and held and (held[0].first, held[0].count, held[0].attempt) == (*firsts, *counts, *attempts):
-        return True  # the usual case, found quickly
-    spans = iter(held)
-    span, passed = None, 0
-    for first, count, attempt in zip(firsts, counts, attempts, strict=True):
-        done = 0
-        while done < count:
-            if span is None:
-                span, passed = next(spans, None), 0
-            if span is None or span.first + passed != first + done or span.attempt != attempt:
-                return False
-            step = min(count - done, span.count - passed)
-            done, passed = done + step, passed + step
-            if passed == span.count:
-                span = None
-    return True
-
-
-def take(held: deque[H], first: int, count: int, attempt: int) -> list[H]:
-    """Remove the tasks with the `count` ids from `first` on, if they are held in exactly this attempt.
-
-    Returns:
-        The removed tasks, as spans. Usually this is the whole first span.
-    """
-    if held and (held[0].first, held[0].count, held[0].attempt) == (first, count, attempt):
-        return [held.popleft()]
-    end = first + count
-    taken: list[H] = []
-    passed: list[H] = []
-    while held and count > 0:
-        span = held.popleft()
-        start, stop = max(first, span.first), min(end, span.first + span.count)
-        if span.attempt != attempt or start >= stop:
-            passed.append(span)
-            continue
-        if start > span.first:
-            before, span = span.cut(start - span.first)
-            passed.append(before)
-        if stop < span.first + span.count:
-            span, behind = span.cut(stop - start)
-            held.appendleft(behind)
-        taken.append(span)
-        count -= span.count
-    held.extendleft(reversed(passed))
-    return taken
-
-
 def take_named(held: deque[H], message: messages.Results | messages.Revoked | messages.AlgorithmFailed) -> list[range]:
     """Remove the tasks that a message names and that are held in exactly the named attempts.
 
@@ -156,27 +103,42 @@ def take_named(held: deque[H], message: messages.Results | messages.Revoked | me
 
 
 def take_each(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[list[H]]:
-    """Call `take` for each of several spans, and return what each call removed.
+    """For each of several spans, remove the tasks with its ids that are held in exactly this attempt.
 
-    A member may name any number of spans. The time is limited by the number of named spans plus the number of held
-    spans, and not by their product.
+    Usually these are the first tasks that are held, because a slave runs its tasks in the order in which they were
+    sent. A member may name any number of spans. The time is limited by the number of named spans plus the number of
+    held spans, and not by their product.
+
+    Returns:
+        For each of the named spans: what was removed, as spans in the order in which they were held.
     """
     taken: list[list[H]] = []
     index: _Index[H] | None = None
-    last = len(firsts) - 1
-    for position, entry in enumerate(zip(firsts, counts, attempts, strict=True)):
-        if index is None and position < last and not _begins(held, *entry):
-            index = _Index(held)
-        taken.append(take(held, *entry) if index is None else index.take(*entry))
+    for start, count, attempt in zip(firsts, counts, attempts, strict=True):
+        own: list[H] = []
+        first, end = start, start + count
+        while first < end and index is None:
+            if not begins(held, first, attempt):
+                index = _Index(held)
+                break
+            span = held.popleft()
+            if span.count > end - first:
+                span, behind = span.cut(end - first)
+                held.appendleft(behind)
+            own.append(span)
+            first += span.count
+        if first < end and index is not None:
+            own += index.take(first, end - first, attempt)
+        taken.append(own)
     if index is not None:
         held.clear()
         held.extend(index.rest())
     return taken
 
 
-def _begins(held: deque[H], first: int, count: int, attempt: int) -> bool:
-    """Whether the first span that is held begins with these tasks, so that `take` looks at no other span."""
-    return bool(held) and held[0].first == first and held[0].attempt == attempt and held[0].count >= count
+def begins(held: deque[H], first: int, attempt: int) -> bool:
+    """Whether the first task that is held is this one, in this attempt."""
+    return bool(held) and held[0].first == first and held[0].attempt == attempt
 
 
 class _Index(Generic[H]):
@@ -190,7 +152,8 @@ class _Index(Generic[H]):
         self._firsts = {attempt: [span.first for _, span in spans] for attempt, spans in self._spans.items()}
 
     def take(self, first: int, count: int, attempt: int) -> list[H]:
-        """Do what the function `take` does."""
+        """Remove the tasks with the `count` ids from `first` on, if they are held in exactly this attempt. Return them
+        in the order in which they were held."""
         spans, firsts = self._spans.get(attempt, []), self._firsts.get(attempt, [])
         start, stop = max(0, bisect_right(firsts, first) - 1), bisect_left(firsts, first + count)
         found = spans[start:stop]

@@ -17,7 +17,7 @@ from math import inf
 
 from msgspec import Struct, field
 
-from mwpy._core.holding import take, take_each
+from mwpy._core.holding import TaskIds, take_each, take_out
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.handback import HandBack, without_extra
 from mwpy._core.master.hosts import Hosts
@@ -376,10 +376,8 @@ def _said(loss: Death) -> str:
 
 def _split(slave: ConnectedSlave, message: messages.SlaveDied) -> tuple[list[Span], list[Span], list[Span]]:
     """Return the held task that a slave ran, the tasks that it ran before, and all other tasks that it holds."""
-    running = message.running
     held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
-    attempts = [span.attempt for span in held if running in span.ids]
-    found = take(held, running, 1, attempts[0]) if attempts else []
+    found = take_out(held, TaskIds([(message.running, 1)]))
     firsts, counts, attempts_lost = [*zip(*message.lost, strict=True)] or [(), (), ()]
     ran = [span for spans in take_each(held, firsts, counts, attempts_lost) for span in spans]
     return found, ran, list(held)

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mwpy._core.holding import TaskIds, are_next, take_each, take_named
+from mwpy._core.holding import TaskIds, begins, take_each, take_named
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import FailedCall
@@ -69,12 +69,13 @@ class Results(Struct, eq=False):
         values, buffers = groups.entries(group, frames)
         if group.failed:
             check_failures(group, values)
-        if not are_next(slave.held.spans, group.tasks, group.counts, group.attempts):
-            counting = take_named(deque(slave.held.spans), group)
+        if not _are_first(group, slave.held.spans):
+            counting = [*chain.from_iterable(take_named(deque(slave.held.spans), group))]
             if not counting:
                 return
-            group, frames = groups.select(group, frames, [*chain.from_iterable(counting)])
-            values, buffers = groups.entries(group, frames)
+            if len(counting) < len(values):
+                group, frames = groups.select(group, frames, counting)
+                values, buffers = groups.entries(group, frames)
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = groups.entries(group, frames)
@@ -247,6 +248,13 @@ def check_failures(group: messages.Results, values: Sequence[object]) -> None:
         value = values[position]
         if type(value) is not Pickled or value.kind != FAILURE:
             raise ProtocolError("Results: a failure without a description")
+
+
+def _are_first(group: messages.Results, held: deque[Span]) -> bool:
+    """Whether a group is of the first tasks of the first span that is held: the usual case, found quickly."""
+    if len(group.tasks) != 1 or not begins(held, group.tasks[0], group.attempts[0]):
+        return False
+    return group.counts[0] <= held[0].count
 
 
 def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:
