@@ -63,7 +63,7 @@ _apply = Reuse.apply
 
 def _take_the_first(self: Occurrences, key: bytes) -> int | None:
     """Take any occurrence for the first one of its key."""
-    self.begin(self._generation + 1)
+    self.begin(int.from_bytes(self._mark, "big") + 1)
     return _take(self, key)
 
 

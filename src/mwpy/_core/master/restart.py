@@ -398,34 +398,16 @@ BUCKETS = 65_521
 because keys of plain arguments are not hashed: many of them differ in few bytes."""
 
 
-class _Repeated(Struct, eq=False):
-    """The occurrences of a key that has several."""
-
-    numbers: array[int] = field(default_factory=lambda: array("I"))
-    generation: int = 0
-    """The generation that took one last."""
-    taken: int = 0
-    """How many this generation has taken."""
-
-    def take(self, generation: int) -> int | None:
-        """Return the next occurrence; None if there is none."""
-        if self.generation != generation:
-            self.generation, self.taken = generation, 0
-        if self.taken == len(self.numbers):
-            return None
-        self.taken += 1
-        return self.numbers[self.taken - 1]
-
-
 class Occurrences(Struct, eq=False):
     """All occurrences of all keys."""
 
-    count: int = 0
-    """How many occurrences there are."""
-    _generation: int = 0
     _mark: bytes = bytes(MARK_BYTES)
     _buckets: dict[int, bytearray] = field(default_factory=dict)
-    _repeated: dict[bytes, _Repeated] = field(default_factory=dict)
+    """The first occurrence of each key."""
+    _later: dict[bytes, array[int]] = field(default_factory=dict)
+    """The other occurrences of each key that has several."""
+    _taken: dict[bytes, int] = field(default_factory=dict)
+    """How many of these this generation has taken."""
 
     def begin(self, generation: int) -> None:
         """Another generation begins with the first occurrence of each key.
@@ -433,17 +415,21 @@ class Occurrences(Struct, eq=False):
         Args:
             generation: its number, which is larger than those before.
         """
-        self._generation = generation
         self._mark = (generation % MARKS).to_bytes(MARK_BYTES, "big")
+        self._taken.clear()
 
     def take(self, key: bytes) -> int | None:
         """Return the number of the next occurrence of a key; None if this generation has taken all."""
-        if self._repeated and (repeated := self._repeated.get(key)) is not None:
-            return repeated.take(self._generation)
         bucket = self._buckets.get(int.from_bytes(key, "big") % BUCKETS)
         at = -1 if bucket is None else _find(bucket, key)
-        if bucket is None or at < 0 or bucket[at + ENTRY_BYTES - MARK_BYTES : at + ENTRY_BYTES] == self._mark:
+        if bucket is None or at < 0:
             return None
+        if bucket[at + ENTRY_BYTES - MARK_BYTES : at + ENTRY_BYTES] == self._mark:
+            later, taken = self._later.get(key, ()), self._taken.get(key, 0)
+            if taken == len(later):
+                return None
+            self._taken[key] = taken + 1
+            return later[taken]
         bucket[at + ENTRY_BYTES - MARK_BYTES : at + ENTRY_BYTES] = self._mark
         return int.from_bytes(bucket[at + KEY_BYTES : at + KEY_BYTES + NUMBER_BYTES], "big")
 
@@ -468,18 +454,12 @@ class Occurrences(Struct, eq=False):
         return found
 
     def _add(self, key: bytes, number: int) -> None:
-        self.count += 1
-        repeated = self._repeated.get(key)
-        if repeated is None:
-            bucket = self._buckets.setdefault(int.from_bytes(key, "big") % BUCKETS, bytearray())
-            at = _find(bucket, key)
-            if at < 0:
-                bucket += key + number.to_bytes(NUMBER_BYTES, "big") + self._mark
-                return
-            first = int.from_bytes(bucket[at + KEY_BYTES : at + KEY_BYTES + NUMBER_BYTES], "big")
-            repeated = self._repeated[key] = _Repeated(array("I", [first]))
-        repeated.numbers.append(number)
-        repeated.generation, repeated.taken = self._generation, len(repeated.numbers)
+        bucket = self._buckets.setdefault(int.from_bytes(key, "big") % BUCKETS, bytearray())
+        if _find(bucket, key) < 0:
+            bucket += key + number.to_bytes(NUMBER_BYTES, "big") + self._mark
+        else:
+            self._later.setdefault(key, array("I")).append(number)
+            self._taken[key] = len(self._later[key])
 
 
 def _find(bucket: bytearray, key: bytes) -> int:
