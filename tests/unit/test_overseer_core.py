@@ -18,10 +18,10 @@ from mwpy._core.overseer.files import (
     NotListed,
     NotSubmitted,
     OverseerActions,
+    OverseerSettings,
     Submit,
     Submitted,
 )
-from mwpy._core.overseer.state import OverseerSettings
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING

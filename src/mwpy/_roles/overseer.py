@@ -42,10 +42,10 @@ from mwpy._core.overseer.files import (
     NotSubmitted,
     OverseerActions,
     OverseerEvent,
+    OverseerSettings,
     Submit,
     Submitted,
 )
-from mwpy._core.overseer.state import OverseerSettings
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._system.locks import FileLock, LockHeld
@@ -281,15 +281,15 @@ class Round(Struct, eq=False):
 
     def of(self, computation: WatchedComputation) -> dict[str, Any]:
         """Return what concerns one computation, by name."""
-        file, jobs, mark = computation.file, computation.jobs.listed, computation.mark
+        need, jobs, mark = computation.need, computation.jobs.listed, computation.mark
         states = Counter(job.state for job in jobs.values())
         return {
             "file": computation.name,
             "mark": mark,
-            "readable": file.readable,
-            "finished": file.finished,
-            "slaves_needed": file.slaves_needed,
-            "connected_jobs": len(file.connected),
+            "readable": computation.is_readable,
+            "finished": need.finished,
+            "slaves_needed": need.slaves_needed,
+            "connected_jobs": len(need.connected),
             "jobs": {state.value: states[state] for state in JobState} if computation.listed else None,
             "to_submit": self.to_submit.get(mark, 0),
             "submitted": self.submitted.get(mark, []),

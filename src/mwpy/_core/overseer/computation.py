@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from mwpy._core.overseer.files import FileView
+from mwpy._core.overseer.files import Need
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.phrases import is_stale
 
 # Which ends of jobs are failures, and what exit codes mean.
 
@@ -436,7 +437,12 @@ class WatchedComputation(Struct, eq=False):
     """Its name for people."""
     priority: int = 0
     slaves_per_job: int = 1
-    file: FileView = field(default_factory=FileView)
+    need: Need = Need("", False, 0.0, math.inf, 0.0, 0, {})
+    """The content of its resource file when it was last read. Before that, it is like a stale file without needs."""
+    is_readable: bool = False
+    """Whether the last attempt to read the file succeeded."""
+    _changed_at: float | None = None
+    """When a changed timestamp in the file was last seen; None before the first change."""
     jobs: JobTable = field(default_factory=JobTable)
     hosts: Hosts = field(default_factory=Hosts)
     failures: FailurePause = field(default_factory=FailurePause)
@@ -460,7 +466,28 @@ class WatchedComputation(Struct, eq=False):
     @property
     def has_just_finished(self) -> bool:
         """Whether its file says that it is finished, and nothing was decided about that yet."""
-        return self.file.finished and self.file.readable and self.finished_at is None
+        return self.need.finished and self.is_readable and self.finished_at is None
+
+    def take_file(self, need: Need, now: float) -> bool:
+        """Record the content of its resource file. Return whether another master has written it."""
+        last, self.need = self.need, need
+        is_first, self.is_readable = not last.generation, True
+        if not is_first and need.written != last.written:
+            self._changed_at = now
+        return not is_first and need.generation != last.generation
+
+    def is_current(self, now: float) -> bool:
+        """Whether decisions can use the file: it is readable, not finished, and its master still writes it."""
+        return self.is_readable and not self.need.finished and not self.is_stale(now)
+
+    def is_stale(self, now: float) -> bool:
+        """Whether the master has missed updates. After a change was seen, differences of clocks do not matter."""
+        age_s = self.need.age_s if self._changed_at is None else now - self._changed_at
+        return is_stale(age_s, self.need.interval_s)
+
+    def _valid_since(self, now: float) -> float:
+        """Since when the content of the file has been valid, if it is read for the first time."""
+        return now if self._changed_at is not None else now - max(0.0, self.need.age_s)
 
     def resume(self) -> None:
         """Record that it is not finished, or has begun again."""
@@ -474,19 +501,19 @@ class WatchedComputation(Struct, eq=False):
 
     def note_excluded(self) -> None:
         """Record the machines that the master has excluded, as far as the batch system has named them."""
-        self.hosts.exclude(self.file.excluded)
-        for host, jobs in self.file.excluded.items():
+        self.hosts.exclude(self.need.excluded)
+        for host, jobs in self.need.excluded.items():
             for job_id in jobs:
                 self.hosts.name(host, self.jobs.listed.get(job_id), job_id)
 
     def note_idleness(self, now: float) -> None:
         """Record since when jobs have been idle or unconnected, and since when more jobs wait than are needed."""
-        connected = self.file.connected
+        connected = self.need.connected
         outside = [job.job_id for job in self.jobs.live(JobState.RUNNING) if job.job_id not in connected]
         self._unconnected_since = {job_id: self._unconnected_since.get(job_id, now) for job_id in outside}
         self._noted_at = now
         idle = [job.job_id for job in self.jobs.live(JobState.RUNNING) if connected.get(job.job_id) == 0]
-        first = self.file.valid_since(now)
+        first = self._valid_since(now)
         self._idle_since = {job_id: self._idle_since.get(job_id, first) for job_id in idle}
         has_surplus = self.missing < 0 and bool(self.waiting())
         self.surplus_since = (now if self.surplus_since is None else self.surplus_since) if has_surplus else None
@@ -502,7 +529,7 @@ class WatchedComputation(Struct, eq=False):
 
     def waiting(self) -> list[Job]:
         """The jobs that wait in the queue, without evicted jobs that the master still believes to be connected."""
-        return [job for job in self.jobs.live(JobState.QUEUED) if job.job_id not in self.file.connected]
+        return [job for job in self.jobs.live(JobState.QUEUED) if job.job_id not in self.need.connected]
 
     def unconnected(self) -> list[Job]:
         """The jobs that have run for a long time without connecting."""
@@ -510,7 +537,7 @@ class WatchedComputation(Struct, eq=False):
         return [
             job
             for job in self.jobs.live(JobState.RUNNING)
-            if job.job_id not in self.file.connected and self._unconnected_since.get(job.job_id, math.inf) <= latest
+            if job.job_id not in self.need.connected and self._unconnected_since.get(job.job_id, math.inf) <= latest
         ]
 
     def useless(self) -> list[Job]:
@@ -527,7 +554,7 @@ class WatchedComputation(Struct, eq=False):
     def coming(self) -> int:
         """How many of its jobs are on their way to the master."""
         live = self.jobs.live(JobState.QUEUED, JobState.RUNNING)
-        connected = sum(job.job_id in self.file.connected for job in live)
+        connected = sum(job.job_id in self.need.connected for job in live)
         return len(live) - connected - len(self.unconnected()) + self.jobs.unlisted
 
     @property
@@ -539,7 +566,7 @@ class WatchedComputation(Struct, eq=False):
     @property
     def missing(self) -> int:
         """How many more jobs are needed; negative if more are coming than are needed."""
-        return -(-self.file.slaves_needed // self.slaves_per_job) - self.coming
+        return -(-self.need.slaves_needed // self.slaves_per_job) - self.coming
 
     def check(self) -> None:
         """Check that the stored facts agree.

@@ -1,4 +1,4 @@
-"""What an overseer knows about a resource file, and the events that reach its core."""
+"""The settings of an overseer, what it knows about a resource file, and the events and actions of its core."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from mwpy._values.jobs import Job, Outcome
-from mwpy._values.phrases import is_stale
+
+
+class OverseerSettings(Struct, frozen=True):
+    """The options that the core needs; `cli/oversee.py` describes them."""
+
+    max_jobs: int = 1000
+    max_per_minute: int = 200
+    patience_s: float = 60.0
+    interval_s: float = 10.0
+    job_limit_s: float | None = None
+    """After how many seconds a batch system ends each job; None if this is not known."""
 
 
 class Need(Struct, frozen=True):
@@ -28,69 +38,6 @@ class Need(Struct, frozen=True):
     """The hosts to which the master sends no work, as they name themselves, and their last jobs."""
     shortest_task_s: float = 0.0
     """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
-
-
-class FileView(Struct, eq=False):
-    """A resource file as it was last read."""
-
-    need: Need | None = None
-    readable: bool = False
-    """Whether the last attempt to read the file succeeded."""
-    _changed_at: float | None = None
-    """When a changed timestamp was last seen; None before the first change."""
-
-    def take(self, need: Need, now: float) -> bool:
-        """Record the content of the file. Return whether another master has written it."""
-        last, self.need, self.readable = self.need, need, True
-        if last is not None and need.written != last.written:
-            self._changed_at = now
-        return last is not None and need.generation != last.generation
-
-    def fail(self) -> None:
-        """Record that the file could not be read."""
-        self.readable = False
-
-    @property
-    def slaves_needed(self) -> int:
-        """How many slaves were missing when the file was written, besides the connected jobs."""
-        return self.need.slaves_needed if self.need is not None else 0
-
-    @property
-    def connected(self) -> Mapping[str, int]:
-        """The connected jobs, and how many slaves of each are at work."""
-        return self.need.connected if self.need is not None else {}
-
-    @property
-    def excluded(self) -> Mapping[str, Sequence[str]]:
-        """The hosts to which the master sends no work, and their last jobs."""
-        return self.need.excluded if self.need is not None else {}
-
-    @property
-    def shortest_task_s(self) -> float:
-        """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
-        return self.need.shortest_task_s if self.need is not None else 0.0
-
-    @property
-    def finished(self) -> bool:
-        """Whether the file says that the computation is finished."""
-        return self.need is not None and self.need.finished
-
-    def is_current(self, now: float) -> bool:
-        """Whether decisions can use the file: it is readable, not finished, and its master still writes it."""
-        return self.readable and not self.finished and not self.is_stale(now)
-
-    def is_stale(self, now: float) -> bool:
-        """Whether the master has missed updates. After a change was seen, differences of clocks do not matter."""
-        if self.need is None:
-            return True
-        age_s = self.need.age_s if self._changed_at is None else now - self._changed_at
-        return is_stale(age_s, self.need.interval_s)
-
-    def valid_since(self, now: float) -> float:
-        """Since when the content has been valid, if the file is read for the first time."""
-        if self.need is None or self._changed_at is not None:
-            return now
-        return now - max(0.0, self.need.age_s)
 
 
 # The events and actions of an overseer's core.
