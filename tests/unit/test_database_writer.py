@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from tests.stored import (
     NOON,
     SLAVE,
@@ -79,6 +79,20 @@ def test_a_restart_reads_what_was_submitted_and_answered(path: Path) -> None:
     assert isinstance(answers, EarlierAnswers)
     assert (answers.generation, answers.sid, answers.host, answers.wall) == (1, SLAVE, "node1", NOON)
     assert (answers.results.tasks, answers.results.counts, answers.results.seconds) == ([1], [2], [0.5, 0.5])
+
+
+def test_results_are_read_as_they_were_written(path: Path) -> None:
+    """Those of a slave, with each of their fields."""
+    record = received({1: 1, 2: ValueError("odd")})
+    written = replace(record.results, slave=3, buffers=[0, 0], again=[1], plain=True)
+    run(path, algorithm(), *slave(), submitted(1, 2), replace(record, results=written))
+    writer = opened(path)
+    [answers] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    read, frames = writer.frames(answers.row)
+    writer.close()
+    for found in answers.results, read:
+        assert [getattr(found, name) for name in written.__struct_fields__] == [*astuple(written)]
+    assert frames == record.frames
 
 
 def test_results_that_an_agent_brings_are_stored_as_those_of_their_generation(path: Path) -> None:

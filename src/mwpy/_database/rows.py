@@ -46,29 +46,20 @@ class Damaged(RunDatabaseError):
     """A result in a row is not what was written."""
 
 
-class _Head(Struct, frozen=True, array_like=True):
-    """The fields of `Results`, without their names."""
+class StoredResults(Results, frozen=True, array_like=True):
+    """Results as the head of a row has them: without the names of the fields."""
 
-    slave: int
-    tasks: list[int]
-    counts: list[int]
-    attempts: list[int]
-    seconds: list[float]
-    failed: list[int]
-    buffers: list[int]
-    again: list[int]
-    plain: bool
-    sizes: list[int]
+    sizes: list[int] = field(default_factory=list)
     """The size of each frame."""
 
 
-_read_head = decoder(_Head)
+_read_head = decoder(StoredResults)
 
 
 def head_of(results: Results, frames: Sequence[Buffer]) -> bytes:
     """Return the head of a group of results."""
-    *fields, plain = astuple(results)
-    return encode((*fields, plain, [len(frame) for frame in frames]))
+    fields = *astuple(results), [len(frame) for frame in frames]
+    return encode(StoredResults(*fields))
 
 
 def content_checksum(head: bytes, *frames: Buffer) -> int:
@@ -79,18 +70,16 @@ def content_checksum(head: bytes, *frames: Buffer) -> int:
     return checksum
 
 
-def read_head(head: bytes) -> tuple[Results, list[int]]:
-    """Return the results of a group, and the size of each frame.
+def read_head(head: bytes) -> StoredResults:
+    """Return the results of a group.
 
     Raises:
         Damaged: the head is damaged.
     """
     try:
-        *fields, _, plain, sizes = astuple(_read_head(head))
+        return _read_head(head)
     except MALFORMED as error:
         raise Damaged(f"a result in the run database is damaged: {error}. {REMEDY}") from error
-    fields.append(plain)
-    return Results(*fields), sizes
 
 
 def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Buffer]]:
@@ -99,11 +88,11 @@ def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Bu
     Raises:
         Damaged: it is damaged.
     """
-    results, sizes = read_head(head)
-    if content_checksum(head, content) != checksum or sum(sizes) != len(content):
+    results = read_head(head)
+    if content_checksum(head, content) != checksum or sum(results.sizes) != len(content):
         raise Damaged(f"a result in the run database is damaged: its checksum is wrong. {REMEDY}")
     view = memoryview(content)
-    return results, [view[start:end] for start, end in pairwise(accumulate(sizes, initial=0))]
+    return results, [view[start:end] for start, end in pairwise(accumulate(results.sizes, initial=0))]
 
 
 def each_attempt(ranges: Iterable[tuple[int, int, int]]) -> str:

@@ -104,8 +104,8 @@ def read_earlier(
 
     def answers(row: tuple[Any, ...]) -> Earlier | None:
         seq, generation, checksum, head, file, at, sid, host, frames = row
-        results, sizes = read_head(head)
-        if file is not None and usable.get(file) != sum(sizes):
+        results = read_head(head)
+        if file is not None and usable.get(file) != sum(results.sizes):
             if file in usable:
                 files.set_aside(file)
                 del usable[file]
