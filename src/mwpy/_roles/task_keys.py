@@ -77,30 +77,19 @@ class TaskKeys(Struct, eq=False):
             extras: what travels with it.
             seed: its seed, if it has one.
         """
-        if extras is not None and extras.key is not None:
-            return self._of_user(defined, extras.key(*args, **kwargs) if callable(extras.key) else extras.key)
         try:
+            if extras is not None and extras.key is not None:
+                key = extras.key(*args, **kwargs) if callable(extras.key) else extras.key
+                return combined_key(b"key", value_digest(key))
             if extras is None and call[0] in PLAIN_CALLS:
                 return None
             digest = plain_keys([call]) if call[0] in PLAIN_CALLS else call_digest(args, kwargs, self._identity)
         except NotComparable as error:
-            self._not_compared(defined, error)
+            if self._reasons.get(defined.number) != str(error):
+                self._reasons[defined.number] = str(error)
+                self.notice(NOT_COMPARED.format(name=defined.name, reason=error))
             return NO_KEY
         return digest if seed is None else combined_key(b"seed", seed.to_bytes(SEED_BYTES, "big"), digest)
-
-    def _of_user(self, defined: Defined, key: object) -> bytes:
-        """Return the key of a task for which the user has given one."""
-        try:
-            return combined_key(b"key", value_digest(key))
-        except NotComparable as error:
-            self._not_compared(defined, error)
-            return NO_KEY
-
-    def _not_compared(self, defined: Defined, error: NotComparable) -> None:
-        """Tell the user why arguments cannot be compared."""
-        if self._reasons.get(defined.number) != str(error):
-            self._reasons[defined.number] = str(error)
-            self.notice(NOT_COMPARED.format(name=defined.name, reason=error))
 
     def forget(self, numbers: Iterable[int]) -> None:
         """No later task can refer to these tasks."""
