@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
@@ -33,6 +33,7 @@ from mwpy._transport.link import AgentLink, library_versions
 from mwpy._values import installed, messages
 from mwpy._values.errors import ExitCode, MwpyError
 from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.messagepack import from_plain, to_plain
 from mwpy._values.options import EXAMINED, SLAVE_VARIABLE, Options
 from mwpy.resource_file import ResourceFile
 
@@ -50,8 +51,7 @@ PACKAGES_REPORTED = 100
 def run(options: Options, slave_command: Sequence[str], version: str) -> int:
     """Examine this machine, and write the report to standard error. Return the exit code, which is always 0."""
     report = _examine(options, slave_command, version)
-    addresses = [asdict(address) for address in report.addresses]
-    sys.stderr.write(f"\n{MARK}{json.dumps(asdict(report) | {'addresses': addresses})}\n")
+    sys.stderr.write(f"\n{MARK}{json.dumps(to_plain(report))}\n")
     sys.stderr.flush()
     return ExitCode.OK
 
@@ -61,9 +61,7 @@ def read_report(text: str) -> Report | None:
     lines = [line.removeprefix(MARK) for line in text.splitlines() if line.startswith(MARK)]
     if not lines:
         return None
-    fields: dict[str, Any] = json.loads(lines[-1])
-    fields["addresses"] = [Address(**each) for each in fields["addresses"]]
-    return Report(**fields)
+    return from_plain(json.loads(lines[-1]), Report)
 
 
 def _examine(options: Options, slave_command: Sequence[str], version: str) -> Report:
