@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self, get_args
 
@@ -124,13 +124,17 @@ class RunDatabase:
         """
         if kind not in get_args(Format):
             raise UsageError(f"unknown format {kind!r}: give {', '.join(get_args(Format))}")
-        names = [name for _, name, *_ in self._connection.rows("PRAGMA table_info(tasks)")]
-        rows = self.tasks(generation=generation)
         if isinstance(file, str | Path):
             with Path(file).open("w", encoding="utf-8", newline="") as opened:
-                _export(names, rows, kind, opened)
+                self.export(opened, kind, generation=generation)
+            return
+        rows = self.tasks(generation=generation)
+        if kind == "csv":
+            writer = csv.DictWriter(file, [name for _, name, *_ in self._connection.rows("PRAGMA table_info(tasks)")])
+            writer.writeheader()
+            writer.writerows(rows)
         else:
-            _export(names, rows, kind, file)
+            file.writelines(json.dumps(row) + "\n" for row in rows)
 
     @staticmethod
     def prune(path: str | Path) -> Pruned:
@@ -172,12 +176,3 @@ class RunDatabase:
             condition, parameters = f"{condition} AND state = ?", [generation, state]
         query = f"SELECT * FROM {view} WHERE {condition} ORDER BY task"
         return map(dict, self._connection.each_row(query, parameters))
-
-
-def _export(names: Sequence[str], rows: Iterable[dict[str, Any]], kind: Format, file: IO[str]) -> None:
-    if kind == "csv":
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-    else:
-        file.writelines(json.dumps(row) + "\n" for row in rows)

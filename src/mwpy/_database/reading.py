@@ -6,6 +6,7 @@ Sums up a run database: generations, tasks, failures, slaves, and time that was 
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -129,17 +130,11 @@ def prune(path: Path) -> Pruned:
     if not path.exists():
         raise RunDatabaseError(f"there is no run database {path}: give the file that a master has written")
     shared = is_network(kind_of_file_system(path.parent))
-    held = lock(path)
-    try:
-        return _prune(path, shared=shared)
-    finally:
-        held.release()
-
-
-def _prune(path: Path, *, shared: bool) -> Pruned:
     files = ValueFiles(path)
-    connection = open_for_writing(path, exclusive=shared, full=True)
-    try:
+    with ExitStack() as stack:
+        stack.callback(lock(path).release)
+        connection = open_for_writing(path, exclusive=shared, full=True)
+        stack.callback(connection.close)
         before = path.stat().st_size
         [(last,)] = connection.rows("SELECT coalesce(max(generation), 0) FROM generations")
         [(attempts,)] = connection.rows("SELECT coalesce(sum(count), 0) FROM allocations WHERE generation < ?", (last,))
@@ -165,5 +160,3 @@ def _prune(path: Path, *, shared: bool) -> Pruned:
         named = {name for (name,) in connection.rows("SELECT file FROM results WHERE file IS NOT NULL")}
         removed = [files.remove(name) for name in list(files.names()) if name not in named]
         return Pruned(attempts, results, len(removed), max(0, before - path.stat().st_size) + sum(removed))
-    finally:
-        connection.close()
