@@ -15,7 +15,6 @@ import errno
 import fcntl
 import gc
 import os
-import platform
 import signal
 import stat
 import sys
@@ -45,8 +44,6 @@ ADOPTED_S = 0.0002
 
 def die_with_parent(parent: int) -> bool:
     """Let the kernel kill this process when its parent ends. Return False if the parent has ended already."""
-    if platform.system() != "Linux":  # pragma: no cover (macOS)
-        return True
     ctypes.CDLL(None).prctl(SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import os
 import resource
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -25,7 +24,7 @@ from mwpy._system import clock
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-RUSAGE_UNIT = 1 if sys.platform == "darwin" else 1024
+RUSAGE_UNIT = 1024
 """In how many bytes `getrusage` counts memory."""
 
 PATIENCE_S = 1.0
@@ -51,14 +50,10 @@ _PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process has now, without mapped files and shared memory; where the kernel does not
-    say this, its peak so far."""
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            resident, shared = file.read().split()[1:3]
-            return (int(resident) - int(shared)) * PAGE_BYTES
-    except OSError:  # pragma: no cover (macOS)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Return how much memory this process has now, without mapped files and shared memory."""
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        resident, shared = file.read().split()[1:3]
+    return (int(resident) - int(shared)) * PAGE_BYTES
 
 
 def forget_peak() -> None:

@@ -112,7 +112,7 @@ class Child:
             self._returncode = os.waitstatus_to_exitcode(status)
             if self._process is not None:
                 self._process.returncode = self._returncode
-            self.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            self.peak_bytes = usage.ru_maxrss * memory.RUSAGE_UNIT
         return self._returncode
 
     def abort(self) -> None:
@@ -186,7 +186,7 @@ class Child:
             file.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a group of zombies
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
 
@@ -229,7 +229,7 @@ def start(
 
 def count_cores() -> int:
     """Return how many cores this process and its children may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def agent_command(script_arguments: Sequence[str] = ()) -> list[str]:
@@ -469,7 +469,7 @@ def raise_limit() -> int:
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return ENOUGH if soft == resource.RLIM_INFINITY else soft
-    with suppress(OSError, ValueError):  # macOS refuses more than the kernel allows
+    with suppress(OSError, ValueError):  # the kernel allows less
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return soft
@@ -477,10 +477,7 @@ def raise_limit() -> int:
 
 def count_open() -> int:
     """Return how many files this process has open."""
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        with suppress(OSError):
-            return len(os.listdir(folder))
-    return 0
+    return len(os.listdir("/proc/self/fd"))
 
 
 # Work in the background: a slow disk, a hanging file system or an unread pipe never delays the caller.

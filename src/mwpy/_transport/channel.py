@@ -248,16 +248,9 @@ def make_file() -> int:
     Raises:
         OSError: out of file descriptors or memory.
     """
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("mwpy-slave", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, MEMORY_BYTES)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    else:  # pragma: no cover (macOS)
-        import tempfile
-
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-        os.ftruncate(fd, MEMORY_BYTES)
+    fd = os.memfd_create("mwpy-slave", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, MEMORY_BYTES)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return fd
 
 

@@ -425,9 +425,6 @@ class AgentLink:
 OtherEnd = tuple[str, int]
 """The host and port at the other end of a connection."""
 
-KNOWS_SILENCE = sys.platform == "linux"
-"""Whether the kernel says for how long nothing has arrived on a connection."""
-
 _TCP_INFO = struct.Struct("=52xI")
 """The beginning of Linux' `struct tcp_info`, see tcp(7): `tcpi_last_data_recv`, in milliseconds, is at byte 52."""
 
@@ -460,7 +457,7 @@ def peer_of(descriptor: int) -> OtherEnd | None:
 
 
 def silence_of(descriptor: int, other_end: OtherEnd) -> float | None:
-    """Return for how many seconds nothing has arrived on a connection. None if it has ended, or without Linux.
+    """Return for how many seconds nothing has arrived on a connection. None if it has ended.
 
     The master asks this of thousands of connections at once, so it enters no context, which takes as long as the rest.
     """
@@ -473,7 +470,7 @@ def silence_of(descriptor: int, other_end: OtherEnd) -> float | None:
             return float(_TCP_INFO.unpack(info)[0] / 1000)
         finally:
             connection.detach()
-    except (AttributeError, OSError, ValueError, struct.error):
+    except (OSError, ValueError, struct.error):
         return None
 
 
@@ -844,8 +841,6 @@ class MasterLink:
         self._door = Door(self._context, raw(member_keys(key).public))
         self._router = self._context.socket(zmq.ROUTER)
         configure(self._router)
-        if not KNOWS_SILENCE:
-            send_heartbeats(self._router, heartbeat_interval(timeout_s), timeout_s)
         self._router.rcvhwm = MESSAGES_UNREAD
         self._most_bytes = max_payload + MAX_SLACK
         self._most_frames = max_payload // PIECE_BYTES + FRAMES_SLACK

@@ -216,11 +216,7 @@ def _parts(content: memoryview) -> list[memoryview]:
 
 def _boot() -> str:
     """What names this run of the kernel; empty if the kernel does not say it."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:  # pragma: no cover (macOS)
-        return ""
+    return memory.read("/proc/sys/kernel/random/boot_id").strip()
 
 
 def _location(file: int) -> str:

@@ -23,6 +23,7 @@ import sys
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
@@ -131,7 +132,7 @@ def lend(buffer: Buffer, *, briefly: bool = False) -> memoryview | None:
     Returns:
         A read-only view of the copy, which can be passed on; None if there can be no such file, or no further one.
     """
-    if not _may_keep(briefly=briefly) or not hasattr(os, "memfd_create"):
+    if not _may_keep(briefly=briefly):
         return None
     fd = -1
     try:
@@ -330,13 +331,13 @@ class Passage:
         raise ProtocolError(f"a message with {count} shared files, but {len(fds)} were passed")
 
     def _received(self) -> tuple[list[int], int]:
-        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        receive = partial(socket.recv_fds, self._socket, len(FOLDED), MOST_FILES, socket.MSG_CMSG_CLOEXEC)
         try:
-            _, fds, flags, _ = socket.recv_fds(self._socket, len(FOLDED), MOST_FILES, flags)
+            _, fds, flags, _ = receive()
         except ConnectionResetError:
             # The other process has ended, and had not taken everything out of its end. The kernel says this once. What
             # the process had passed is still here.
-            _, fds, flags, _ = socket.recv_fds(self._socket, len(FOLDED), MOST_FILES, flags)
+            _, fds, flags, _ = receive()
         return fds, flags
 
     def close(self) -> None:
@@ -350,8 +351,7 @@ def make_passage() -> tuple[Passage, socket.socket]:
     Raises:
         OSError: out of file descriptors.
     """
-    kind = socket.SOCK_SEQPACKET if hasattr(socket, "SOCK_SEQPACKET") else socket.SOCK_STREAM
-    here, there = socket.socketpair(socket.AF_UNIX, kind)  # the files of one message stay together
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # the files of one message stay together
     return Passage(here), there
 
 
@@ -431,7 +431,7 @@ MAX_BYTES = 1 << 36
 """The largest message, if the receiver sets no other limit."""
 FRAMES_SLACK = 16
 """How many frames a message may have beyond the large ones: only large buffers have frames of their own."""
-NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+NO_SIGNAL = socket.MSG_NOSIGNAL
 """A write to a peer that is gone is an error, also if the script has changed what SIGPIPE does."""
 READS = 16
 """One `StreamEnd.receive` reads at most this often, so that a peer that sends much does not delay the others."""
