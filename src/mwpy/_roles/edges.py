@@ -283,7 +283,7 @@ class AgentEdges(Struct, frozen=True):
 
 
 class MasterConnections(Protocol):
-    """The master's end of all connections: `MasterLink`."""
+    """The master's end of all connections: `LocalMasterLink`."""
 
     asleep: bool
 

@@ -628,6 +628,36 @@ class TextWriter:
         self._written += len(text)
 
 
+class Bell:
+    """Ends the wait of a thread that waits for file descriptors, also for this one.
+
+    These are sockets, because a thread may ring when they are closed: the number of a pipe could be another file then.
+    """
+
+    def __init__(self) -> None:
+        self._out, self.inside = socket.socketpair()
+        self._out.setblocking(False)
+        self.inside.setblocking(False)
+        self.fd: int = self._out.fileno()
+        """What to wait for; call `clear` when it can be read."""
+
+    def ring(self) -> None:
+        """End the wait. Any thread may call this."""
+        try:
+            self.inside.send(b"!")
+        except OSError:
+            pass  # it is full, so nothing will wait; or this is closed, and nothing waits
+
+    def clear(self) -> None:
+        """Wait for the next ring from now on."""
+        self._out.recv(4096)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self.inside.close()
+        self._out.close()
+
+
 # Signals of this process: handled in it alone, as something to wait for, and held back while they would do damage.
 
 
@@ -721,20 +751,15 @@ class Signals:
 
     def __init__(self, numbers: Sequence[signal.Signals]) -> None:
         self._caught: list[signal.Signals] = []
-        self._bell_out, self._bell_in = socket.socketpair()
-        for bell in (self._bell_out, self._bell_in):
-            bell.setblocking(False)
-        signal.set_wakeup_fd(self._bell_in.fileno(), warn_on_full_buffer=False)
+        self._bell = Bell()
+        self.clear = self._bell.clear
+        signal.set_wakeup_fd(self._bell.inside.fileno(), warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, lambda caught, _: self._caught.append(signal.Signals(caught)))
 
     def fileno(self) -> int:
         """What to wait for; call `clear` when it can be read."""
-        return self._bell_out.fileno()
-
-    def clear(self) -> None:
-        """Make `fileno` wait for the next signal."""
-        self._bell_out.recv(4096)
+        return self._bell.fd
 
     def take(self) -> Sequence[signal.Signals]:
         """The signals that were caught since the last call, in order."""
@@ -745,8 +770,7 @@ class Signals:
     def close(self) -> None:
         """Stop waiting for signals."""
         signal.set_wakeup_fd(-1)
-        self._bell_out.close()
-        self._bell_in.close()
+        self._bell.close()
 
 
 # The levels of the loggers of this process.

@@ -51,6 +51,7 @@ import zmq
 from msgspec import Struct
 from zmq.utils import z85
 
+from mwpy._system.process import Bell
 from mwpy._transport.stream import (
     FRAMES_SLACK,
     SHORTEST_INTERVAL_S,
@@ -198,6 +199,32 @@ class Arriving:
         self._missing = [bytearray(size) for size in reversed(sizes)]
 
 
+def whole(
+    frames: list[Buffer], arriving: dict[bytes, Arriving], peer: bytes, most_bytes: int, most_frames: int
+) -> list[Buffer] | None:
+    """Return the message that has arrived, or the large message that its last piece completes; None if pieces miss.
+
+    Args:
+        frames: what has arrived.
+        arriving: the large message of each peer that has not arrived as a whole.
+        peer: the sender.
+        most_bytes, most_frames: as for `Arriving`.
+
+    Raises:
+        ProtocolError: it is malformed or too large; the sender's fault.
+    """
+    begun = arriving.pop(peer, None)
+    if begun is not None:
+        message = begun.add(frames)
+    elif is_announcement(frames):
+        begun, message = Arriving(frames, most_bytes, most_frames), None
+    else:
+        return frames
+    if message is None:
+        arriving[peer] = begun
+    return message
+
+
 # What both ends of the link do with ZeroMQ's sockets.
 
 
@@ -339,7 +366,7 @@ class AgentLink:
         self._monitor = self._dealer.get_monitor_socket()
         self._monitor_fd = int(self._monitor.get(zmq.FD))
         self._monitor.get(zmq.EVENTS)  # from now on, its descriptor says when there is something to read
-        self._arriving: Arriving | None = None
+        self._arriving: dict[bytes, Arriving] = {}
         """The large message that has not arrived as a whole."""
         self._poller = zmq.Poller()
         self._poller.register(self._dealer, zmq.POLLIN)
@@ -389,14 +416,8 @@ class AgentLink:
         """Receive a message that has arrived; nothing if it is large, and not all of its pieces have arrived."""
         for _ in range(PIECES_A_POLL):
             frames, _ = receive(self._dealer)
-            whole: list[Buffer] | None = frames
-            if self._arriving is not None:
-                whole = self._arriving.add(frames)
-                self._arriving = self._arriving if whole is None else None
-            elif is_announcement(frames):
-                self._arriving, whole = Arriving(frames, MAX_BYTES, MOST_FRAMES), None
-            if whole is not None:
-                return [whole]
+            if (message := whole(frames, self._arriving, b"", MAX_BYTES, MOST_FRAMES)) is not None:
+                return [message]
             if not has_more(self._dealer):
                 break
         return []
@@ -866,17 +887,14 @@ class MasterLink:
         """Peers to which a send failed."""
         self._arriving: dict[bytes, Arriving] = {}
         """The large message of each peer that has not arrived as a whole."""
-        self._bell_out, self._bell_in = socket.socketpair()  # as in `NoNetwork`
-        self._bell_out.setblocking(False)
-        self._bell_in.setblocking(False)
-        self._rung = self._bell_out.fileno()
-        self.asleep = False
-        """Whether it waits in `poll`, or is about to. Another thread that has something for it must call `wake`."""
+        self._bell = Bell()
+        self.wake = self._bell.ring
+        """Ends the wait in `poll`. Any thread may call this."""
         self.ready: Sequence[int] = ()
         """The descriptors of `watch` that were ready at the end of the last `poll`."""
         self._watched: dict[int, None] = {}
         self._poller = zmq.Poller()
-        for readable in (self._router, self._door.requests, self._monitor, self._rung):
+        for readable in (self._router, self._door.requests, self._monitor, self._bell.fd):
             self._poller.register(readable, zmq.POLLIN)
         self.port = self._bind(host, port)
 
@@ -906,14 +924,6 @@ class MasterLink:
         del self._watched[fd]
         self._poller.unregister(fd)
 
-    def wake(self) -> None:
-        """End the wait in `poll`. Any thread may call this."""
-        self.asleep = False
-        try:
-            self._bell_in.send(b"!")
-        except OSError:
-            pass  # it is full, so `poll` will not wait; or this is closed, and nothing waits
-
     def poll(self, timeout_s: float, now: float) -> list[Happened]:
         """Wait for something to happen, and return what happened.
 
@@ -927,11 +937,10 @@ class MasterLink:
         elif self._connections.doubtful:
             timeout_s = min(timeout_s, self._probe_at - now)
         ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._look_at - now))))
-        self.asleep = False
         happened: list[Happened] = []
         self.ready = [fd for fd in self._watched if fd in ready]
-        if self._rung in ready:
-            self._bell_out.recv(4096)
+        if self._bell.fd in ready:
+            self._bell.clear()
         if self._monitor in ready or door.requests in ready:
             seen, ended = door.read()
             happened += seen
@@ -963,26 +972,14 @@ class MasterLink:
                 descriptor = int(last.get(zmq.SRCFD))
                 if self._connections.begin(peer, descriptor, self._door.message_read(descriptor)):
                     self._probe_soon(now)
-            if peer in self._arriving or is_announcement(frames):
-                happened += self._piece(peer, address, frames)
-            else:
-                happened.append(Frames(peer, address, frames))
+            try:
+                message = whole(frames, self._arriving, peer, self._most_bytes, self._most_frames)
+                if message is not None:
+                    happened.append(Frames(peer, address, message))
+            except ProtocolError as error:
+                happened.append(Malformed(peer, address, str(error)))
             if not has_more(router):
                 return
-
-    def _piece(self, peer: bytes, address: str, frames: Sequence[Buffer]) -> list[Frames | Malformed]:
-        """A piece of a large message has arrived, or its announcement: return the message if it is complete."""
-        arriving = self._arriving.pop(peer, None)
-        try:
-            if arriving is None:
-                self._arriving[peer] = Arriving(frames, self._most_bytes, self._most_frames)
-            elif (message := arriving.add(frames)) is None:
-                self._arriving[peer] = arriving
-            else:
-                return [Frames(peer, address, message)]
-        except ProtocolError as error:
-            return [Malformed(peer, address, str(error))]
-        return []
 
     def _look(self, now: float) -> None:
         """Look at all connections: end those that were silent for too long, and probe peers that may be gone."""
@@ -1035,8 +1032,7 @@ class MasterLink:
         self._router.close(int(linger_s * 1000))
         self._door.close()
         self._context.term()
-        self._bell_in.close()
-        self._bell_out.close()
+        self._bell.close()
 
 
 # The addresses of this host that a remote slave can try, best first.

@@ -22,9 +22,10 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from mwpy._system import clock
+from mwpy._system.process import Bell
 from mwpy._transport.stream import (
     MAX_BYTES,
     Broken,
@@ -43,6 +44,9 @@ from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.options import OWN_ADDRESS, MasterStream
 
+if TYPE_CHECKING:
+    from mwpy._transport.link import MasterLink
+
 MESSAGE_SLACK = 32 << 20
 """How many bytes a message of an agent may have beyond the largest payload: the other tasks of its group, and its
 header."""
@@ -51,19 +55,8 @@ SILENT_LOOKS = 5
 """An agent is gone after so many looks in a row at which nothing had arrived. There are four looks in a timeout."""
 
 
-class Network(Protocol):
-    """A master's end of the connections to agents that it did not start: `MasterLink`, or `NoNetwork`."""
-
-    ready: Sequence[int]
-
-    def watch(self, fd: int, writable: bool = False) -> None: ...
-    def unwatch(self, fd: int) -> None: ...
-    def poll(self, timeout_s: float, now: float) -> list[Happened]: ...
-    def wake(self) -> None: ...
-    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None: ...
-    def forget(self, peer: bytes) -> None: ...
-    def disconnect(self, peer: bytes) -> None: ...
-    def close(self, linger_s: float) -> None: ...
+Network: TypeAlias = "MasterLink | NoNetwork"
+"""A master's end of the connections to agents that it did not start."""
 
 
 class NoNetwork:
@@ -72,13 +65,11 @@ class NoNetwork:
     def __init__(self) -> None:
         self.ready: Sequence[int] = ()
         """The watched descriptors that were ready at the end of the last `poll`."""
-        self._bell_out, self._bell_in = socket.socketpair()
-        """Sockets, because a thread may ring when they are closed: the number of a pipe could be another file then."""
-        self._bell_out.setblocking(False)
-        self._bell_in.setblocking(False)
-        self._rung = self._bell_out.fileno()
+        self._bell = Bell()
+        self.wake = self._bell.ring
+        """Ends the wait in `poll`. Any thread may call this."""
         self._poll = select.poll()
-        self.watch(self._rung)
+        self.watch(self._bell.fd)
 
     def watch(self, fd: int, writable: bool = False) -> None:
         """Wait for a file descriptor, too."""
@@ -91,16 +82,9 @@ class NoNetwork:
     def poll(self, timeout_s: float, now: float) -> list[Happened]:  # noqa: ARG002  # a network needs the time
         """Wait until a descriptor is ready."""
         self.ready = [fd for fd, _ in self._poll.poll(milliseconds(timeout_s))]
-        if self._rung in self.ready:
-            self._bell_out.recv(4096)
+        if self._bell.fd in self.ready:
+            self._bell.clear()
         return []
-
-    def wake(self) -> None:
-        """End the wait in `poll`. Any thread may call this."""
-        try:
-            self._bell_in.send(b"!")
-        except OSError:
-            pass  # it is full, so `poll` will not wait; or this is closed, and nothing waits
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Do nothing: the peer is gone."""
@@ -113,8 +97,7 @@ class NoNetwork:
 
     def close(self, linger_s: float) -> None:  # noqa: ARG002  # nothing waits to be sent
         """Close the descriptors."""
-        self._bell_in.close()
-        self._bell_out.close()
+        self._bell.close()
 
 
 class LocalMasterLink:
