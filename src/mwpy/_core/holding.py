@@ -35,16 +35,21 @@ H = TypeVar("H", bound=Held)
 
 
 class TaskIds:
-    """A set of task ids, as ranges.
+    """A set of task ids, as ranges with gaps between them.
 
     Args:
         ranges: the first id and the count of each range. They do not overlap.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        ascending = sorted(ranges)
-        self._firsts = [first for first, _ in ascending]
-        self._ends = [first + count for first, count in ascending]
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        for first, count in sorted(ranges):
+            if self._ends and self._ends[-1] == first:
+                self._ends[-1] += count
+            else:
+                self._firsts.append(first)
+                self._ends.append(first + count)
 
     def among(self, span: Held) -> Iterator[tuple[int, int]]:
         """The ids of a span that are in this set, as ranges in ascending order: the first id and the count of each."""

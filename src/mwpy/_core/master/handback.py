@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import Struct
 
+from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.spans import Span, portion_of, size_of
 from mwpy._core.master.state import MasterState
-from mwpy._values import records
+from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
 from mwpy._values.records import Charge, TaskRange
@@ -47,6 +49,17 @@ def without_extra(
     if extra:
         state.record(records.AttemptsEnded(sid, extra, reason, charges))
     return last
+
+
+def cancel_at(state: MasterState, agent: ConnectedAgent, tasks: Iterable[TaskRange], *, kill: bool = True) -> None:
+    """Let an agent cancel tasks that its slaves hold.
+
+    Args:
+        kill: whether it kills slaves that run them.
+    """
+    ascending = sorted(tasks, key=attrgetter("first"))
+    firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
+    state.send(agent, messages.Cancel(firsts, counts, kill=kill))
 
 
 class HandBack(Struct, eq=False):

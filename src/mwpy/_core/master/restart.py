@@ -34,7 +34,7 @@ from mwpy._core.holding import TaskIds
 from mwpy._core.master import tasks
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.handback import HandBack, without_extra
+from mwpy._core.master.handback import HandBack, cancel_at, without_extra
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import check_failures
 from mwpy._core.master.spans import Span, named
@@ -51,7 +51,6 @@ from mwpy._values.earlier import (
     EarlierUsedUp,
     FormerAgent,
 )
-from mwpy._values.messages import Results
 from mwpy._values.phrases import counted, first_of
 from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks, TaskRange
 from mwpy._values.shares import NO_KEY
@@ -355,14 +354,14 @@ class FormerGeneration(Struct, eq=False):
         self._algorithm_of.append(entry.algorithm)
         self._numbers.extend(numbers)
 
-    def numbers(self, first: int, count: int) -> Sequence[int]:
-        """The occurrences of consecutive tasks; -1 for each task without one, or that is not known."""
-        known = self._numbers[first : first + count] if first > 0 else array("i")
-        return known if len(known) == count else [*known, *[-1] * (count - len(known))]
-
-    def all_numbers(self) -> Sequence[int]:
-        """The occurrences of all tasks; -1 for each task without one."""
-        return self._numbers
+    def numbers(self, firsts: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """The occurrences of tasks, in ranges of ids; -1 for each task without one, or that is not known."""
+        found: list[int] = []
+        for first, count in zip(firsts, counts, strict=True):
+            known = self._numbers[first : first + count] if first > 0 else ()
+            found += known
+            found += [-1] * (count - len(known))
+        return found
 
     def by_algorithm(self, first: int, count: int) -> Iterator[tuple[EarlierAlgorithm, int]]:
         """Yield the algorithms of consecutive tasks, and how many of these tasks each has."""
@@ -789,7 +788,7 @@ class Reuse:
             case EarlierUsedUp():
                 self._add_waiting()
                 reason = entry.reason or "it lost all attempts that its policy allows by its own fault"
-                numbers = self._former[entry.generation].numbers(entry.first, entry.count)
+                numbers = self._former[entry.generation].numbers([entry.first], [entry.count])
                 self.answers.used_up.update((number, reason) for number in numbers if number >= 0)
             case _:
                 self._add_waiting()
@@ -834,7 +833,7 @@ class Reuse:
             self._codes.adopt(algorithm)
 
     def _send(self, entry: EarlierSent) -> None:
-        for number in self._former[entry.generation].numbers(entry.first, entry.count):
+        for number in self._former[entry.generation].numbers([entry.first], [entry.count]):
             if number >= 0:
                 self.answers.set_sent(number, may_have_run=entry.may_have_run)
 
@@ -845,11 +844,11 @@ class Reuse:
         Results that were brought to a later generation answer only what had no answer: if that generation had computed
         the task itself, its algorithm has got this result.
         """
-        former, results, numbers = self._former.get(entry.generation), entry.results, list[int]()
+        former, results = self._former.get(entry.generation), entry.results
         if former is None:  # too many generations have been since then
-            return numbers
+            return []
+        numbers = former.numbers(results.tasks, results.counts)
         for first, count in zip(results.tasks, results.counts, strict=True):
-            numbers += former.numbers(first, count)
             for algorithm, own in former.by_algorithm(first, count):
                 self._codes.answer(algorithm, own)
         if entry.generation < self._generation:
@@ -1031,12 +1030,12 @@ class Succession(Struct, eq=False):
             self.state.notice(_UNUSABLE.format(agent=agent.name, results=results, why=why), key=why)
             return
         generation, former = found
-        numbers = [
-            number
-            for first, count in zip(group.tasks, group.counts, strict=True)
-            for number in former.numbers(first, count)
+        numbers = former.numbers(group.tasks, group.counts)
+        places = [
+            place
+            for place, number in enumerate(numbers)
+            if number >= 0 and place not in group.again and reuse.answers.of(number) is None
         ]
-        places = _counting(group, numbers, reuse)
         counting = [numbers[place] for place in places]
         reuse.awaited.brought([number for number in numbers if number >= 0], counting, reuse.waiting(counting))
         if places:
@@ -1049,9 +1048,8 @@ class Succession(Struct, eq=False):
         found = None if reuse is None else reuse.former(message.generation)
         wanted: list[int] = []
         if reuse is not None and found is not None and reuse.awaited.former.had(found[0], agent):
-            for first, count in zip(message.tasks, message.counts, strict=True):
-                wanted += [number for number in found[1].numbers(first, count) if number >= 0]
-            wanted = [number for number in wanted if reuse.answers.of(number) is None]
+            numbers = found[1].numbers(message.tasks, message.counts)
+            wanted = [number for number in numbers if number >= 0 and reuse.answers.of(number) is None]
             reuse.awaited.runs(agent.name, message.slave, wanted, reuse.waiting(wanted))
         if message.tasks and not wanted:
             self.state.send(agent, messages.NotWanted(message.slave))
@@ -1065,11 +1063,10 @@ class Succession(Struct, eq=False):
         if not message.tasks:
             reuse.awaited.former.came(agent)
         elif found[0] == reuse.last_generation:  # a generation in between may have sent them to other slaves
-            for first, count in zip(message.tasks, message.counts, strict=True):
-                numbers = [number for number in found[1].all_numbers()[first : first + count] if number >= 0]
-                for number in numbers:
-                    reuse.answers.set_sent(number, may_have_run=False)
-                reuse.awaited.not_started(numbers)
+            numbers = [number for number in found[1].numbers(message.tasks, message.counts) if number >= 0]
+            for number in numbers:
+                reuse.answers.set_sent(number, may_have_run=False)
+            reuse.awaited.not_started(numbers)
 
     def stored(self, record: ResultsHandedOver, row: int, reuse: Reuse, now: float) -> None:
         """Results are in the file: end the tasks that have waited for them."""
@@ -1089,78 +1086,34 @@ class Succession(Struct, eq=False):
         numbers = reuse.waiting(places)
         if not numbers:
             return
-        answers = _Answers(self.state, record, reuse, numbers, places)
+        able, ids = tasks.TRANSITIONS[tasks.TaskEvent.TAKE_OVER], TaskIds((task, 1) for task in numbers)
+
+        def among(spans: Iterable[Span]) -> list[TaskRange]:
+            return named((span for span in spans if span.state in able), ids)
+
+        def end(sid: SlaveId | None, ended: Sequence[TaskRange]) -> None:
+            """End tasks that are at one slave, or that are in the same state."""
+            if not ended:
+                return
+            own_ids = [number for each in ended for number in range(each.first, each.first + each.count)]
+            own_places = [places[numbers[task]] for task in own_ids]
+            own, frames = groups.select(record.results, record.frames, own_places)
+            attempts = [each.attempt for each in ended for _ in range(each.count)]
+            own = replace(own, tasks=own_ids, counts=[1] * len(own_ids), attempts=attempts)
+            for span in self.state.record(records.TasksAnswered(sid, ended, own, frames)):
+                reuse.give_out(span, [numbers[task] for task in span.ids])
+
         jar = self.state.jar
         for waiting in (jar.pending.spans(), jar.delayed.tasks.values(), jar.blocked.tasks.values()):
-            answers.end(None, answers.among(waiting))
+            end(None, among(waiting))
         for agent in self.state.members.agents.values():
-            killed: list[int] = []
+            killed: list[TaskRange] = []
             for slave in agent.slaves.values():
-                tasks = answers.among(slave.held.spans)
-                if tasks:
+                if held := among(slave.held.spans):
                     reason = "an earlier life of the master has answered"
-                    answers.end(slave.sid, without_extra(self.state, slave.sid, tasks, reason))
+                    end(slave.sid, without_extra(self.state, slave.sid, held, reason))
                     slave.last_heard = now
                     self.kinds.unload(slave)
-                    killed += answers.ids_of(tasks)
+                    killed += held
             if killed:
-                self.state.send(agent, messages.Cancel(sorted(killed), [1] * len(killed), kill=True))
-
-
-class _Answers:
-    """The answers of a row, and the tasks that wait for them.
-
-    Args:
-        state: what all parts share.
-        record: the row.
-        reuse: knows the answers.
-        numbers: for each of these tasks: its occurrence. Some of them have ended.
-        places: for each occurrence: the place of its answer in the row.
-    """
-
-    def __init__(
-        self,
-        state: MasterState,
-        record: ResultsHandedOver,
-        reuse: Reuse,
-        numbers: Mapping[int, int],
-        places: Mapping[int, int],
-    ) -> None:
-        self.state = state
-        self.record = record
-        self.reuse = reuse
-        self.numbers = numbers
-        self.places = places
-        firsts, counts, _ = groups.spans_of(sorted(numbers), [0] * len(numbers))
-        self._ids = TaskIds(zip(firsts, counts, strict=True))
-
-    def among(self, spans: Iterable[Span]) -> list[TaskRange]:
-        """Those of the tasks that a record can end."""
-        able = tasks.TRANSITIONS[tasks.TaskEvent.TAKE_OVER]
-        return named((span for span in spans if span.state in able), self._ids)
-
-    def ids_of(self, tasks: Sequence[TaskRange]) -> list[int]:
-        """The ids of tasks."""
-        return [number for each in tasks for number in range(each.first, each.first + each.count)]
-
-    def end(self, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> None:
-        """End tasks that are at one slave, or that are in the same state."""
-        if not tasks:
-            return
-        ids = self.ids_of(tasks)
-        own, frames = groups.select(
-            self.record.results, self.record.frames, [self.places[self.numbers[task]] for task in ids]
-        )
-        attempts = [each.attempt for each in tasks for _ in range(each.count)]
-        own = replace(own, tasks=ids, counts=[1] * len(ids), attempts=attempts)
-        for span in self.state.record(records.TasksAnswered(sid, tasks, own, frames)):
-            self.reuse.give_out(span, [self.numbers[task] for task in span.ids])
-
-
-def _counting(group: Results, numbers: Sequence[int], reuse: Reuse) -> list[int]:
-    """The places of those results that count."""
-    return [
-        place
-        for place, number in enumerate(numbers)
-        if number >= 0 and place not in group.again and reuse.answers.of(number) is None
-    ]
+                cancel_at(self.state, agent, killed)

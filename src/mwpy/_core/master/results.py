@@ -23,7 +23,7 @@ from mwpy._core.holding import TaskIds, begins, take_each, take_named
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import FailedCall
-from mwpy._core.master.handback import HandBack, without_extra
+from mwpy._core.master.handback import HandBack, cancel_at, without_extra
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Delays
 from mwpy._core.master.members import ConnectedSlave
@@ -167,20 +167,19 @@ class Results(Struct, eq=False):
 
     def _end_others(self, answering: ConnectedSlave, group: messages.Results, now: float) -> None:
         """End the other attempts of tasks that have an answer now. Their agents kill them."""
-        killed: dict[str, list[int]] = {}
+        killed: dict[str, list[TaskRange]] = {}
         several = self.state.jar.allocated.several
         for number in [number for number, _ in groups.each_task(group) if number in several]:
             for sid, span in [*several[number].items()]:
                 if sid != answering.sid:
                     slave = self.state.members.slaves[sid]
-                    reason = f"{answering.sid} has answered"
-                    self.state.record(records.AttemptsEnded(sid, [span.whole], reason))
+                    ended = [span.whole]
+                    self.state.record(records.AttemptsEnded(sid, ended, f"{answering.sid} has answered"))
                     slave.last_heard = now
                     self.kinds.unload(slave)
-                    killed.setdefault(slave.agent.name, []).append(number)
-        for name, numbers in killed.items():
-            message = messages.Cancel(sorted(numbers), [1] * len(numbers), kill=True)
-            self.state.send(self.state.members.agents[name], message)
+                    killed.setdefault(slave.agent.name, []).extend(ended)
+        for name, tasks in killed.items():
+            cancel_at(self.state, self.state.members.agents[name], tasks)
 
     def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
         """Give out the calls of the tasks that failed."""
@@ -313,7 +312,7 @@ class References(Struct, eq=False):
         for span in chain.from_iterable(map(reversed, queues)):
             if len(found) == len(numbers):
                 break
-            found.update((number, None) for number, _ in ids.among(span))
+            found.update((first + at, None) for first, count in ids.among(span) for at in range(count))
         return sorted(found)
 
     def give(self, command: GiveResult) -> None:

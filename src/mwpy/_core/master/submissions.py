@@ -23,12 +23,12 @@ from msgspec import Struct, field
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.handback import HandBack, without_extra
+from mwpy._core.master.handback import HandBack, cancel_at, without_extra
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import CancelTasks, MasterState, Running
 from mwpy._core.master.tasks import MAX_SPAN, Taskjar
-from mwpy._values import messages, records
+from mwpy._values import records
 from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import PackedCalls
@@ -284,9 +284,7 @@ class Cancellation(Struct, eq=False):
                         self.handback.cancel(slave.sid, last, when, discard=discard)
                     self.kinds.unload(slave)
             if held:
-                ascending = sorted(held, key=lambda each: each.first)
-                firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
-                self.state.send(agent, messages.Cancel(firsts, counts, kill=running is not Running.FINISH))
+                cancel_at(self.state, agent, held, kill=running is not Running.FINISH)
             found += held
         return found
 
