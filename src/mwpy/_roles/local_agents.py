@@ -1,4 +1,4 @@
-"""The agents that a master has started on its own machine: it starts them, checks whether they run, and ends them."""
+"""The agent that a master has started on its own machine: it is replaced when it ends, and ended with the master."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from mwpy._core.local_agents import LocalAgentCore
+from mwpy._core.local_agents import LocalAgentCore, Verdict
 from mwpy._roles.edges import Process, ProcessStarter
 from mwpy._system import process
 from mwpy._system.clock import Clock
@@ -20,22 +20,8 @@ FAREWELL_S = 2.5
 POLL_S = 0.01
 
 
-class _LocalAgent(Struct, eq=False):
-    """A local agent and its replacements."""
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    core: LocalAgentCore
-    process: Process | None = None
-    """None if no one runs now."""
-    start_at: float | None = None
-    """When to start another one, if none runs; None if there will be no other."""
-    why_ended: str = ""
-    """Why there will be no other; empty if the last one has sent the reason to the master."""
-
-
-class LocalAgents(Struct, eq=False):
-    """Local agents of one master.
+class LocalAgent(Struct, eq=False):
+    """The agent that a master has started on its own machine, and its replacements. There may be none.
 
     Args:
         start: the function that starts a process.
@@ -50,74 +36,72 @@ class LocalAgents(Struct, eq=False):
     _notify: Callable[[str], None]
     _joined: Callable[[], int]
     _connected: Callable[[int], bool]
-    _agents: list[_LocalAgent] = field(default_factory=list)
+    _command: Sequence[str] = ()
+    _environment: Mapping[str, str] = {}
+    _core: LocalAgentCore = field(default_factory=lambda: LocalAgentCore(""))
+    _process: Process | None = None
+    """None if none runs now."""
+    _verdict: Verdict | None = None
+    """Whether there will be another one, if none runs; None if none has ended yet."""
 
     def keep(self, command: Sequence[str], environment: Mapping[str, str], process: Process) -> None:
         """Replace an agent, which has just been started, whenever it ends."""
-        agent = _LocalAgent(command, environment, LocalAgentCore(shlex.join(command)), process)
-        agent.core.started(self._clock.monotonic(), self._joined())
-        self._agents.append(agent)
+        self._command, self._environment, self._process = command, environment, process
+        self._core = LocalAgentCore(shlex.join(command))
+        self._core.started(self._clock.monotonic(), self._joined())
 
     def find_modules_in(self, path: str) -> bool:
-        """Let all agents that are started from now on find modules in other folders.
-
-        Returns:
-            Whether this is a change for an agent.
-        """
-        changed = False
-        for agent in self._agents:
-            if agent.environment.get(MODULE_PATH, path) != path:
-                agent.environment = {**agent.environment, MODULE_PATH: path}
-                changed = True
+        """Let agents that are started from now on find modules in other folders. Return whether this is a change."""
+        changed = self._environment.get(MODULE_PATH, path) != path
+        if changed:
+            self._environment = {**self._environment, MODULE_PATH: path}
         return changed
 
-    def _start(self, agent: _LocalAgent) -> None:
-        agent.core.started(self._clock.monotonic(), self._joined())
+    def look(self) -> None:
+        """Replace an agent that has ended, and kill one that hangs, if the core decides so."""
+        process = self._process
+        if process is None:
+            self._start_if_due()
+        elif (code := process.poll()) is not None:
+            self._process = None
+            self._ended(code, process.describe_exit())
+        elif self._core.must_be_killed(self._connected(process.pid), self._clock.monotonic()):
+            process.kill()
+
+    def _start_if_due(self) -> None:
+        start_at = None if self._verdict is None else self._verdict.start_at
+        if start_at is None or self._clock.monotonic() < start_at:
+            return
+        self._core.started(self._clock.monotonic(), self._joined())
         try:
-            agent.process = self._start_process(agent.command, environment=agent.environment)
+            self._process = self._start_process(self._command, environment=self._environment)
         except OSError as error:
             limit = process.named(error)
-            self._replace(agent, None if limit else ExitCode.FAILED, f"cannot be started: {limit or error}")
+            self._ended(None if limit else ExitCode.FAILED, f"cannot be started: {limit or error}")
 
-    def look(self) -> None:
-        """Replace the agents that have ended, and kill those that hang, if their cores decide so."""
-        for agent in self._agents:
-            process = agent.process
-            if process is None:
-                if agent.start_at is not None and self._clock.monotonic() >= agent.start_at:
-                    self._start(agent)
-            elif (code := process.poll()) is not None:
-                agent.process = None
-                self._replace(agent, code, process.describe_exit())
-            elif agent.core.must_be_killed(self._connected(process.pid), self._clock.monotonic()):
-                process.kill()
-
-    def _replace(self, agent: _LocalAgent, code: int | None, how: str) -> None:
-        verdict = agent.core.ended(code, how, self._clock.monotonic(), self._joined())
-        agent.start_at, agent.why_ended = verdict.start_at, verdict.notice
-        if verdict.notice:
-            self._notify(verdict.notice)
-        if agent.start_at is not None and self._clock.monotonic() >= agent.start_at:
-            self._start(agent)
+    def _ended(self, code: int | None, how: str) -> None:
+        self._verdict = self._core.ended(code, how, self._clock.monotonic(), self._joined())
+        if self._verdict.notice:
+            self._notify(self._verdict.notice)
+        self._start_if_due()
 
     @property
     def why_none(self) -> str | None:
         """Why no agent will ever run again; empty if the last one has said so; None if one runs or will be started."""
-        if not self._agents or any(each.process is not None or each.start_at is not None for each in self._agents):
+        if self._process is not None or self._verdict is None or self._verdict.start_at is not None:
             return None
-        return self._agents[-1].why_ended
+        return self._verdict.notice
 
     @property
     def running(self) -> bool:
         """Whether an agent runs. An agent that connects only now leaves at once, because the computation ends."""
-        return any(agent.process is not None and agent.process.poll() is None for agent in self._agents)
+        return self._process is not None and self._process.poll() is None
 
     def close(self) -> None:
-        """Wait a moment for the agents to exit, then kill them."""
+        """Wait a moment for the agent to exit, then kill it."""
         deadline = self._clock.monotonic() + FAREWELL_S
         while self.running and self._clock.monotonic() < deadline:
             self._clock.sleep(POLL_S)
-        for agent in self._agents:
-            if agent.process is not None:
-                agent.process.kill()
-                agent.process.poll()
+        if self._process is not None:
+            self._process.kill()
+            self._process.poll()

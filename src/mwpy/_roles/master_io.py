@@ -41,7 +41,7 @@ from mwpy._core.master.state import (
 )
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections, ProcessStarter, RecordStore, Trail
-from mwpy._roles.local_agents import LocalAgents
+from mwpy._roles.local_agents import LocalAgent
 from mwpy._roles.sessions import Said, Sessions
 from mwpy._roles.users import Users
 from mwpy._system import clock
@@ -119,10 +119,10 @@ class MasterIo:
         self.link = link
         self._sessions = Sessions(link, core.state.settings.client_timeout_s)
         members = core.state.members
-        self.local = LocalAgents(
+        self.local = LocalAgent(
             start, clock, lambda text: self._notice([text]), lambda: members.slaves_seen, members.has_process
         )
-        """The agents on this machine."""
+        """The agent on this machine."""
         self._store = store
         self._store_watch = None if store is None else StoreWatch(store, lambda text: self._notice([text]))
         if store is not None and self._store_watch is not None:
