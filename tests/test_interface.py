@@ -47,7 +47,6 @@ FOR_THE_SIMULATOR = (
     "add_agent",
     "core",
     "cut_off",
-    "end_agent",
     "needs",
     "run_until",
     "terminate",

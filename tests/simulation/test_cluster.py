@@ -33,7 +33,8 @@ from mwpy._core.master.state import Actions
 from mwpy._roles.slave_processes import SlaveProcesses
 from mwpy._simulation import algorithm
 from mwpy._simulation.checkers import HistoryChecker
-from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
+from mwpy._simulation.machines import SimulatedSlave
+from mwpy._simulation.slaves import SimulatedChannel
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause

@@ -15,8 +15,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._roles import maps
 from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.maps import MapRun, items_of
-from mwpy._simulation.machines import AgentHost, Pace
-from mwpy._simulation.slaves import SimulatedSlave
+from mwpy._simulation.machines import AgentHost, Pace, SimulatedSlave
 from mwpy._transport.codec import Codec
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy.testing import Cluster

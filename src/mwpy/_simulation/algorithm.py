@@ -28,13 +28,13 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
 from mwpy._simulation.lives import Calls, Lives, Replay
 from mwpy._simulation.machines import Pace
-from mwpy._simulation.shares import SharedByAlgorithm
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values.bounds import SlaveId
 from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls
-from mwpy._values.messages import Report
+from mwpy._values.messages import PART_BYTES, Report, Share
 from mwpy._values.policy import TaskPolicy
+from mwpy._values.shares import Shared, SharedObject
 from mwpy._values.task import ReferringBuffers, ResultReference, SlaveKind
 
 # Checks from outside which reports of tasks the algorithm gets.
@@ -83,6 +83,53 @@ HOLD_S = 2.0
 
 REPORTS_S = 2.0
 """The longest pause between two requests for reports, in seconds."""
+
+
+# What the algorithm shares with its tasks.
+
+
+SIZES = (100, 2 * PART_BYTES, 6 * PART_BYTES + 1)
+"""How many bytes the shared objects have."""
+
+CONTENT = memoryview(bytes(max(SIZES)))
+
+
+def loaded(digest: str) -> str:
+    """Stand for the object in the arguments of a task, and in functions by value."""
+    return digest
+
+
+class SharedByAlgorithm:
+    """What the algorithm shares; in some histories nothing.
+
+    Args:
+        seed: names the history.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._draw = Random(f"shares {seed}")
+        self._share = self._draw.choice((0.0, 0.0, 0.2, 0.8))
+        """The share of tasks that need shared objects."""
+        self._handles: dict[str, Shared] = {}
+
+    def handle(self, draw: Random | None = None) -> Shared | None:
+        """The handle of an object that the next task needs. Sometimes it replaces an equal handle, which is gone.
+
+        Args:
+            draw: decides which; None for the history.
+        """
+        draw = draw or self._draw
+        if draw.random() >= self._share:
+            return None
+        size = draw.choice(SIZES)
+        digest = f"object of {size} bytes"
+        if digest not in self._handles or self._draw.random() < 0.3:
+            self._handles[digest] = Shared(SharedObject(Share(digest, size), CONTENT[:size]), loaded)
+        return self._handles[digest]
+
+    def handles(self) -> list[Shared]:
+        """The handles in the arguments of the next task."""
+        return [handle for handle in (self.handle(), self.handle()) if handle is not None]
 
 
 class SimulatedAlgorithm:

@@ -74,8 +74,8 @@ class SimulatedJob(Struct, eq=False):
 
     def kill(self) -> None:
         """End its processes without warning."""
-        if self.cluster is not None and self.host is not None:
-            self.cluster.end_agent(self.host)
+        if self.host is not None:
+            self.host.kill()
 
     def terminate(self) -> None:
         """Send SIGTERM to its agent."""

@@ -24,16 +24,15 @@ from functools import partial
 from random import Random
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from mwpy._core.agent.child import AgentSettings
 from mwpy._core.master.core import MasterCore
 from mwpy._roles.master_io import FAREWELL_S
 from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
 from mwpy._simulation.lives import Lives, Replay
-from mwpy._simulation.machines import AgentHost, AgentProcess, Life, Limits, Pace
+from mwpy._simulation.machines import NO_HELLO, SIGKILL, AgentHost, AgentProcess, Life, Pace
 from mwpy._simulation.master import GRACE_S, SimulatedLocalAgents, SimulatedMaster
 from mwpy._simulation.network import Network
-from mwpy._simulation.slaves import SIGKILL
 from mwpy._simulation.world import World
 from mwpy._values.errors import ExitCode
 from mwpy._values.messages import PART_BYTES
@@ -94,9 +93,9 @@ class Faults(Struct, eq=False):
             case "kill":
                 host.end(process, None)
             case "break":
-                self._network().cut(process.connection, self._world.random.choice((0.0, SILENT_S)))
+                process.connection.cut(self._world.random.choice((0.0, SILENT_S)))
             case "cut":
-                self._network().cut(process.connection, SILENT_S)
+                process.connection.cut(SILENT_S)
             case "freeze":
                 process.freeze()
             case "full output":
@@ -108,7 +107,7 @@ class Faults(Struct, eq=False):
             case "stranger":
                 self._network().stranger()
             case "template":
-                process.launcher.kill_template()
+                process.kill_template()
             case _:
                 self._strike_slave(process, kind)
 
@@ -184,16 +183,31 @@ class Cluster:
         self.hosts: list[AgentHost] = []
         self._start_s = pace.start_s
         self._begin_life()
-        random, shares = self.world.random, Random(f"limits of shares {seed}")
+        random = self.world.random
         bad = Random(f"bad {seed}").choice(("", "", "", "slave", "error")) if bad is None else bad
         for number in range(agents):
             again = partial(self._start_again, number)
             kind = bad if number == agents - 1 > 0 else ""
-            forks = Random(f"forks {seed} {number}")  # some scripts leave something that must not be copied
-            limits = replace(_draw_limits(random), forks=forks.random() < 0.7, unsafe=forks.random() < 0.2)
-            limits = replace(limits, max_share_bytes=shares.choice((1 << 30, 3 * PART_BYTES)))
-            limits = replace(limits, returns_s=Random(f"returns {seed} {number}").choice((0.0, 2.0, 60.0)))
-            host = AgentHost(f"host {number}", again, limits=limits, able=number == 0, bad=kind)
+            settings = AgentSettings(
+                NO_HELLO,
+                slave_max_tasks=random.choice((None, None, 1, 4, 15)),
+                start_timeout_s=random.choice((1.0, 5.0, 300.0)),
+                memory_bytes=random.choice((None, None, 900, 1200)),
+                idle_exit_s=random.choice((None, None, 0.3, 3.0)),
+                forks=random.random() < 0.7,  # some scripts leave something that must not be copied
+                max_share_bytes=random.choice((1 << 30, 3 * PART_BYTES)),
+            )
+            host = AgentHost(
+                f"host {number}",
+                again,
+                settings=settings,
+                max_memory=random.choice((None, None, 2, 10)),
+                lifetime_s=random.choice((None, None, 9.0, 15.0)),
+                unsafe=random.random() < 0.2,
+                returns_s=random.choice((0.0, 2.0, 60.0)),
+                able=number == 0,
+                bad=kind,
+            )
             self.hosts.append(host)
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:
@@ -343,27 +357,10 @@ class Cluster:
         """Break the connection of an agent. Both ends notice this at their own times; messages in flight are lost."""
         if host.process is not None and not host.process.connection.broken:
             self.world.note(f"the connection of {host.name} breaks")
-            self.master.network.cut(host.process.connection)
-
-    def end_agent(self, host: AgentHost) -> None:
-        """Kill an agent and its slaves."""
-        if host.process is not None:
-            host.end(host.process, None)
+            host.process.connection.cut()
 
     def needs(self, host: AgentHost) -> bool:
         """Whether a slave of this machine runs a task, or is reserved for tasks."""
         slaves = [] if host.process is None else host.process.slaves.values()
         kept = self.master.algorithm.kept
         return any(slave.code is None and (slave.running or slave.sid in kept) for slave in slaves)
-
-
-def _draw_limits(random: Random) -> Limits:
-    """Some agents have some limits, which are small enough to matter in a short history."""
-    return Limits(
-        max_tasks=random.choice((None, None, 1, 4, 15)),
-        max_memory=random.choice((None, None, 2, 10)),
-        start_timeout_s=random.choice((1.0, 5.0, 300.0)),
-        memory_bytes=random.choice((None, None, 900, 1200)),
-        idle_exit_s=random.choice((None, None, 0.3, 3.0)),
-        lifetime_s=random.choice((None, None, 9.0, 15.0)),
-    )

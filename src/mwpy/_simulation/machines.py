@@ -1,17 +1,23 @@
 """Simulated machines: the real loop of an agent over simulated processes, templates, signals and links.
 
-Each runs the real loop of an agent, with a simulated link, simulated slaves and signals.
+A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/runner.py`). Before it
+starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
+recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,
+hangs, and writes nonsense into its stream.
 """
 
 from __future__ import annotations
 
 import math
 import signal
+from collections import deque
 from collections.abc import Callable, Container, Sequence
+from functools import partial
+from itertools import chain, repeat
 from math import inf
-from typing import NamedTuple
+from random import Random
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import FAREWELL_S, AddressesFound, AgentSettings, ComputationOver
@@ -21,14 +27,481 @@ from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.agent.traffic import HELD_BACK_S
 from mwpy._roles.agent import Agent
 from mwpy._roles.edges import AgentEdges, SlaveParts
-from mwpy._simulation.checkers import HistoryChecker
-from mwpy._simulation.network import ADDRESS, Connection, Network, SimulatedAgentLink, SimulatedOutlet
-from mwpy._simulation.shares import SimulatedStore, Workload
-from mwpy._simulation.slaves import GIVEN_BACK_S, PROMISED_S, SIGABRT, SIGKILL, SimulatedSlave, fail_to_load
+from mwpy._roles.runner import GATHER_S
+from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker, Progress, read_state
+from mwpy._simulation.network import (
+    ADDRESS,
+    Connection,
+    Network,
+    SimulatedAgentLink,
+    SimulatedOutlet,
+    SimulatedPipe,
+)
+from mwpy._simulation.slaves import (
+    SharesOfSlave,
+    SimulatedChannel,
+    SimulatedJournal,
+    SimulatedStore,
+    SimulatedStretch,
+    Wear,
+)
 from mwpy._simulation.world import Alarm, World
-from mwpy._transport.channel import Answer
-from mwpy._values import messages, records
+from mwpy._transport import wire
+from mwpy._transport.channel import VALUE, Answer
+from mwpy._transport.codec import Codec, loads_call, split_resumed
+from mwpy._values import groups, messages, records
+from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.errors import ExitCode, describe_exit
+from mwpy._values.messagepack import REFERRING, Pickled
+from mwpy._values.messages import LoadFailure
+
+LONG_S = 30.0
+"""A few tasks take this many seconds longer than the others."""
+
+STUCK_S = 1.0
+"""More tasks of portions take up to this many seconds longer, so that results of others wait behind them."""
+
+SLOW_S = 10.0
+"""In a few slaves, each task takes up to this many seconds longer."""
+
+PROMISED_S = 0.05
+"""Seconds that a result may wait in its slave."""
+
+GIVEN_BACK_S = 0.06
+"""The same for a task of a portion, which its agent gives back then: timers are late by some milliseconds."""
+
+WAKE_S = 0.0005
+"""How long it may take until an idle slave reads a message, in seconds."""
+
+GROWN_S = 2.0
+"""How many seconds longer a task runs if it needs much memory."""
+
+SMALL_BYTES = 300
+"""What other tasks use."""
+
+SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
+
+CODEC = Codec()
+FAILURE = CODEC.dumps_failure(OSError("simulated"))
+
+
+class SimulatedProcess:
+    """A simulated process, as the process that has started it sees it."""
+
+    pid = 1
+    peak_bytes = 0
+    out_of_memory = False
+    limit_kills = 0
+    code: int | None = None
+    """Its exit code, or the negative number of the signal that ended it."""
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        return self.code
+
+    def describe_exit(self) -> str:
+        """Its end in words."""
+        assert self.code is not None, "it has not ended"
+        return describe_exit(self.code)
+
+    def kill(self) -> None:
+        """End it."""
+        self.end(SIGKILL)
+
+    def end(self, code: int) -> None:
+        """It ends."""
+        raise NotImplementedError
+
+    def used_memory(self, exact_above: int) -> int:
+        """How much memory it uses."""
+        raise AssertionError("it runs no tasks")
+
+    def limit_memory(self, most: int | None) -> None:
+        """Do nothing: there are no control groups."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class SimulatedSlave(SimulatedProcess):
+    """A simulated slave process: it holds tasks, runs one at a time, and gathers results.
+
+    Args:
+        number: its number in its agent.
+        agent: the process of its agent.
+        edits: how often the script was edited before it was loaded.
+    """
+
+    def __init__(self, number: int, agent: AgentProcess, edits: int) -> None:
+        self.number = self.pid = number
+        self._agent = agent
+        self.life = agent.life
+        """The life of the master that it serves. Its agent may serve the next one already."""
+        self._world = agent.world
+        self._edits = edits
+        link = agent.link
+        self.channel = SimulatedChannel(10 * number, link, self._wake, SimulatedJournal(self._sends_now))
+        self.outputs = {fd: SimulatedPipe(10 * number + fd, link, agent.outlets[fd]) for fd in (1, 2)}
+        self.began_at = self._world.now
+        self.ended_at = 0.0
+        self.has_process = False
+        """Whether it has a process of its own: a template may still have to fork it."""
+        self.is_up = False
+        self._shares = SharesOfSlave(agent.store)
+        self._reported = 0
+        """How many reports its tasks have made."""
+        self._given: dict[tuple[int, int], dict[int, object]] = {}
+        """The values that each task got, by task and attempt."""
+        self._restored: dict[tuple[int, int], Progress] = {}
+        """The state that each task got, by task and attempt."""
+        self.wear = Wear(self._world, number, agent.host.settings.slave_max_tasks, agent.host.max_memory)
+        self.printed = ""
+        """What it wrote to standard error when it started."""
+        self.sid: SlaveId | None = None
+        self.algorithms: dict[int, tuple[LoadFailure | None, str, bytes]] = {}
+        """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
+        self._tasks: deque[tuple[int, int, int, int]] = deque()
+        """Position, task, attempt and algorithm of each task that it has not started."""
+        self._stretch = SimulatedStretch(self._world, number, self.channel.reply)
+        """The results of its tasks of portions."""
+        self._timed: dict[int, None] = {}
+        """The positions of tasks with a limit of time."""
+        self._passed_on = 0
+        self._recalls_heard = self._written = self.running = self._position = 0
+        self._attempt = 0
+        self._seconds = 0.0
+        self._began = self._finishes_at = 0.0
+        self._grown_at = inf
+        """When the running task begins to use much memory."""
+        self._send_by = 0.0
+        """Results that are in the journal at this time are sent after the task that runs."""
+        self._stopping = False
+        self._slow_s = self._world.random.choice([0.0] * 5 + [SLOW_S])
+        self._hangs = False
+        self._woken = False
+
+    # ---- the process as its agent sees it ------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Its agent ends it."""
+        if self.running and self.code is None and self.life is self._agent.life:
+            is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
+            ends_at, faults = self.channel.tasks_end_at, (is_faulty, self._agent.is_short())
+            self.life.checker.killed(self.running, self.life.peer, self.number, faults, moments, ends_at)
+        self.end(SIGKILL)
+
+    def abort(self) -> None:
+        """Its agent ends it because it hangs in its start. Sometimes only SIGKILL can end it."""
+        assert not self.is_up, f"slave {self.number} was ready, and is ended because of its start"
+        if self._world.random.random() < 0.5:
+            self.end(SIGABRT)
+
+    def used_memory(self, exact_above: int) -> int:
+        """How much memory it uses."""
+        if not self.running:
+            return 0
+        return LARGE_BYTES if self._world.now >= self._grown_at else SMALL_BYTES
+
+    # ---- faults --------------------------------------------------------------------------------------------
+
+    def end(self, code: int) -> None:
+        """The process ends."""
+        if self.code is None:
+            self.code, self.ended_at = code, self._world.now
+            if self.channel.spoilt:
+                self.life.checker.states.forget(self.life.peer, self.number)
+            else:
+                self.life.checker.ends.slave_ended(self.life.peer, self.number, (self.running, self._written))
+            self.channel.end()
+            for pipe in self.outputs.values():
+                pipe.close()
+            self._agent.slave_ended(self)
+
+    def hang(self, *, closes: bool = True) -> None:
+        """Some code never ends. Usually it closes all file descriptors: the stream ends, but the process does not."""
+        self._hangs = True
+        if closes:
+            self.channel.end()
+
+    def hurry(self, until: float) -> None:
+        """Finish the running task now if it would end before `until`, because the agent sleeps until then."""
+        if self.running and self._finishes_at <= until:
+            self._finish(self.running, self._attempt)
+
+    # ---- what it does --------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """The script is loaded."""
+        if self.code is not None or self._hangs:
+            return
+        random = self._world.random
+        if self._world.chance(0.1):
+            self.fail_to_load()
+            return
+        if random.random() < 0.1:
+            self.printed = f"slave {self.number} is slow today\n"
+            self.outputs[2].write(self.printed)
+        self.is_up = True
+        self.channel.reply(messages.SlaveReady(self.number))
+        self._step()
+
+    def _wake(self) -> None:
+        """A message has arrived: read it soon, unless a task runs."""
+        if self.is_up and not (self._woken or self.running):
+            self._woken = True
+            self._world.after(self._world.random.random() * WAKE_S, self._step)
+
+    def _step(self) -> None:
+        """Read messages, then start the next task, or send results and end if there is none."""
+        self._woken = False
+        if self.code is not None or self.running or self._hangs:
+            return
+        while self.channel.to_slave:
+            self._hear(*wire.decode(self.channel.to_slave.popleft()))
+        self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
+        self._stretch.silent_from = max(self._stretch.silent_from, self.channel.fed_at)
+        while self._tasks:
+            position, task, attempt, algorithm = self._tasks[0]
+            if not self._shares.are_here(position):
+                break
+            self.channel.began = self._world.now if position in self._timed else 0.0
+            self.channel.started, self._written = position, task
+            recalled = self.channel.recalls != self._recalls_heard
+            if recalled or position not in self._stretch.positions:
+                self._stretch.send()
+            else:
+                self._send_journal()
+            if recalled:
+                return  # the message that names the recalled tasks wakes the slave
+            self._tasks.popleft()
+            failure = self.algorithms[algorithm][0]
+            if failure is None:
+                self._position = position
+                self._shares.start(position, self.life.checker.shares.get(task, ()))
+                self._run(task, attempt, algorithm)
+                return
+            self.channel.reply(
+                messages.AlgorithmFailed(self.number, algorithm, "cannot", [task], [1], [attempt], failure)
+            )
+        self._send()
+        if self._stopping:
+            if not self.channel.spoilt:
+                self.life.checker.blameless(self.life.peer, self.number)
+            self.end(0)
+
+    def _hear(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
+        match message:
+            case messages.Algorithms(definitions, forgotten):
+                for number in forgotten:
+                    del self.algorithms[number]
+                pickles = iter(payload)
+                for each in definitions:
+                    packed = b"" if each.reference else bytes(next(pickles))
+                    self.define(each.number, (self._agent.cannot_load(), each.reference, packed))
+            case messages.SlaveNamed(_, sid):
+                self.sid = sid
+            case messages.NextGeneration():
+                self._begin_again()
+            case messages.Tasks():
+                self._hear_values(message, payload)
+                algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
+                limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
+                portions = chain.from_iterable(map(repeat, message.portions or repeat(0), message.counts))
+                columns = zip(groups.each_task(message), algorithms, limits, portions, strict=True)
+                for (task, attempt), algorithm, limit, portion in columns:
+                    self._passed_on += 1
+                    self._shares.passed_on(self._passed_on, message)
+                    if portion:
+                        self._stretch.positions[self._passed_on] = None
+                    self._tasks.append((self._passed_on, task, attempt, algorithm))
+                    if limit is not None and limit.seconds is not None:
+                        self._timed[self._passed_on] = None
+            case messages.Revoked():
+                self._recalls_heard += 1
+                taken = set(groups.each_task(message))
+                self._tasks = deque(one for one in self._tasks if one[1:3] not in taken)
+            case messages.Shutdown():
+                self._stopping = True
+            case _:
+                self._shares.hear(message)
+
+    def _hear_values(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
+        """Tasks arrive, some of them with states, and some with values to which they refer."""
+        entries, buffers = groups.entries(group, frames)
+        for named, entry, own in zip(groups.each_task(group), entries, buffers or repeat(()), strict=False):
+            call, rest, left = split_resumed(entry, own)
+            if type(call) is Pickled and call.kind == REFERRING:
+                (numbers, *values), _ = loads_call(call, rest)
+                self._given[named] = dict(zip(numbers, values, strict=True))
+            else:
+                assert not rest, f"task {named[0]} got buffers of another task"
+            if left:
+                self._restored[named] = read_state(left)
+
+    def _begin_again(self) -> None:
+        """The next life of the master begins. The slave has no task. Sometimes its script was edited."""
+        assert not self._tasks, f"slave {self.number} forgets tasks"
+        self._send()
+        self.life, self.sid = self._agent.life, None
+        for of_former_life in (self.algorithms, self._given, self._restored):
+            of_former_life.clear()
+        self._shares, self._edits = SharesOfSlave(self._agent.store), self.life.checker.code.edits
+        edited = "app.py" if self._world.chance(0.2) else ""
+        self.channel.reply(messages.NextGeneration(self.number, edited))
+
+    def define(self, number: int, algorithm: tuple[LoadFailure | None, str, bytes]) -> None:
+        """Keep an algorithm."""
+        self.algorithms[number] = algorithm
+
+    def _run(self, task: int, attempt: int, algorithm: int) -> None:
+        random = self._world.random
+        checker = self.life.checker
+        checker.code.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
+        checker.started(task, self.sid, self.life.peer, self._agent.running())
+        self.wear.start(self._agent.deaf_until)
+        self.running, self._attempt = task, attempt
+        in_portion = self._position in self._stretch.positions
+        mean_s = self.life.durations[algorithm % 2]
+        self._seconds, grown_after_s = _drawn(random, mean_s, STUCK_S if in_portion else 0.0, self._slow_s)
+        self._seconds = self._world.seconds.get(task, self._seconds)
+        self._grown_at = self._world.now + grown_after_s
+        self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
+        self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
+        self._use_values(task, attempt, algorithm)
+
+    def _use_values(self, task: int, attempt: int, algorithm: int) -> None:
+        """Begin with what came with the task, and report. Tasks of some algorithms leave states."""
+        given, state = self._given.pop((task, attempt), None), self._restored.pop((task, attempt), None)
+        checker, random = self.life.checker, self._world.random
+        if given is not None:
+            checker.references.saw(task, given)
+        checker.states.forget(self.life.peer, self.number)
+        checker.states.began(task, attempt, state)
+        for _ in range(random.choice((0, 0, 1, 3))):
+            self._world.after(random.random() * self._seconds, partial(self._report, task, attempt))
+        if algorithm % 3 or random.random() < 0.3:
+            return
+        number = 0 if state is None else state[2]
+        moments = sorted(random.choice((0.5, random.random())) * self._seconds for _ in range(random.randint(1, 4)))
+        for moment in moments:
+            number += random.randint(1, 3)
+            self._world.after(moment, partial(self._leave, (task, attempt, number)))
+
+    def _runs(self, task: int, attempt: int) -> bool:
+        return self.code is None and not self._hangs and (self.running, self._attempt) == (task, attempt)
+
+    def _report(self, task: int, attempt: int) -> None:
+        if self._runs(task, attempt):
+            self._reported += 1
+            values: dict[str, object] = {"task": task, "attempt": attempt, "number": self._reported}
+            message = messages.Reported(self.number, task, attempt, 0.5)
+            self.channel.reply(message, [CODEC.dumps_report(values)])
+
+    def _leave(self, state: Progress) -> None:
+        if self._runs(*state[:2]):
+            entry, buffers = CODEC.dumps_state(state)
+            self.life.checker.states.left(self.life.peer, self.number, state)
+            self._send_journal()
+            self.channel.reply(messages.Checkpoint(self.number, *state[:2]), [entry, *buffers])
+
+    def _finish(self, task: int, attempt: int) -> None:
+        if not self._runs(task, attempt):
+            return
+        agent, checker = self._agent, self.life.checker
+        if task in checker.killers or agent.host.bad == "slave":
+            self.end(SIGSEGV)
+            return
+        if agent.host.bad == "error":
+            checker.retries.spoilt[task, attempt] = None
+        frozen = agent.deaf_until, agent.frozen_since(self._began)
+        checker.runs_on(task, self.life.peer, frozen, (self._began, self._grown_at, self._world.now))
+        if task in checker.agent_killers:
+            self._world.note(f"task {task} kills its agent")
+            agent.host.end(agent, None)
+            return
+        self.running, self.channel.began = 0, 0.0
+        journal, killed_tasks = self.channel.journal, checker.killed_tasks
+        kind = checker.retries.end_of(task, attempt)
+        entry = CODEC.dumps_value(checker.lives.number(task))[0] if kind == VALUE else FAILURE
+        result = task, attempt, self._seconds, kind, entry
+        in_stretch = self._position in self._stretch.positions
+        if in_stretch:
+            self._stretch.add(task, attempt, self._seconds, entry, failed=kind != VALUE)
+            checker.ends.waits(self.life.peer, self.number, task, attempt)
+        else:
+            journal.results.append(result)
+
+        def check_promptness() -> None:
+            """Check that the result does not wait long for the next task: the agent must read it in the journal."""
+            if task not in killed_tasks and self.code is None and not self._hangs and agent.is_attentive():
+                unread = journal.results[journal.num_read :]
+                assert result not in unread, f"the result of task {task} waits in slave {self.number}"
+
+        if in_stretch:
+            is_due = self._stretch.is_due()
+        else:
+            is_due = self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
+        if is_due:
+            self._send()
+        elif in_stretch:
+            self._world.after(GIVEN_BACK_S, partial(self._check_given_back, task, attempt))
+        else:
+            self._world.after(PROMISED_S, check_promptness)
+        if self.wear.finish(wanted=task not in killed_tasks):
+            self._send()
+            self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
+        self._step()
+
+    def _sends_now(self) -> bool:
+        """Whether it sends its results at the moment when the agent reads them."""
+        if self.code is not None or not self.channel.journal.results or not self._world.chance(0.1):
+            return False
+        self._send()
+        return True
+
+    def _send(self) -> None:
+        """Send all results."""
+        if self._stretch.send():
+            self._send_by = self._world.now + GATHER_S
+        self._send_journal()
+
+    def _send_journal(self) -> None:
+        """Send the results in the journal."""
+        journal = self.channel.journal
+        if journal.results:
+            self.channel.reply(*journal.group(self.number))
+            journal.clear()
+            self._send_by = self._world.now + GATHER_S
+
+    def _check_given_back(self, task: int, attempt: int) -> None:
+        """Check that a task of a portion was given back whose result still waits here, behind a long task."""
+        checker, ends = self.life.checker, self.code is not None or self._hangs or self.channel.spoilt
+        if ends or not self._stretch.waits(task, attempt) or task in checker.killed_tasks:
+            return
+        if self.life is self._agent.life and self._agent.is_in_contact():
+            is_given_back = checker.ends.is_given_back(self.life.peer, self.number, task, attempt)
+            assert is_given_back, f"the result of task {task} waits in slave {self.number} behind a long task"
+
+    def fail_to_load(self) -> None:
+        """The script cannot be loaded."""
+        self.printed = f"no module named m{self._world.random.randint(1, 2)}\n"
+        self.outputs[2].write(self.printed)
+        self.end(1)
+
+
+def _drawn(random: Random, mean_s: float, stuck_s: float, slow_s: float) -> tuple[float, float]:
+    """How long a task takes, and after which time it uses much memory."""
+    seconds, grown_after_s = random.expovariate(1.0) * mean_s, inf
+    if random.random() < 0.01:
+        seconds += LONG_S
+    if random.random() < 0.1:
+        seconds += random.random() * stuck_s
+    seconds += random.random() * slow_s
+    if random.random() < 0.05:
+        grown_after_s = random.random() * seconds
+        seconds += GROWN_S
+    return seconds, grown_after_s
+
 
 # Simulated templates: they load the script, fork slaves, and have all the troubles of processes.
 
@@ -41,30 +514,20 @@ FORK_S = 0.02
 """The longest fork, and the longest start of a slave after it, in seconds."""
 
 
-class SimulatedTemplate:
+class SimulatedTemplate(SimulatedProcess):
     """A simulated template. While it starts a slave, it is also the process of this slave.
 
     Args:
-        launcher: makes the slaves.
-        link: its agent's link.
+        agent: the process of its agent.
         edits: how often the script was edited before it is loaded.
-        unsafe: whether the script leaves something that must not be copied.
     """
 
     pid = TEMPLATE_PID
-    peak_bytes = 0
-    out_of_memory = False
-    limit_kills = 0
 
-    def __init__(
-        self, world: World, launcher: SimulatedLauncher, link: SimulatedAgentLink, edits: int, unsafe: bool
-    ) -> None:
-        self._world = world
-        self._launcher = launcher
-        self._link = link
+    def __init__(self, agent: AgentProcess, edits: int) -> None:
+        self._world = agent.world
+        self._agent = agent
         self._edits = edits
-        self._unsafe = unsafe
-        self._code: int | None = None
         self._left = False
         """Whether it gets no orders any more."""
         self._is_loaded = False
@@ -75,7 +538,7 @@ class SimulatedTemplate:
     @property
     def is_over(self) -> bool:
         """Whether it has ended, is a slave now, or gets no orders any more."""
-        return self._left or self._code is not None
+        return self._left or self.code is not None
 
     @property
     def is_starting(self) -> bool:
@@ -88,62 +551,41 @@ class SimulatedTemplate:
         """The file descriptor to wait for."""
         return ORDERS_FD
 
-    def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
-        return self._code
-
-    def describe_exit(self) -> str:
-        """Its end in words."""
-        assert self._code is not None, "it has not ended"
-        return describe_exit(self._code)
-
     def fork(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave."""
         assert self._starts is None, "it starts another slave"
         assert not self.is_over, "it takes no orders"
-        slave = self._starts = self._launcher.make_slave(number, self._edits)
+        slave = self._starts = self._agent.make_slave(number, self._edits)
         if self._is_loaded:
             self._world.after(self._world.random.random() * FORK_S, self._fork)
         return SlaveParts(self, slave.channel, slave.outputs)
 
     def answers(self) -> Sequence[tuple[Answer, SimulatedSlave | None]]:
         """The answers that have arrived."""
-        self._link.readable(ORDERS_FD, False)
+        self._agent.link.readable(ORDERS_FD, False)
         answers, self._answers = self._answers, []
         return answers
-
-    def kill(self) -> None:
-        """Its agent ends it."""
-        self.end(SIGKILL)
 
     def abort(self) -> None:
         """Its agent ends it because it hangs. Sometimes only SIGKILL can end it."""
         if self._world.random.random() < 0.5:
             self.end(SIGABRT)
 
-    def used_memory(self, exact_above: int) -> int:
-        """How much memory it uses."""
-        raise AssertionError("a template runs no tasks")
-
-    def limit_memory(self, most: int | None) -> None:
-        """Limit its memory."""
-        raise AssertionError("a template runs no tasks")
-
     def close(self) -> None:
         """Its agent gives no orders any more."""
         self._left = True
-        self._link.readable(ORDERS_FD, False)
+        self._agent.link.readable(ORDERS_FD, False)
 
     # ---- what it does --------------------------------------------------------------------------------------
 
     def end(self, code: int) -> None:
         """The process ends, and with it the slave that it starts."""
-        if self._code is None and not self._left:
+        if self.code is None and not self._left:
             self._world.note(f"the template ends: {describe_exit(code)}")
-            self._code = code
+            self.code = code
             if self._starts is not None:
                 self._starts.end(code)
-            self._launcher.owner.template_ended()
+            self._agent.template_ended()
 
     def load(self, longest_s: float) -> None:
         """Begin to load the script. Sometimes this never ends."""
@@ -154,25 +596,25 @@ class SimulatedTemplate:
 
     def _hang(self) -> None:
         if self._starts is not None:
-            self._launcher.owner.check_start(self._starts)
+            self._agent.check_start(self._starts)
 
     def _loaded(self) -> None:
         self._is_loaded = True
-        if self._code is None and self._starts is not None and self._world.chance(0.1):
-            fail_to_load(self._starts, self._world.random)
+        if self.code is None and self._starts is not None and self._world.chance(0.1):
+            self._starts.fail_to_load()
             self.end(1)
         else:
             self._fork()
 
     def _fork(self) -> None:
         slave = self._starts
-        if self._code is not None or slave is None:
+        if self.code is not None or slave is None:
             return
         if self._world.chance(0.03):
             self._hang()
             return
         self._starts = None
-        if self._unsafe:
+        if self._agent.host.unsafe:
             answer = Answer(slave.number, self.pid, "the script has a random generator")
         elif self._world.chance(0.05):
             answer = Answer(slave.number, failure="no memory")
@@ -180,110 +622,22 @@ class SimulatedTemplate:
         else:
             answer = Answer(slave.number, slave.number)
         if slave.code is None:
-            self._launcher.begin(slave, FORK_S)
+            self._agent.begin(slave, FORK_S)
         self._answers.append((answer, None if answer.failure else slave))
-        self._link.readable(ORDERS_FD, True)
-        if not self._unsafe and self._world.chance(0.03):  # before its agent reads the answer
+        self._agent.link.readable(ORDERS_FD, True)
+        if not self._agent.host.unsafe and self._world.chance(0.03):  # before its agent reads the answer
             self.end(SIGKILL)
 
 
-# Starts the simulated slaves of an agent, as the real launcher does: as fresh interpreters, or with a template.
-
-
-class SimulatedLauncher(Struct, eq=False):
-    """Starts the simulated slaves of an agent."""
-
-    _world: World
-    workload: Workload
-    _link: SimulatedAgentLink
-    _slaves: dict[int, SimulatedSlave]
-    _unsafe: bool
-    """Whether the script leaves something that must not be copied by a fork."""
-    owner: AgentProcess
-    """The process of the agent."""
-    _template: SimulatedTemplate | None = None
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether the template just starts a slave, or hangs."""
-        return self._template is not None and self._template.is_starting
-
-    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
-        """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
-        slave = self.make_slave(number, self.workload.checker.code.edits)
-        if self._world.chance(0.05):
-            slave.hang(closes=False)
-            self.owner.check_start(slave)
-        self.begin(slave, self.workload.start_s)
-        return SlaveParts(slave, slave.channel, slave.outputs)
-
-    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
-        """Start a template and its first slave."""
-        assert self._template is None or self._template.is_over, "there are two templates"
-        template = SimulatedTemplate(self._world, self, self._link, self.workload.checker.code.edits, self._unsafe)
-        parts = template.fork(number, welcome)
-        template.load(self.workload.start_s)
-        self._template = template
-        return template, parts
-
-    def reap(self, known: Container[int]) -> None:
-        """Do nothing: simulated processes leave nothing behind."""
-
-    def make_slave(self, number: int, edits: int) -> SimulatedSlave:
-        """Make a slave that has no process yet; sometimes fail because memory is missing."""
-        if self._world.chance(0.02):
-            raise OSError("no memory")
-        outlets, ended = self.owner.outlets, self.owner.slave_ended
-        slave = self._slaves[number] = SimulatedSlave(number, self.workload, self._link, outlets, ended, edits)
-        return slave
-
-    def begin(self, slave: SimulatedSlave, longest_s: float) -> None:
-        """The process of a slave begins. Its script is loaded after at most this many seconds."""
-        slave.has_process = True
-        self._world.after(self._world.random.random() * longest_s, slave.start)
-
-    def kill_template(self) -> None:
-        """Something kills the template."""
-        if self._template is not None:
-            self._template.end(SIGKILL)
-
-
-# How a simulated agent finds its master again after its connection broke.
-
-
-class Life(NamedTuple):
-    """One life of the master, as its agents see it."""
+class Life(Struct, eq=False):
+    """One life of the master, as the slaves of an agent see it."""
 
     network: Network
     checker: HistoryChecker
     durations: Sequence[float]
-    """How long tasks take."""
-
-
-class SimulatedSearch(Struct, eq=False):
-    """The resource file, and connections to the master that it names.
-
-    Args:
-        life: returns the newest life of the master. It may be over.
-        reconnect: begins another connection of the agent, to a life.
-    """
-
-    life: Callable[[], Life]
-    reconnect: Callable[[Life], SimulatedAgentLink]
-
-    def ask(self) -> None:
-        """Read the resource file."""
-
-    def answer(self) -> AddressesFound | ComputationOver:
-        """Return what the file says."""
-        if self.life().network.is_finished:
-            return ComputationOver("the master has ended", finished=True)
-        return AddressesFound([ADDRESS])
-
-    def connect(self, address: str) -> SimulatedAgentLink:
-        """Connect to the master."""
-        assert address == ADDRESS, "there is one address"
-        return self.reconnect(self.life())
+    """How long the tasks of each algorithm take on average, in seconds."""
+    peer: bytes = b""
+    """The first connection of the agent to this life."""
 
 
 SIGNALS_FD = 3
@@ -323,232 +677,243 @@ def due(now: float, timeout_s: float) -> float:
     return now + max(0.001, math.ceil(timeout_s * 1000) / 1000)
 
 
-class Limits(Struct, frozen=True):
-    """The limits of an agent and its slaves."""
+class AgentProcess:
+    """An agent from its start to its end, and its operating system: the edges of the agent that concern its process.
 
-    max_tasks: int | None = None
-    """How many tasks a slave may run."""
-    max_memory: int | None = None
-    """How much memory a slave may have, in units of which a task leaks one on average."""
-    start_timeout_s: float = 300.0
-    idle_exit_s: float | None = None
-    lifetime_s: float | None = None
-    """After this time a batch system would end the agent. Agents that start when faults are over have no such limit."""
-    memory_bytes: int | None = None
-    """How much memory the slaves may use together."""
-    forks: bool = True
-    """Whether slaves are forked from a template."""
-    unsafe: bool = False
-    """Whether the script leaves something that must not be copied by a fork."""
-    max_share_bytes: int = 1 << 30
-    """When shared objects that no task needs are dropped."""
-    returns_s: float = 0.0
-    """For how long the agent looks for its master when its connection has broken."""
+    Args:
+        host: the machine.
+        newest: returns the newest life of the master. It may be over.
+        start_s: how long the start of a slave may take.
+    """
 
+    def __init__(self, host: AgentHost, world: World, newest: Callable[[], Life], start_s: float) -> None:
+        self.host = host
+        self.world = world
+        self._newest = newest
+        self._start_s = start_s
+        self.life = newest()
+        """The life of the master that it serves."""
+        generation = self.life.network.generation
+        self._alarm = Alarm(world, self._iterate)
+        self.connection: Connection = self.life.network.connect(self.wake, repeats=not host.returns_s)
+        self.link = self.connection.link
+        """Its first link, which also knows what of its own file descriptors can be read."""
+        self.life.peer = peer = self.connection.peer
+        if not host.able:
+            self.life.checker.unable[host.name] = None
+        self.store = SimulatedStore(world)
+        self.slaves: dict[int, SimulatedSlave] = {}
+        self._template: SimulatedTemplate | None = None
+        self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
+        self._signals: list[signal.Signals] = []
+        """The signals that were caught and not taken."""
+        hello = messages.Hello("simulated", generation, host.name, 1, "3.11", host.num_slaves, host.job)
+        if host.returns_s:
+            hello = replace(hello, session=f"{generation} {peer.decode()}", returns_s=host.returns_s)
+        lifetime_s = host.lifetime_s if world.faulty else None
+        ends_at = None if lifetime_s is None else world.now + lifetime_s
+        self.core = AgentCore(replace(host.settings, hello=hello, ends_at=ends_at))
+        self._agent = Agent(self.core, AgentEdges(self.link, self, self.outlets, self, self, self, self.store, self))
+        self._why = ""
+        """Why the agent ended."""
+        self._over = False
+        self._freezes: list[tuple[float, float]] = []
+        """From when and until when it was frozen, each time."""
+        self.life.checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
+        self._short_at = -inf
+        self._agent.begin()
 
-class _Signals(Struct, eq=False):
-    """The signals of an agent process."""
+    # ---- slaves --------------------------------------------------------------------------------------------
 
-    _link: SimulatedAgentLink
-    _caught: list[signal.Signals] = field(default_factory=list)
+    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
+        slave = self.make_slave(number, self.life.checker.code.edits)
+        if self.world.chance(0.05):
+            slave.hang(closes=False)
+            self.check_start(slave)
+        self.begin(slave, self._start_s)
+        return SlaveParts(slave, slave.channel, slave.outputs)
 
-    def catch(self, number: signal.Signals) -> None:
+    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
+        """Start a template and its first slave."""
+        assert self._template is None or self._template.is_over, "there are two templates"
+        template = SimulatedTemplate(self, self.life.checker.code.edits)
+        parts = template.fork(number, welcome)
+        template.load(self._start_s)
+        self._template = template
+        return template, parts
+
+    def reap(self, known: Container[int]) -> None:
+        """Do nothing: simulated processes leave nothing behind."""
+
+    def make_slave(self, number: int, edits: int) -> SimulatedSlave:
+        """Make a slave that has no process yet; sometimes fail because memory is missing."""
+        if self.world.chance(0.02):
+            raise OSError("no memory")
+        slave = self.slaves[number] = SimulatedSlave(number, self, edits)
+        return slave
+
+    def begin(self, slave: SimulatedSlave, longest_s: float) -> None:
+        """The process of a slave begins. Its script is loaded after at most this many seconds."""
+        slave.has_process = True
+        self.world.after(self.world.random.random() * longest_s, slave.load)
+
+    def check_start(self, slave: SimulatedSlave) -> None:
+        """Check that a slave is killed whose start hangs."""
+        limit = self.host.settings.start_timeout_s + ABORT_S + LONGEST_FREEZE_S + 1.0
+        self.world.after(limit, lambda: self._check_killed(slave))
+
+    def template_ended(self) -> None:
+        """The agent gets a signal."""
+        if not self._over:
+            self._catch(signal.SIGCHLD)
+
+    def slave_ended(self, slave: SimulatedSlave) -> None:
+        """The agent gets a signal."""
+        if not self._over:
+            name, running = f"slave {slave.number} on {self.host.name}", slave.running
+            self.world.note(f"{name} ends: {slave.describe_exit()}, running {running}")
+            self._catch(signal.SIGCHLD)
+            self.world.after(REPLACED_S, lambda: self._check_replaced(slave))
+
+    def cannot_load(self) -> LoadFailure | None:
+        """Why a slave cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
+        if not self.host.able and self.world.chance(0.05):
+            return LoadFailure.OTHER_CODE if self.world.chance(0.3) else LoadFailure.SURE
+        return LoadFailure.PASSING if self.world.chance(0.1) else None
+
+    # ---- what checkers of slaves need to know --------------------------------------------------------------
+
+    def is_attentive(self) -> bool:
+        """Whether it runs, and was not frozen a moment ago."""
+        return not self._over and self.world.now > self._frozen_until + PROMISED_S
+
+    def is_in_contact(self) -> bool:
+        """Whether it runs and is connected to its master, and was so for a while."""
+        if self._over or self.connection.broken or not self.connection.back_at:
+            return False
+        return self.world.now > self.deaf_until + GIVEN_BACK_S
+
+    @property
+    def deaf_until(self) -> float:
+        """Until when it was frozen the last time, still is, or had no master."""
+        return max(self._frozen_until, self.connection.back_at)
+
+    def frozen_since(self, moment: float) -> float:
+        """For how many seconds it was frozen since some moment."""
+        return sum(max(0.0, end - max(begin, moment)) for begin, end in self._freezes)
+
+    def is_short(self) -> bool:
+        """Whether the slaves used nearly all memory of their job a moment ago."""
+        used = {slave: slave.used_memory(0) for slave in self.slaves.values()}
+        has = self.host.settings.memory_bytes
+        if has is not None and sum(used.values()) > NEARLY * has:
+            self._short_at = self.world.now
+            for slave, used_now in used.items():
+                if used_now > has:
+                    slave.life.checker.overruns.too_large(slave.life.peer, slave.number, slave.running)
+        return self.world.now <= self._short_at + MOMENT_S
+
+    def running(self) -> list[int]:
+        """The tasks that its slaves run."""
+        running = [slave for slave in self.slaves.values() if slave.running and slave.code is None]
+        return [slave.running for slave in running if slave.life is self.life]
+
+    # ---- signals and records -------------------------------------------------------------------------------
+
+    def _catch(self, number: signal.Signals) -> None:
         """A signal arrives."""
-        self._caught.append(number)
-        self._link.readable(SIGNALS_FD, True)
+        self._signals.append(number)
+        self.link.readable(SIGNALS_FD, True)
 
     def fileno(self) -> int:
-        """The file descriptor to wait for."""
+        """The file descriptor that can be read when a signal has arrived."""
         return SIGNALS_FD
 
     def clear(self) -> None:
         """Wait for the next signal."""
-        self._link.readable(SIGNALS_FD, False)
+        self.link.readable(SIGNALS_FD, False)
 
     def take(self) -> Sequence[signal.Signals]:
         """The signals that were caught since the last call."""
-        caught, self._caught = self._caught, []
+        caught, self._signals = self._signals, []
         return caught
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class _Trail(Struct, eq=False):
-    """Takes an agent's records."""
-
-    why: str = ""
-    """Why the agent ended."""
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
         """Keep only the reason of the end."""
         for record in happened:
             if isinstance(record, records.Ended):
-                self.why = record.why
+                self._why = record.why
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there are neither handlers of signals nor a file of records."""
 
-
-class _SettlingClock(Struct, eq=False):
-    """An agent's clock. While the agent waits for its slaves to write which task they started, the slaves continue."""
-
-    _world: World
-    _slaves: dict[int, SimulatedSlave]
+    # ---- the clock -----------------------------------------------------------------------------------------
 
     def monotonic(self) -> float:
         """The simulated time."""
-        return self._world.now
+        return self.world.now
 
     def wall(self) -> float:
         """The simulated time."""
-        return self._world.now
+        return self.world.now
 
     def sleep(self, seconds: float, /) -> None:
-        """Slaves that would finish their task during the sleep may finish it now."""
-        for slave in list(self._slaves.values()):
-            if self._world.random.random() < 0.5:
-                slave.hurry(self._world.now + seconds)
+        """The agent waits for its slaves to write which task they started. Some finish their task in this time."""
+        for slave in list(self.slaves.values()):
+            if self.world.random.random() < 0.5:
+                slave.hurry(self.world.now + seconds)
 
+    # ---- the search for the master after its connection broke ----------------------------------------------
 
-class AgentProcess:
-    """An agent from its start to its end.
+    def ask(self) -> None:
+        """Read the resource file."""
 
-    Args:
-        host: the machine.
-        life: returns the newest life of the master.
-        start_s: how long the start of a slave may take.
-    """
+    def answer(self) -> AddressesFound | ComputationOver:
+        """Return what the file says."""
+        if self._newest().network.is_finished:
+            return ComputationOver("the master has ended", finished=True)
+        return AddressesFound([ADDRESS])
 
-    def __init__(
-        self,
-        host: AgentHost,
-        world: World,
-        life: Callable[[], Life],
-        start_s: float,
-    ) -> None:
-        self._host = host
-        self._world = world
-        network, checker, durations = life()
-        self._network = network
-        self._alarm = Alarm(world, self._iterate)
-        limits = host.limits
-        self.connection: Connection = network.connect(self.wake, repeats=not limits.returns_s)
-        peer = self.connection.peer
-        if not host.able:
-            checker.unable[host.name] = None
-        self._workload = Workload(
-            world,
-            checker,
-            durations,
-            start_s,
-            host.able,
-            host.bad,
-            host.limits.max_tasks,
-            host.limits.max_memory,
-            host.name,
-            peer,
-            lambda: not self._over and world.now > self._frozen_until + PROMISED_S,
-            lambda: _is_in_contact(self),
-            lambda: max(self._frozen_until, self.connection.back_at),
-            lambda moment: sum(max(0.0, end - max(begin, moment)) for begin, end in self._freezes),
-            self._is_short,
-            self._running,
-            lambda: host.end(self, None),
-            SimulatedStore(world),
-        )
-        self.slaves: dict[int, SimulatedSlave] = {}
-        self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
-        self._signals = _Signals(self.connection.link)
-        hello = messages.Hello("simulated", network.generation, host.name, 1, "3.11", host.num_slaves, host.job)
-        if limits.returns_s:
-            hello = replace(hello, session=f"{network.generation} {peer.decode()}", returns_s=limits.returns_s)
-        lifetime_s = limits.lifetime_s if world.faulty else None
-        self.core = AgentCore(_settings(hello, limits, None if lifetime_s is None else world.now + lifetime_s))
-        self._trail = _Trail()
-        self.launcher = SimulatedLauncher(world, self._workload, self.connection.link, self.slaves, limits.unsafe, self)
-        clock = _SettlingClock(world, self.slaves)
-        ends = self.connection.link, self.launcher, self.outlets, self._signals
-        search = SimulatedSearch(life, self._reconnect)
-        self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store, search))
-        self._over = False
-        self._freezes: list[tuple[float, float]] = []
-        """From when and until when it was frozen, each time."""
-        checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
-        self._short_at = -inf
-        self._agent.begin()
-
-    def _is_short(self) -> bool:
-        """Whether the slaves used nearly all memory of their job a moment ago."""
-        used = {slave: slave.used_memory(0) for slave in self.slaves.values()}
-        has = self._host.limits.memory_bytes
-        if has is not None and sum(used.values()) > NEARLY * has:
-            self._short_at = self._world.now
-            for slave, used_now in used.items():
-                if used_now > has:
-                    slave.work.checker.overruns.too_large(slave.work.peer, slave.number, slave.running)
-        return self._world.now <= self._short_at + MOMENT_S
-
-    def _running(self) -> list[int]:
-        running = [slave for slave in self.slaves.values() if slave.running and slave.code is None]
-        return [slave.running for slave in running if slave.work is self._workload]
-
-    def check_start(self, slave: SimulatedSlave) -> None:
-        """Check that a slave is killed whose start hangs."""
-        limit = self._host.limits.start_timeout_s + ABORT_S + LONGEST_FREEZE_S + 1.0
-        self._world.after(limit, lambda: self._check_killed(slave))
-
-    def template_ended(self) -> None:
-        """The agent gets a signal."""
-        if not self._over:
-            self._signals.catch(signal.SIGCHLD)
-
-    def slave_ended(self, slave: SimulatedSlave) -> None:
-        """The agent gets a signal."""
-        if not self._over:
-            name, running = f"slave {slave.number} on {self._host.name}", slave.running
-            self._world.note(f"{name} ends: {slave.describe_exit()}, running {running}")
-            self._signals.catch(signal.SIGCHLD)
-            self._world.after(REPLACED_S, lambda: _check_replaced(self, slave))
-
-    # ---- the loop ------------------------------------------------------------------------------------------
-
-    def _reconnect(self, life: Life) -> SimulatedAgentLink:
-        self._world.note(f"the agent on {self._host.name} looks for its master")
-        welcome, generation = self.core.welcome, life.network.generation
+    def connect(self, address: str) -> SimulatedAgentLink:
+        """Connect to the master."""
+        assert address == ADDRESS, "there is one address"
+        self.world.note(f"the agent on {self.host.name} looks for its master")
+        life, welcome = self._newest(), self.core.welcome
+        generation = life.network.generation
         is_new = welcome is not None and welcome.generation != generation
-        self._network = life.network
         self.connection = life.network.connect(self.wake, self.connection, is_new=is_new)
         if is_new and self.core.settings.hello.generation == generation:
-            if self._workload.checker is not life.checker:
+            if self.life.checker is not life.checker:
                 self._follow(life)
-            self._workload.peer = self.connection.peer
+            self.life.peer = self.connection.peer
             ends_at = self.core.settings.tasks_end_at
-            left_s = None if ends_at is None else ends_at - self._world.now
+            left_s = None if ends_at is None else ends_at - self.world.now
             life.checker.times.begins(self.connection.peer, left_s, connects=True)
         return self.connection.link
 
     def _follow(self, life: Life) -> None:
         """The agent has learned from the next life of the master which generation it is."""
-        self._world.note(f"the agent on {self._host.name} knows {life.network.generation}")
-        after = replace(self._workload, checker=life.checker, durations=life.durations)
-        self._workload.successor = self._workload = self.launcher.workload = after
-        if not self._host.able:
-            life.checker.unable[self._host.name] = None
+        self.world.note(f"the agent on {self.host.name} knows {life.network.generation}")
+        self.life = life
+        if not self.host.able:
+            life.checker.unable[self.host.name] = None
+
+    # ---- the loop ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Make the agent iterate as soon as it can."""
-        self._alarm.set(self._world.now)
+        self._alarm.set(self.world.now)
 
     def _iterate(self) -> None:
         if self._over:
             return
-        if self._world.now < self._frozen_until:
+        if self.world.now < self._frozen_until:
             self._alarm.set(self._frozen_until)
             return
         if self._agent.stops.looked_at >= self._frozen_until:  # it waited until now, and was not frozen
-            self._agent.stops.looked_at = self._world.now
-        self._is_short()
+            self._agent.stops.looked_at = self.world.now
+        self.is_short()
         for _ in range(SOON):
             code = self._agent.iterate()
             self.core.check()
@@ -559,34 +924,39 @@ class AgentProcess:
                 break
         else:
             raise AssertionError("an agent iterates without an end")
-        timeout_s = self._agent.timeout(self._world.now)
+        timeout_s = self._agent.timeout(self.world.now)
         if timeout_s is not None:
-            self._alarm.set(due(self._world.now, timeout_s))
+            self._alarm.set(due(self.world.now, timeout_s))
 
     def _exit(self, code: ExitCode) -> None:
-        self._world.note(f"the agent on {self._host.name} exits with {code.name}")
+        self.world.note(f"the agent on {self.host.name} exits with {code.name}")
         self._check_output()
         forgotten = [slave.number for slave in self.slaves.values() if slave.channel.closed and slave.code is None]
         assert not forgotten, f"slaves {forgotten} live on, and their agent has forgotten them"
-        if "no task for" in self._trail.why:
+        if "no task for" in self._why:
             self._check_idle()
         self._agent.close()
         self._over = True
-        self._world.after(EXITS_S, lambda: self._host.end(self, code))
+        self.world.after(EXITS_S, lambda: self.host.end(self, code))
 
     def stop(self) -> None:
         """End the process, its slaves and its connection."""
         self._over = True
-        self.launcher.kill_template()
+        self.kill_template()
         for slave in self.slaves.values():
             slave.end(SIGKILL)
-        self._network.cut(self.connection)
+        self.connection.cut()
 
     # ---- faults --------------------------------------------------------------------------------------------
 
     def terminate(self) -> None:
         """The batch system sends SIGTERM."""
-        self._signals.catch(signal.SIGTERM)
+        self._catch(signal.SIGTERM)
+
+    def kill_template(self) -> None:
+        """Something kills the template."""
+        if self._template is not None:
+            self._template.end(SIGKILL)
 
     @property
     def _frozen_until(self) -> float:
@@ -595,37 +965,47 @@ class AgentProcess:
 
     def freeze(self) -> None:
         """Freeze the agent for a while. Messages that arrive in this time are read afterwards, in their order."""
-        if self._world.now >= self._frozen_until:
-            now = self._agent.stops.looked_at = self._world.now
-            self._freezes.append((now, now + self._world.random.random() * LONGEST_FREEZE_S))
+        if self.world.now >= self._frozen_until:
+            now = self._agent.stops.looked_at = self.world.now
+            self._freezes.append((now, now + self.world.random.random() * LONGEST_FREEZE_S))
 
     def fill_outlets(self) -> None:
         """For a while, the agent's own standard streams accept nothing."""
         for outlet in self.outlets.values():
-            outlet.full_until = self._world.now + self._world.random.random() * 20
+            outlet.full_until = self.world.now + self.world.random.random() * 20
 
     def hang(self, slave: SimulatedSlave) -> None:
         """A slave closes its stream and does not exit: the agent must kill it."""
         slave.hang()
         limit = EXIT_S + LONGEST_FREEZE_S + 1.0
-        self._world.after(limit, lambda: self._check_killed(slave))
+        self.world.after(limit, lambda: self._check_killed(slave))
 
     def _check_killed(self, slave: SimulatedSlave) -> None:
-        frozen = self._world.now < self._frozen_until + EXIT_S
+        frozen = self.world.now < self._frozen_until + EXIT_S
         assert self._over or frozen or slave.code is not None, f"slave {slave.number} hangs and was not killed"
+
+    def _check_replaced(self, last: SimulatedSlave) -> None:
+        """Check that another slave has started, unless more slaves have ended since, or one just starts."""
+        slaves = self.slaves.values()
+        if self._over or self._freezes or any(slave.ended_at > last.ended_at for slave in slaves):
+            return
+        living = [slave for slave in slaves if slave.code is None]
+        template_starts = self._template is not None and self._template.is_starting
+        starts = template_starts or not all(slave.is_up for slave in living)
+        assert starts or len(living) == self.host.num_slaves, f"slave {last.number} was not replaced"
 
     def kill_with(self, slave: SimulatedSlave) -> None:
         """The batch system kills a slave and then the agent: this death must not be charged."""
-        self._workload.checker.blameless(self.connection.agent, slave.number)
+        self.life.checker.blameless(self.connection.agent, slave.number)
         slave.end(SIGKILL)
-        delay = self._world.random.random() * 0.9 * KILLED_TOO_S
-        self._world.after(delay, lambda: self._host.end(self, None))
+        delay = self.world.random.random() * 0.9 * KILLED_TOO_S
+        self.world.after(delay, lambda: self.host.end(self, None))
 
     def _check_idle(self) -> None:
         """Check an agent that has left because its slaves had no task."""
-        limit_s = self._host.limits.idle_exit_s
+        limit_s = self.host.settings.idle_exit_s
         assert limit_s is not None, "it has no idle exit"
-        busy = [slave.number for slave in self.slaves.values() if self._world.now < slave.wear.busy_until + limit_s]
+        busy = [slave.number for slave in self.slaves.values() if self.world.now < slave.wear.busy_until + limit_s]
         assert not busy, f"it left, but slaves {busy} had tasks"
 
     # ---- what the user sees --------------------------------------------------------------------------------
@@ -641,34 +1021,8 @@ class AgentProcess:
             assert times == 1 or slow or self._freezes, f"{slave.printed!r} was printed {times} times"
 
 
-def _settings(hello: messages.Hello, limits: Limits, ends_at: float | None) -> AgentSettings:
-    return AgentSettings(
-        hello,
-        ends_at=ends_at,
-        idle_exit_s=limits.idle_exit_s,
-        slave_max_tasks=limits.max_tasks,
-        memory_bytes=limits.memory_bytes,
-        max_share_bytes=limits.max_share_bytes,
-        start_timeout_s=limits.start_timeout_s,
-        forks=limits.forks,
-    )
-
-
-def _is_in_contact(process: AgentProcess) -> bool:
-    connection, frozen_until = process.connection, process._frozen_until
-    if process._over or connection.broken or not connection.back_at:
-        return False
-    return process._world.now > max(frozen_until, connection.back_at) + GIVEN_BACK_S
-
-
-def _check_replaced(process: AgentProcess, last: SimulatedSlave) -> None:
-    """Check that another slave has started, unless more slaves have ended since, or one just starts."""
-    slaves = process.slaves.values()
-    if process._over or process._freezes or any(slave.ended_at > last.ended_at for slave in slaves):
-        return
-    living = [slave for slave in slaves if slave.code is None]
-    starts = process.launcher.is_starting or not all(slave.is_up for slave in living)
-    assert starts or len(living) == process._host.num_slaves, f"slave {last.number} was not replaced"
+NO_HELLO = messages.Hello("", "", "", 0, "", 0)
+"""Stands for the first message of an agent that has not started."""
 
 
 class AgentHost(Struct, eq=False):
@@ -679,7 +1033,15 @@ class AgentHost(Struct, eq=False):
     """Called when the agent is gone, with its exit code; None if it was killed."""
     num_slaves: int = 2
     job: str = ""
-    limits: Limits = Limits()
+    settings: AgentSettings = AgentSettings(NO_HELLO, forks=True)
+    max_memory: int | None = None
+    """How much memory a slave may have between two tasks, in units of which a task leaks one on average."""
+    lifetime_s: float | None = None
+    """After this time a batch system would end the agent. Agents that start when faults are over have no such limit."""
+    unsafe: bool = False
+    """Whether the script leaves something that must not be copied by a fork."""
+    returns_s: float = 0.0
+    """For how long the agent looks for its master when its connection has broken."""
     able: bool = True
     """Whether it can run every algorithm. If no host can, it is correct that tasks wait forever."""
     bad: str = ""
@@ -691,6 +1053,11 @@ class AgentHost(Struct, eq=False):
     def core(self) -> AgentCore | None:
         """The core of the agent that runs now."""
         return None if self.process is None else self.process.core
+
+    def kill(self) -> None:
+        """Kill the agent that runs, and its slaves."""
+        if self.process is not None:
+            self.end(self.process, None)
 
     def end(self, process: AgentProcess, code: ExitCode | None) -> None:
         """End the process of an agent, unless it has already ended. Without an exit code, it was killed."""

@@ -13,12 +13,11 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.algorithm import SimulatedAlgorithm
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.lives import Lives, Replay
-from mwpy._simulation.machines import AgentHost, Pace, due
+from mwpy._simulation.machines import SIGKILL, AgentHost, Pace, SimulatedProcess, due
 from mwpy._simulation.network import Network
-from mwpy._simulation.slaves import SIGKILL
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import records
-from mwpy._values.errors import ExitCode, describe_exit
+from mwpy._values.errors import ExitCode
 from mwpy._values.policy import MaxFailures
 
 GRACE_S = 5.0
@@ -141,26 +140,15 @@ class SimulatedMaster:
 # The agents that a simulated master starts on its own machine. They die with it.
 
 
-class _LocalAgent(Struct, eq=False):
+class _LocalAgent(SimulatedProcess):
     """The process of a local agent, as the master sees it."""
 
-    kill: Callable[[], None]
-    code: int | None = None
-    pid: int = 1
-    peak_bytes: int = 0
-    out_of_memory: bool = False
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
 
-    def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
-        return self.code
-
-    def describe_exit(self) -> str:
-        """Its end in words."""
-        assert self.code is not None, "it has not ended"
-        return describe_exit(self.code)
-
-    def close(self) -> None:
-        """Do nothing."""
+    def end(self, code: int) -> None:
+        """It is killed."""
+        self._host.kill()
 
 
 class SimulatedLocalAgents(Struct, eq=False):
@@ -197,12 +185,8 @@ class SimulatedLocalAgents(Struct, eq=False):
             process.code = SIGKILL if code is None else int(code)
             self._hosts.remove(host)
 
-        def kill() -> None:
-            if host.process is not None:
-                host.end(host.process, None)
-
         host = AgentHost("the master's machine", ended, able=False)
-        process = _LocalAgent(kill)
+        process = _LocalAgent(host)
         self._hosts.append(host)
         self._add(host)
         return process
@@ -210,5 +194,4 @@ class SimulatedLocalAgents(Struct, eq=False):
     def end(self) -> None:
         """The master is killed, and they die with it."""
         for host in [*self._hosts]:
-            if host.process is not None:
-                host.end(host.process, None)
+            host.kill()

@@ -137,6 +137,10 @@ class Connection(Struct, eq=False):
     back_at: float = 0.0
     """When the master went on with the session of the agent."""
 
+    def cut(self, silent_s: float = 0.0) -> None:
+        """Break the connection, as `Network.cut` says."""
+        self.network.cut(self, silent_s)
+
 
 class SimulatedMasterLink:
     """The master's end of all connections. `poll` never waits: it returns the messages that have arrived."""
@@ -322,9 +326,6 @@ class Network:
         Args:
             silent_s: for how long nothing was heard before, if this is why it breaks.
         """
-        if connection.network is not self:
-            connection.network.cut(connection, silent_s)
-            return
         if connection.broken:
             return
         connection.broken = True

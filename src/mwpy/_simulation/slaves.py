@@ -1,34 +1,22 @@
-"""Simulated slave processes and their channels.
-
-A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/runner.py`). Before it
-starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
-recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,
-hangs, and writes nonsense into its stream.
-"""
+"""The parts of simulated slaves: journals, channels, results that wait, wear, and shared objects."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import chain, repeat
 from math import inf
-from random import Random
 
 from msgspec import Struct, field
 
-from mwpy._roles.runner import GATHER_S, SHORT_S, STRETCH_S
-from mwpy._simulation.checkers import LARGE_BYTES, StatesOfSlave
-from mwpy._simulation.network import SimulatedAgentLink, SimulatedOutlet, SimulatedPipe
-from mwpy._simulation.shares import SharesOfSlave, Workload
+from mwpy._roles.runner import SHORT_S, STRETCH_S
+from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.world import World
 from mwpy._transport import wire
 from mwpy._transport.channel import AGAIN, VALUE
-from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
-from mwpy._values.bounds import Buffer, SlaveId
-from mwpy._values.errors import ProtocolError, describe_exit
-from mwpy._values.messages import LoadFailure
+from mwpy._values.bounds import Buffer
+from mwpy._values.errors import ProtocolError
+from mwpy._values.messages import PART_BYTES, Share
 
 # The journal of a simulated slave, which its agent can read.
 
@@ -249,407 +237,72 @@ class Wear(Struct, eq=False):
         return True
 
 
-LONG_S = 30.0
-"""A few tasks take this many seconds longer than the others."""
-
-STUCK_S = 1.0
-"""More tasks of portions take up to this many seconds longer, so that results of others wait behind them."""
-
-SLOW_S = 10.0
-"""In a few slaves, each task takes up to this many seconds longer."""
-
-PROMISED_S = 0.05
-"""Seconds that a result may wait in its slave."""
-
-GIVEN_BACK_S = 0.06
-"""The same for a task of a portion, which its agent gives back then: timers are late by some milliseconds."""
-
-WAKE_S = 0.0005
-"""How long it may take until an idle slave reads a message, in seconds."""
-
-GROWN_S = 2.0
-"""How many seconds longer a task runs if it needs much memory."""
-
-SMALL_BYTES = 300
-"""What other tasks use."""
-
-SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
-
-CODEC = Codec()
-FAILURE = CODEC.dumps_failure(OSError("simulated"))
+# The shared objects of an agent and its slaves.
 
 
-class SimulatedSlave:
-    """A simulated slave process: it holds tasks, runs one at a time, and gathers results.
+class SimulatedStore(Struct, eq=False):
+    """The files of an agent. It checks that each part is written once, and that only what is complete is used."""
 
-    Args:
-        number: its number in its agent.
-        work: what it has to do.
-        link: its agent's link.
-        outlets: its agent's standard streams.
-        ended: called when the process ends; the agent gets a signal.
-        edits: how often the script was edited before it was loaded.
-    """
+    _world: World
+    _missing: dict[str, dict[int, None]] = field(default_factory=dict)
+    """The parts that each file lacks."""
 
-    peak_bytes = 0
-    out_of_memory = False
-    limit_kills = 0
+    def open(self, share: Share) -> tuple[str, bool]:
+        """Make a file; sometimes the content is on this host already."""
+        assert share.digest not in self._missing, f"the {share.digest} is here, and is fetched again"
+        complete = self._world.chance(0.2)
+        self._missing[share.digest] = {} if complete else dict.fromkeys(range(0, share.size, PART_BYTES))
+        return "here", complete
 
-    def __init__(
-        self,
-        number: int,
-        work: Workload,
-        link: SimulatedAgentLink,
-        outlets: dict[int, SimulatedOutlet],
-        ended: Callable[[SimulatedSlave], None],
-        edits: int,
-    ) -> None:
-        self.number = self.pid = number
-        self.work = work
-        self._world = work.world
-        self._edits = edits
-        self._ended = ended
-        self.channel = SimulatedChannel(10 * number, link, self._wake, SimulatedJournal(self._sends_now))
-        self.outputs = {fd: SimulatedPipe(10 * number + fd, link, outlets[fd]) for fd in (1, 2)}
-        self.began_at = self._world.now
-        self.ended_at = 0.0
-        self.has_process = False
-        """Whether it has a process of its own: a template may still have to fork it."""
-        self.is_up = False
-        self.code: int | None = None
-        """Its exit code, or the negative number of the signal that ended it."""
-        self._shares = SharesOfSlave(work.store)
-        self._states = _states_of(self)
-        self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
-        self.printed = ""
-        """What it wrote to standard error when it started."""
-        self.sid: SlaveId | None = None
-        self.algorithms: dict[int, tuple[LoadFailure | None, str, bytes]] = {}
-        """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
-        self._tasks: deque[tuple[int, int, int, int]] = deque()
-        """Position, task, attempt and algorithm of each task that it has not started."""
-        self._stretch = SimulatedStretch(self._world, number, self.channel.reply)
-        """The results of its tasks of portions."""
-        self._timed: dict[int, None] = {}
-        """The positions of tasks with a limit of time."""
-        self._passed_on = 0
-        self._recalls_heard = self._written = self.running = self._position = 0
-        self._attempt = 0
-        self._seconds = 0.0
-        self._began = self._finishes_at = 0.0
-        self._grown_at = inf
-        """When the running task begins to use much memory."""
-        self._send_by = 0.0
-        """Results that are in the journal at this time are sent after the task that runs."""
-        self._stopping = False
-        self._slow_s = self._world.random.choice([0.0] * 5 + [SLOW_S])
-        self._hangs = False
-        self._woken = False
+    def write(self, digest: str, start: int, part: Buffer) -> None:
+        """Write a part."""
+        assert start in self._missing[digest], f"the part from byte {start} of the {digest} came twice"
+        assert len(part) == PART_BYTES or start == max(self._missing[digest]), "a part is too small"
+        del self._missing[digest][start]
 
-    # ---- the process as its agent sees it ------------------------------------------------------------------
-
-    def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
-        return self.code
-
-    def describe_exit(self) -> str:
-        """Its end in words."""
-        assert self.code is not None, "it has not ended"
-        return describe_exit(self.code)
-
-    def kill(self) -> None:
-        """Its agent ends it."""
-        if self.running and self.code is None and self.work.successor is None:
-            is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
-            ends_at, faults = self.channel.tasks_end_at, (is_faulty, self.work.is_short())
-            self.work.checker.killed(self.running, self.work.peer, self.number, faults, moments, ends_at)
-        self.end(SIGKILL)
-
-    def abort(self) -> None:
-        """Its agent ends it because it hangs in its start. Sometimes only SIGKILL can end it."""
-        assert not self.is_up, f"slave {self.number} was ready, and is ended because of its start"
-        if self._world.random.random() < 0.5:
-            self.end(SIGABRT)
-
-    def used_memory(self, exact_above: int) -> int:
-        """How much memory it uses."""
-        if not self.running:
-            return 0
-        return LARGE_BYTES if self._world.now >= self._grown_at else SMALL_BYTES
-
-    def limit_memory(self, most: int | None) -> None:
-        """Do nothing: there are no control groups."""
+    def drop(self, digest: str) -> None:
+        """Drop a file."""
+        self._missing.pop(digest, None)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing: there are no files."""
 
-    # ---- faults --------------------------------------------------------------------------------------------
-
-    def end(self, code: int) -> None:
-        """The process ends."""
-        if self.code is None:
-            self.code, self.ended_at = code, self._world.now
-            self._states.stop()
-            if self.channel.spoilt:
-                self.work.checker.states.forget(self.work.peer, self.number)
-            else:
-                self.work.checker.ends.slave_ended(self.work.peer, self.number, (self.running, self._written))
-            self.channel.end()
-            for pipe in self.outputs.values():
-                pipe.close()
-            self._ended(self)
-
-    def hang(self, *, closes: bool = True) -> None:
-        """Some code never ends. Usually it closes all file descriptors: the stream ends, but the process does not."""
-        self._hangs = True
-        self._states.stop()
-        if closes:
-            self.channel.end()
-
-    def hurry(self, until: float) -> None:
-        """Finish the running task now if it would end before `until`, because the agent sleeps until then."""
-        if self.running and self._finishes_at <= until:
-            self._finish(self.running, self._attempt)
-
-    # ---- what it does --------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """The script is loaded."""
-        if self.code is not None or self._hangs:
-            return
-        random = self._world.random
-        if self._world.chance(0.1):
-            fail_to_load(self, random)
-            return
-        if random.random() < 0.1:
-            self.printed = f"slave {self.number} is slow today\n"
-            self.outputs[2].write(self.printed)
-        self.is_up = True
-        self.channel.reply(messages.SlaveReady(self.number))
-        self._step()
-
-    def _wake(self) -> None:
-        """A message has arrived: read it soon, unless a task runs."""
-        if self.is_up and not (self._woken or self.running):
-            self._woken = True
-            self._world.after(self._world.random.random() * WAKE_S, self._step)
-
-    def _step(self) -> None:
-        """Read messages, then start the next task, or send results and end if there is none."""
-        self._woken = False
-        if self.code is not None or self.running or self._hangs:
-            return
-        while self.channel.to_slave:
-            self._hear(*wire.decode(self.channel.to_slave.popleft()))
-        self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
-        self._stretch.silent_from = max(self._stretch.silent_from, self.channel.fed_at)
-        while self._tasks:
-            position, task, attempt, algorithm = self._tasks[0]
-            if not self._shares.are_here(position):
-                break
-            self.channel.began = self._world.now if position in self._timed else 0.0
-            self.channel.started, self._written = position, task
-            recalled = self.channel.recalls != self._recalls_heard
-            if recalled or position not in self._stretch.positions:
-                self._stretch.send()
-            else:
-                _send_journal(self)
-            if recalled:
-                return  # the message that names the recalled tasks wakes the slave
-            self._tasks.popleft()
-            failure = self.algorithms[algorithm][0]
-            if failure is None:
-                self._position = position
-                self._shares.start(position, self.work.checker.shares.get(task, ()))
-                self._run(task, attempt, algorithm)
-                return
-            self.channel.reply(
-                messages.AlgorithmFailed(self.number, algorithm, "cannot", [task], [1], [attempt], failure)
-            )
-        self._send()
-        if self._stopping:
-            if not self.channel.spoilt:
-                self.work.checker.blameless(self.work.peer, self.number)
-            self.end(0)
-
-    def _hear(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
-        match message:
-            case messages.Algorithms(definitions, forgotten):
-                for number in forgotten:
-                    del self.algorithms[number]
-                pickles = iter(payload)
-                for each in definitions:
-                    packed = b"" if each.reference else bytes(next(pickles))
-                    self.define(each.number, (self.work.load(), each.reference, packed))
-            case messages.SlaveNamed(_, sid):
-                self.sid, self._states = sid, _states_of(self)
-            case messages.NextGeneration():
-                _begin_again(self)
-            case messages.Tasks():
-                self._states.hear(message, payload)
-                algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
-                limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
-                portions = chain.from_iterable(map(repeat, message.portions or repeat(0), message.counts))
-                columns = zip(groups.each_task(message), algorithms, limits, portions, strict=True)
-                for (task, attempt), algorithm, limit, portion in columns:
-                    self._passed_on += 1
-                    self._shares.passed_on(self._passed_on, message)
-                    if portion:
-                        self._stretch.positions[self._passed_on] = None
-                    self._tasks.append((self._passed_on, task, attempt, algorithm))
-                    if limit is not None and limit.seconds is not None:
-                        self._timed[self._passed_on] = None
-            case messages.Revoked():
-                self._recalls_heard += 1
-                taken = set(groups.each_task(message))
-                self._tasks = deque(one for one in self._tasks if one[1:3] not in taken)
-            case messages.Shutdown():
-                self._stopping = True
-            case _:
-                self._shares.hear(message)
-
-    def define(self, number: int, algorithm: tuple[LoadFailure | None, str, bytes]) -> None:
-        """Keep an algorithm."""
-        self.algorithms[number] = algorithm
-
-    def _run(self, task: int, attempt: int, algorithm: int) -> None:
-        random = self._world.random
-        checker = self.work.checker
-        checker.code.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
-        checker.started(task, self.sid, self.work.peer, self.work.running())
-        self.wear.start(self.work.frozen_until())
-        self.running, self._attempt = task, attempt
-        in_portion = self._position in self._stretch.positions
-        mean_s = self.work.durations[algorithm % 2]
-        self._seconds, grown_after_s = _drawn(random, mean_s, STUCK_S if in_portion else 0.0, self._slow_s)
-        self._seconds = self._world.seconds.get(task, self._seconds)
-        self._grown_at = self._world.now + grown_after_s
-        self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
-        self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
-        self._states.begin(task, attempt, algorithm, self._seconds)
-
-    def _finish(self, task: int, attempt: int) -> None:
-        if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):
-            return
-        self._states.stop()
-        if task in self.work.checker.killers or self.work.bad == "slave":
-            self.end(SIGSEGV)
-            return
-        if self.work.bad == "error":
-            self.work.checker.retries.spoilt[task, attempt] = None
-        frozen = self.work.frozen_until(), self.work.frozen_since(self._began)
-        self.work.checker.runs_on(task, self.work.peer, frozen, (self._began, self._grown_at, self._world.now))
-        if task in self.work.checker.agent_killers:
-            self._world.note(f"task {task} kills its agent")
-            self.work.kill_agent()
-            return
-        self.running, self.channel.began = 0, 0.0
-        journal, killed_tasks = self.channel.journal, self.work.checker.killed_tasks
-        kind = self.work.checker.retries.end_of(task, attempt)
-        entry = CODEC.dumps_value(self.work.checker.lives.number(task))[0] if kind == VALUE else FAILURE
-        result = task, attempt, self._seconds, kind, entry
-        in_stretch = self._position in self._stretch.positions
-        if in_stretch:
-            self._stretch.add(task, attempt, self._seconds, entry, failed=kind != VALUE)
-            self.work.checker.ends.waits(self.work.peer, self.number, task, attempt)
-        else:
-            journal.results.append(result)
-
-        def check_promptness() -> None:
-            """Check that the result does not wait long for the next task: the agent must read it in the journal."""
-            if task not in killed_tasks and self.code is None and not self._hangs and self.work.attentive():
-                unread = journal.results[journal.num_read :]
-                assert result not in unread, f"the result of task {task} waits in slave {self.number}"
-
-        if in_stretch:
-            is_due = self._stretch.is_due()
-        else:
-            is_due = self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
-        if is_due:
-            self._send()
-        elif in_stretch:
-            self._world.after(GIVEN_BACK_S, partial(_check_given_back, self, task, attempt))
-        else:
-            self._world.after(PROMISED_S, check_promptness)
-        if self.wear.finish(wanted=task not in killed_tasks):
-            self._send()
-            self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
-        self._step()
-
-    def _sends_now(self) -> bool:
-        """Whether it sends its results at the moment when the agent reads them."""
-        if self.code is not None or not self.channel.journal.results or not self._world.chance(0.1):
-            return False
-        self._send()
-        return True
-
-    def _send(self) -> None:
-        """Send all results."""
-        if self._stretch.send():
-            self._send_by = self._world.now + GATHER_S
-        _send_journal(self)
+    def is_complete(self, digest: str) -> bool:
+        """Whether there is a file with all parts."""
+        return self._missing.get(digest) == {}
 
 
-def _check_given_back(slave: SimulatedSlave, task: int, attempt: int) -> None:
-    """Check that a task of a portion was given back whose result still waits here, behind a long task."""
-    checker, ends = slave.work.checker, slave.code is not None or slave._hangs or slave.channel.spoilt
-    if ends or not slave._stretch.waits(task, attempt) or task in checker.killed_tasks:
-        return
-    if slave.work.successor is None and slave.work.in_contact():
-        is_given_back = checker.ends.is_given_back(slave.work.peer, slave.number, task, attempt)
-        assert is_given_back, f"the result of task {task} waits in slave {slave.number} behind a long task"
+class SharesOfSlave(Struct, eq=False):
+    """The shared objects that a slave knows, and those that its tasks need."""
 
+    _store: SimulatedStore
+    _known: dict[str, str] = field(default_factory=dict)
+    """Why each is missing; empty if it is here."""
+    _needed: dict[int, list[str]] = field(default_factory=dict)
+    """What the tasks need that it has not started, by the position of the task."""
 
-def _send_journal(slave: SimulatedSlave) -> None:
-    """Send the results in the journal."""
-    journal = slave.channel.journal
-    if journal.results:
-        slave.channel.reply(*journal.group(slave.number))
-        journal.clear()
-        slave._send_by = slave._world.now + GATHER_S
+    def hear(self, message: messages.Message) -> None:
+        """Read a message of the agent, which may have dropped the object meanwhile. `start` checks what a task uses."""
+        if isinstance(message, messages.ShareGiven):
+            if not message.reason:
+                assert message.share.location == "here", "its location is not that of the agent"
+            self._known[message.share.digest] = message.reason
+        elif isinstance(message, messages.ShareForgotten):
+            del self._known[message.digest]
 
+    def passed_on(self, position: int, message: messages.Tasks) -> None:
+        """A task arrived."""
+        if message.shares:
+            self._needed[position] = [share.digest for share in message.shares]
 
-def _drawn(random: Random, mean_s: float, stuck_s: float, slow_s: float) -> tuple[float, float]:
-    """How long a task takes, and after which time it uses much memory."""
-    seconds, grown_after_s = random.expovariate(1.0) * mean_s, inf
-    if random.random() < 0.01:
-        seconds += LONG_S
-    if random.random() < 0.1:
-        seconds += random.random() * stuck_s
-    seconds += random.random() * slow_s
-    if random.random() < 0.05:
-        grown_after_s = random.random() * seconds
-        seconds += GROWN_S
-    return seconds, grown_after_s
+    def are_here(self, position: int) -> bool:
+        """Whether the task at this position can start."""
+        return all(digest in self._known for digest in self._needed.get(position, ()))
 
-
-def _states_of(slave: SimulatedSlave) -> StatesOfSlave:
-    """The states that the tasks of a slave leave."""
-    work = slave.work
-    checkers = work.checker.states, work.checker.references
-    return StatesOfSlave(
-        work.world,
-        *checkers,
-        work.peer,
-        slave.number,
-        partial(_send_journal, slave),
-        slave.channel.reply,
-    )
-
-
-def _begin_again(slave: SimulatedSlave) -> None:
-    """The next life of the master begins for a slave, which has no task. Sometimes its script was edited."""
-    assert not slave._tasks, f"slave {slave.number} forgets tasks"
-    slave._send()
-    slave.work, slave.sid = slave.work.newest, None
-    slave.algorithms.clear()
-    slave._shares, slave._edits = SharesOfSlave(slave.work.store), slave.work.checker.code.edits
-    edited = "app.py" if slave.work.world.chance(0.2) else ""
-    slave.channel.reply(messages.NextGeneration(slave.number, edited))
-
-
-def fail_to_load(slave: SimulatedSlave, random: Random) -> None:
-    """The script cannot be loaded."""
-    slave.printed = f"no module named m{random.randint(1, 2)}\n"
-    slave.outputs[2].write(slave.printed)
-    slave.end(1)
+    def start(self, position: int, wanted: Sequence[str]) -> None:
+        """A task starts that needs these objects."""
+        self._needed.pop(position, None)
+        for digest in wanted:
+            assert digest in self._known, f"a task runs without the {digest}"
+            here = self._known[digest] or self._store.is_complete(digest)
+            assert here, f"a task uses the {digest}, which its agent has dropped"
