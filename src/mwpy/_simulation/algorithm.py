@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from random import Random
+from weakref import WeakValueDictionary
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -111,20 +112,26 @@ class SharedByAlgorithm:
         self._share = self._draw.choice((0.0, 0.0, 0.2, 0.8))
         """The share of tasks that need shared objects."""
         self._handles: dict[str, Shared] = {}
+        self._objects: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
+        """The objects that still exist: as in a real script, there is never another one that is equal."""
 
     def handle(self, draw: Random | None = None) -> Shared | None:
-        """The handle of an object that the next task needs. Sometimes it replaces an equal handle, which is gone.
+        """The handle of an object that the next task needs. Sometimes all handles are dropped before.
 
         Args:
             draw: decides which; None for the history.
         """
         draw = draw or self._draw
+        if self._draw.random() < 0.2:
+            self._handles.clear()
         if draw.random() >= self._share:
             return None
         size = draw.choice(SIZES)
-        digest = f"object of {size} bytes"
-        if digest not in self._handles or self._draw.random() < 0.3:
-            self._handles[digest] = Shared(SharedObject(Share(digest, size), CONTENT[:size]), loaded)
+        digest = f"object {draw.randrange(3)} of {size} bytes"
+        if digest not in self._handles:
+            shared = self._objects.get(digest) or SharedObject(Share(digest, size), CONTENT[:size])
+            self._objects[digest] = shared
+            self._handles[digest] = Shared(shared, loaded)
         return self._handles[digest]
 
     def handles(self) -> list[Shared]:
