@@ -843,8 +843,12 @@ class HistoryChecker:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
         self._uncharged[peer, slave] = None
 
-    def heard(self, peer: bytes, message: messages.Message) -> None:
-        """The master gets a message about a death, a departure or a beginning, perhaps a repeated one."""
+    def heard(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer], *, again: bool) -> None:
+        """The master gets a message; `again`: the connection has repeated it."""
+        if not again:
+            self.ends.heard(peer, message)
+        if isinstance(message, messages.Checkpoint):
+            self.states.heard(peer, message, frames)
         if isinstance(message, messages.Hello | messages.SlaveReady):
             if message in self._begun.setdefault(peer, []):
                 self.unheard[peer] = None  # the master drops it

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -20,36 +21,14 @@ from mwpy._transport import wire
 from mwpy._transport.stream import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values import messages
 from mwpy._values.bounds import Buffer
-from mwpy._values.causes import Cause
-from mwpy._values.last_words import NO_WORDS
 
 ADDRESS = "simulated"
 
 
-def _kind(message: messages.Message) -> bytes:
-    """The first bytes of such a message: version and kind."""
-    return bytes(wire.encode(message)[0][:2])
-
-
-HELLO = _kind(messages.Hello("", "", "", 0, "", 0))
-WELCOME = _kind(messages.Welcome("", 0, 0, 0.0))
-REFUSED = _kind(messages.Refused(""))
-CHECKED = (
-    HELLO,
-    _kind(messages.SlaveReady(0)),
-    _kind(messages.SlaveDied(0, 0, Cause.CRASH, "", NO_WORDS)),
-    _kind(messages.Leaving("", Cause.EVICTED)),
-)
-"""The messages that a checker wants to see when the master gets them."""
-STATE = _kind(messages.Checkpoint(0, 0, 0))
-"""The state of a task: another checker wants to see it."""
-REVOKED = _kind(messages.Revoked(0, [], [], []))
-ENDS = (_kind(messages.Results(0, [], [], [], [], [])), REVOKED, _kind(messages.AlgorithmFailed(0, 0, "", [], [], [])))
-"""The messages that say how tasks have ended."""
-OF_CONNECTION = (HELLO, _kind(messages.Handled(0)))
+OF_CONNECTION = (messages.Hello, messages.Handled)
 """Messages to the master that concern one connection, and that sessions do not count."""
 
-ONCE = (HELLO, _kind(messages.SlaveReady(0)))
+ONCE = (messages.Hello, messages.SlaveReady)
 """The messages that a correct agent never repeats."""
 
 
@@ -256,30 +235,31 @@ class Network:
         return 0.0005 + self._world.random.expovariate(200.0)
 
     def _to_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
-        if bytes(frames[0][:2]) == REVOKED:
-            self._checker.ends.sends(connection.agent, wire.decode(frames)[0])
+        message, _ = decoded = wire.decode(frames)
+        self._checker.ends.sends(connection.agent, message)
         connection.to_master_at = max(connection.to_master_at, self._world.now + self._delay())
-        self._world.at(connection.to_master_at, lambda: self._arrive_at_master(connection, frames))
+        arrive = partial(self._arrive_at_master, connection, frames, decoded)
+        self._world.at(connection.to_master_at, arrive)
         if connection.repeats and self._world.chance(0.02):
-            self._world.at(connection.to_master_at, lambda: self._arrive_again(connection, frames))
+            self._world.at(connection.to_master_at, partial(arrive, again=True))
 
-    def _arrive_at_master(self, connection: Connection, frames: Sequence[Buffer], *, again: bool = False) -> None:
-        if connection.broken:
-            return
-        kind = bytes(frames[0][:2])
-        if kind not in OF_CONNECTION and self._came_before(connection.agent):
-            pass
-        elif kind in CHECKED:
-            message = wire.decode(frames)[0]
-            if not isinstance(message, messages.Hello) or self._may_join(message):
-                self._checker.heard(connection.agent, message)
-        elif kind == STATE:
-            message, payload = wire.decode(frames)
-            assert isinstance(message, messages.Checkpoint), "the kind of a state"
-            self._checker.states.heard(connection.agent, message, payload)
-        elif kind in ENDS and not again:
-            self._checker.ends.heard(connection.agent, wire.decode(frames)[0])
-        self.master.arrive(Frames(connection.peer, ADDRESS, frames))
+    def _arrive_at_master(
+        self,
+        connection: Connection,
+        frames: Sequence[Buffer],
+        decoded: tuple[messages.Message, Sequence[Buffer]],
+        *,
+        again: bool = False,
+    ) -> None:
+        agent, message = connection.agent, decoded[0]
+        if not connection.broken:
+            came_before = not isinstance(message, OF_CONNECTION) and self._came_before(agent)
+            returns = isinstance(message, messages.Hello) and not self._may_join(message)
+            if not (came_before or returns):
+                self._checker.heard(agent, *decoded, again=again)
+            self.master.arrive(Frames(connection.peer, ADDRESS, frames))
+        if again and isinstance(message, ONCE):  # the master drops the agent, and reads nothing that arrives after this
+            self._checker.unheard[agent] = None
 
     def _came_before(self, agent: bytes) -> bool:
         """Count a message that arrives. Return whether its agent sends it again, because it had not heard more."""
@@ -293,20 +273,13 @@ class Network:
         """Whether an agent greets this life of the master to join it."""
         return hello.handled is None and hello.generation == self.generation
 
-    def _arrive_again(self, connection: Connection, frames: Sequence[Buffer]) -> None:
-        self._arrive_at_master(connection, frames, again=True)
-        if bytes(frames[0][:2]) in ONCE:  # the master drops the agent, and reads nothing that arrives after this
-            self._checker.unheard[connection.agent] = None
-
     def _to_agent(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        connection, kind = self._connections.get(peer), bytes(frames[0][:2])
-        if kind == REFUSED and not _may_finish(frames):
+        connection, (message, _) = self._connections.get(peer), wire.decode(frames)
+        if isinstance(message, messages.Refused) and not message.finish:  # else running tasks may finish
             self._checker.unheard[peer if connection is None else connection.agent] = None
-        elif kind == WELCOME and connection is not None and connection.agent != peer:
+        elif isinstance(message, messages.Welcome) and connection is not None and connection.agent != peer:
             self._checker.unheard.pop(connection.agent, None)
-            welcome = wire.decode(frames)[0]
-            assert isinstance(welcome, messages.Welcome), "the kind of a welcome"
-            repeated = self._arrived.get(connection.agent, 0) - (welcome.handled or 0)
+            repeated = self._arrived.get(connection.agent, 0) - (message.handled or 0)
             assert repeated >= 0, "the master has handled messages that did not arrive"
             self._repeated[connection.agent] = repeated
         if connection is None:
@@ -347,12 +320,6 @@ class Network:
     def stranger(self) -> None:
         """A process without keys connects to the master."""
         self.master.arrive(StrangerSeen(ADDRESS, "no key"))
-
-
-def _may_finish(frames: Sequence[Buffer]) -> bool:
-    """Whether the master still hears an agent that it refuses, because running tasks may finish."""
-    message = wire.decode(frames)[0]
-    return isinstance(message, messages.Refused) and message.finish
 
 
 # The standard output and error of simulated slaves, and of the agent that passes them on.
