@@ -152,8 +152,9 @@ def _request(message: messages.Message) -> str:
     match message:
         case messages.Revoke(slave, count):
             return f"up to {count} tasks of slave {slave} are asked back"
-        case messages.Cancel(tasks, _, kill):
-            return f"tasks {tasks} must not start{', and end if they run' if kill else ''}"
+        case messages.Cancel(tasks, counts, kill):
+            ids = [first + at for first, count in zip(tasks, counts, strict=True) for at in range(count)]
+            return f"tasks {ids} must not start{', and end if they run' if kill else ''}"
         case _:
             return ""
 
