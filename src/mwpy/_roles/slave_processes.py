@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from mwpy._roles.session_link import SessionLink
 from mwpy._system import forks, process
 from mwpy._system.locks import SlaveFolders
 from mwpy._system.streams import Inlet
-from mwpy._transport.channel import AgentOrders, Answer, SlaveFds, open_channel, open_orders
+from mwpy._transport.channel import AgentOrders, Answer, open_channel, open_orders
 from mwpy._values import messages, records
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS
 from mwpy._values.options import (
@@ -236,16 +236,34 @@ class Launcher(Struct, eq=False):
         Raises:
             OSError: it cannot be started.
         """
+        return self.launch(number, welcome, lambda settings, fds: self.command.start(settings.to_json(), fds))
+
+    def launch(
+        self,
+        number: int,
+        welcome: messages.Welcome,
+        begin: Callable[[SlaveSettings, Sequence[int]], process.Child],
+    ) -> SlaveParts:
+        """Start a slave with a channel and a folder.
+
+        Args:
+            begin: starts it with these settings, lets it inherit these descriptors, and returns its process.
+
+        Raises:
+            OSError: it cannot be started.
+        """
         channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
         try:
-            settings = self.settings(number, welcome, fds)
-            child = self.command.start(settings.to_json(), fds.numbers())
+            limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
+            settings = SlaveSettings(*fds.numbers(), number, os.getpid(), *limits, self.folders.make())
+            child = begin(settings, fds.numbers())
         except OSError:
             channel.close()
             raise
         finally:
             fds.close()
-        return SlaveParts(child, channel, _inlets(child), partial(self.folders.remove, settings.folder))
+        outputs = {number: Inlet(fd, LAST_WORDS_BYTES, os.isatty(number)) for number, fd in child.outputs.items()}
+        return SlaveParts(child, channel, outputs, partial(self.folders.remove, settings.folder))
 
     def start_template(self, number: int, welcome: messages.Welcome) -> tuple[TemplateProcess, SlaveParts]:
         """Start a template, and let it start its first slave.
@@ -253,26 +271,21 @@ class Launcher(Struct, eq=False):
         Raises:
             OSError: it cannot be started.
         """
-        new, self.first = self.first, None
-        if new is not None and new.child.poll() is not None:  # the next one shows why
-            new.kill()
-            new = None
-        template = TemplateProcess(self, *(new or self.command.start_template()))
+        first, self.first = self.first, None
+        if first is not None and first.child.poll() is not None:  # the next one shows why
+            first.kill()
+            first = None
+        new = first or self.command.start_template()
+        template = TemplateProcess(self, *new)
         try:
             return template, template.fork(number, welcome)
         except OSError:
-            template.kill()
-            template.close()
+            new.kill()
             raise
 
     def reap(self, known: Container[int]) -> None:
         """Let the kernel forget children of this process that have ended, except for some that are watched."""
         forks.reap_orphans(known)
-
-    def settings(self, number: int, welcome: messages.Welcome, fds: SlaveFds) -> SlaveSettings:
-        """Return the settings of a slave with a channel, and make its folder."""
-        process = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
-        return SlaveSettings(*fds.numbers(), number, os.getpid(), *process, self.folders.make())
 
     def close(self) -> None:
         """End the first template if it was not used. Remove the folders of the slaves, which have ended."""
@@ -280,10 +293,6 @@ class Launcher(Struct, eq=False):
             self.first.kill()
             self.first = None
         self.folders.close()
-
-
-def _inlets(child: process.Child) -> dict[int, Inlet]:
-    return {number: Inlet(fd, LAST_WORDS_BYTES, os.isatty(number)) for number, fd in child.outputs.items()}
 
 
 class TemplateProcess:
@@ -318,24 +327,18 @@ class TemplateProcess:
         Raises:
             OSError: there are too many open files, or the template has ended.
         """
-        channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
-        outputs: Sequence[int] = ()
+        return self._launcher.launch(number, welcome, self._order)
+
+    def _order(self, settings: SlaveSettings, fds: Sequence[int]) -> process.Child:
+        outputs = () if self._is_new else self._child.open_outputs()
+        self._is_new = False
         try:
-            if not self._is_new:
-                outputs = self._child.open_outputs()
-            self._is_new = False
-            settings = self._launcher.settings(number, welcome, fds)
-            self._orders.give(settings, [*fds.numbers(), *outputs])
-            self._ordered = number
-        except OSError:
-            channel.close()
-            raise
+            self._orders.give(settings, [*fds, *outputs])
         finally:
-            fds.close()
             for fd in outputs:
                 os.close(fd)
-        clean_up = partial(self._launcher.folders.remove, settings.folder)
-        return SlaveParts(self._child, channel, _inlets(self._child), clean_up)
+        self._ordered = settings.slave
+        return self._child
 
     def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
         """Return the answers that have arrived, each with the process of its slave, if there is one.
@@ -353,10 +356,6 @@ class TemplateProcess:
         if answer.unsafe:
             return self._child
         return self._child.pass_outputs_to(answer.pid) if answer.pid else None
-
-    def kill(self) -> None:
-        """Kill it."""
-        self._child.kill()
 
     def close(self) -> None:
         """Let it end if it still waits for orders."""
