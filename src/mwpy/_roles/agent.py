@@ -317,7 +317,7 @@ class Agent:
             self._hear_master(frames, now)
         for event in link_events:
             self._hear_link(event, now)
-        for answer in self._link.answers() if self._link.asks else ():
+        if (answer := self._link.answer()) is not None:
             self._core.handle(answer, now)
         for fd in ready:
             self._hear_fd(fd, now)
@@ -475,9 +475,9 @@ class Agent:
                 self._collect(self._slaves[number], now)
             link.post(actions.succeeds, actions.to_master)
             if actions.ask_addresses:
-                self._link.ask()
+                link.asks = True
             if actions.connect_to is not None:
-                self._link.connect(actions.connect_to)
+                link.connect(actions.connect_to)
             if actions.exit is not None:
                 return actions.exit
             if actions.look_up:

@@ -59,11 +59,8 @@ class AgentConnection(Protocol):
 class MasterSearch(Protocol):
     """Finds the master after a connection to it has ended: `Search`. No method waits."""
 
-    def ask(self) -> None:
-        """Find out where the master may be now."""
-
     def answer(self) -> child.AddressesFound | child.ComputationOver | None:
-        """Return what was found out; None if this needs more time."""
+        """Find out where the master may be now; return None if this needs more time."""
 
     def connect(self, address: str) -> AgentConnection:
         """Begin to connect to one of the addresses."""
@@ -222,7 +219,7 @@ class SlaveParts(Struct, frozen=True):
 
 
 class Template(Protocol):
-    """A process that forks slaves: `slave_launcher.Template`."""
+    """A process that forks slaves: `TemplateProcess`."""
 
     @property
     def pid(self) -> int: ...
@@ -238,12 +235,11 @@ class Template(Protocol):
     def answers(self) -> Sequence[tuple[Answer, SlaveProcess | None]]:
         """Return the answers that have arrived, each with the process of its slave, if there is one."""
 
-    def kill(self) -> None: ...
     def close(self) -> None: ...
 
 
 class SlaveLauncher(Protocol):
-    """Starts slave processes: `slave_launcher.Launcher`."""
+    """Starts slave processes: `Launcher`."""
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave of an agent that the master has accepted, as a fresh interpreter.

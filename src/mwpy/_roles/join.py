@@ -459,12 +459,8 @@ class Search:
         """What was found out last."""
         self._question = Question(self._look, "mwpy-search")
 
-    def ask(self) -> None:
-        """Find out where the master may be now."""
-        self.answer()
-
     def answer(self) -> AddressesFound | ComputationOver | None:
-        """Return what was found out; None if this needs more time."""
+        """Find out where the master may be now; return None if this needs more time."""
         try:
             found = self._question.ask(0.0)
         except TimeoutError:

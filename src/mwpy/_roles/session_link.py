@@ -49,7 +49,7 @@ class SessionLink:
         self._died: deque[tuple[int, int]] = deque()
         """The slaves that have died: how many messages were sent until then, and the number."""
         self.asks = False
-        """Whether an answer of the search is missing."""
+        """Whether the agent asks where the master may be; `answer` returns it."""
         self.session: Session | None = None
         """The session; None before the master has accepted this agent, and if the agent has none."""
         self._has_session = False
@@ -62,17 +62,13 @@ class SessionLink:
 
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
         """Let `poll` wait for a file descriptor too."""
-        was_watched = any(self._watched.get(fd, ()))
         self._watched[fd] = writable, readable
-        if writable or readable:
-            self._link.watch(fd, writable, readable)
-        elif was_watched:
-            self._link.unwatch(fd)
+        self._link.watch(fd, writable, readable)
 
     def unwatch(self, fd: int) -> None:
         """Stop waiting for a file descriptor."""
-        if any(self._watched.pop(fd)):
-            self._link.unwatch(fd)
+        del self._watched[fd]
+        self._link.unwatch(fd)
 
     def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
         """Wait for something to happen; see `AgentLink.poll`."""
@@ -82,25 +78,18 @@ class SessionLink:
         """The connection has ended: keep what is sent from now on."""
         self._has_ended = True
 
-    def ask(self) -> None:
-        """Find out where the master may be; `answers` returns it."""
-        assert self._search is not None, "there is no session"
-        self.asks = True
-        self._search.ask()
-
-    def answers(self) -> list[child.AgentEvent]:
-        """Return what was found out since `ask`."""
+    def answer(self) -> child.AddressesFound | child.ComputationOver | None:
+        """If the agent asks where the master may be, return what was found out; None if this needs more time."""
         answer = self._search.answer() if self.asks and self._search is not None else None
         self.asks = self.asks and answer is None
-        return [] if answer is None else [answer]
+        return answer
 
     def connect(self, address: str) -> None:
         """Use another connection from now on, to this address."""
         assert self._search is not None, "there is no session"
         link = self._search.connect(address)
-        for fd, (writable, readable) in self._watched.items():
-            if writable or readable:
-                link.watch(fd, writable, readable)
+        for fd, conditions in self._watched.items():
+            link.watch(fd, *conditions)
         self._link.close(0.0)
         self._link = link
 

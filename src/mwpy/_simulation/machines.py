@@ -866,11 +866,8 @@ class AgentProcess:
 
     # ---- the search for the master after its connection broke ----------------------------------------------
 
-    def ask(self) -> None:
-        """Read the resource file."""
-
     def answer(self) -> AddressesFound | ComputationOver:
-        """Return what the file says."""
+        """Return what the resource file says."""
         if self._newest().network.is_finished:
             return ComputationOver("the master has ended", finished=True)
         return AddressesFound([ADDRESS])

@@ -53,11 +53,13 @@ class SimulatedAgentLink:
 
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
         """Report when a file descriptor can be read."""
-        self._watched[fd] = None
+        self.unwatch(fd)
+        if writable or readable:
+            self._watched[fd] = None
 
     def unwatch(self, fd: int) -> None:
         """Stop reporting a file descriptor."""
-        del self._watched[fd]
+        self._watched.pop(fd, None)
 
     def readable(self, fd: int, now_readable: bool) -> None:
         """Record whether a file descriptor can be read from now on."""

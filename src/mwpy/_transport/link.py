@@ -382,8 +382,8 @@ class AgentLink:
         self._poller.register(fd, (zmq.POLLIN if readable else 0) | (zmq.POLLOUT if writable else 0))
 
     def unwatch(self, fd: int) -> None:
-        """Stop waiting for a file descriptor."""
-        self._poller.unregister(fd)
+        """Stop waiting for a file descriptor, if `poll` waits for it: it may neither be read nor written now."""
+        self._poller.register(fd, 0)
 
     def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
         """Wait for something to happen.
