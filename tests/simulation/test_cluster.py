@@ -18,7 +18,7 @@ import mwpy
 from mwpy._core.agent import limits, traffic
 from mwpy._core.agent.child import Child, DropShare
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.limits import Wear
+from mwpy._core.agent.limits import Watch
 from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares
 from mwpy._core.master import dispatch, hosts, silence
@@ -296,8 +296,8 @@ def test_the_simulation_finds_wrong_decisions_about_suspects(
 @pytest.mark.parametrize(
     ("part", "name", "mistake", "found"),
     [
-        (Wear, "_room", lambda *_: 1000, "runs too many tasks"),
-        (Wear, "grown", lambda *_: None, "although it has too much memory"),
+        (Watch, "_room", lambda *_: 1000, "runs too many tasks"),
+        (Watch, "grown", lambda *_: None, "although it has too much memory"),
         (Starts, "decide", lambda *_: None, "hangs and was not killed"),
         (Departure, "_is_idle", True, "it left, but slaves"),
     ],

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mwpy._core.agent.child import (
+    OVERWROTE,
+    UNREADABLE,
     AgentActions,
     AgentSettings,
     ExitSeen,
     Heard,
-    MemoryBroken,
+    Nonsense,
     Recalled,
     SlaveExited,
     SlaveHeard,
-    StreamBroken,
     Terminated,
 )
 from mwpy._core.agent.core import AgentCore
@@ -94,7 +95,7 @@ def test_a_recall_of_a_slave_that_was_given_up_changes_nothing(core: AgentCore) 
     core.take_actions()
     message = messages.Cancel([2], [1], True)
     core.handle(heard(message), 100.0)
-    core.handle(StreamBroken(1, "nonsense"), 100.0)
+    core.handle(Nonsense(1, UNREADABLE, "nonsense"), 100.0)
     core.decide(100.0)
     actions = core.take_actions()
     assert actions.recall == [(1, message)]
@@ -182,9 +183,9 @@ def test_a_slave_that_was_killed_for_a_cancelled_task_is_charged_with_nothing_el
     """The agent knows which task it ran. What is in its memory or stream afterwards does not count."""
     cancel(core, 2, 2)
     assert look(core, 2).kill == [1]
-    core.handle(StreamBroken(1, "no message"), 0.2)
+    core.handle(Nonsense(1, UNREADABLE, "no message"), 0.2)
     core.handle(ExitSeen(1, by_sigkill=True), 0.2)
-    core.handle(MemoryBroken(1, "numbers have changed"), 0.2)
+    core.handle(Nonsense(1, OVERWROTE, "numbers have changed"), 0.2)
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started), 0.2)
     actions = core.take_actions()
     assert actions.kill == []
@@ -195,7 +196,7 @@ def test_a_slave_that_is_not_trusted_gets_no_answer_to_a_recall(core: AgentCore)
     """It is killed. Its end names the first task that it held, although this task is cancelled."""
     message = messages.Cancel([1], [1], kill=True)
     core.handle(heard(message), 0.0)
-    core.handle(MemoryBroken(1, "numbers have changed"), 0.0)
+    core.handle(Nonsense(1, OVERWROTE, "numbers have changed"), 0.0)
     core.take_actions()
     core.handle(Recalled(1, 1, message), 0.0)
     actions = core.take_actions()

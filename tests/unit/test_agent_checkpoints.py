@@ -15,7 +15,7 @@ from mwpy._core.agent.child import (
     Terminated,
 )
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.traffic import INTERIM_S
+from mwpy._core.agent.traffic import NEWEST_S
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
@@ -24,7 +24,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
 
 FAILURE = Codec().dumps_failure(OSError("busy"))
-DUE = INTERIM_S + 1.0
+DUE = NEWEST_S + 1.0
 """A moment at which a state may be sent that was left at 1.0, after another one."""
 
 

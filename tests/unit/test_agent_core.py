@@ -8,19 +8,20 @@ import pytest
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
+    OVERWROTE,
+    UNREADABLE,
     AgentActions,
     AgentSettings,
     Disconnected,
     Heard,
     JournalRead,
     LookedUp,
-    MemoryBroken,
+    Nonsense,
     Outgoing,
     Recalled,
     Resumed,
     SlaveExited,
     SlaveHeard,
-    StreamBroken,
     Terminated,
 )
 from mwpy._core.agent.core import AgentCore
@@ -188,7 +189,7 @@ def test_a_slave_that_writes_nonsense_into_its_stream_is_killed(core: AgentCore)
     """The end of such a slave counts like any other death, so the task that it ran is charged. The reason is named."""
     core.handle(tasks(1), 0.0)
     core.take_actions()
-    core.handle(StreamBroken(1, "no message"), 0.0)
+    core.handle(Nonsense(1, UNREADABLE, "no message"), 0.0)
     actions = core.take_actions()
     assert actions.kill == [1]
     assert actions.records == [records.Notice("slave 1 is killed: what it sent cannot be read: no message")]
@@ -202,7 +203,7 @@ def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> Non
     core.handle(results(1), 0.0)
     core.take_actions()
     for _ in range(2):
-        core.handle(MemoryBroken(1, "numbers have changed"), 0.0)
+        core.handle(Nonsense(1, OVERWROTE, "numbers have changed"), 0.0)
     actions = core.take_actions()
     assert actions.kill == [1]
     why = "it overwrote the memory that it shares with its agent: numbers have changed"

@@ -7,12 +7,12 @@ from tests.unit.test_agent_checkpoints import heard
 
 from mwpy._core.agent.child import SlaveHeard
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.traffic import INTERIM_S
+from mwpy._core.agent.traffic import NEWEST_S
 from mwpy._transport import wire
 from mwpy._values import messages
 
 READ = heard(messages.ReportRead(1))
-DUE = INTERIM_S + 1.0
+DUE = NEWEST_S + 1.0
 """A moment at which a report may be sent that was made at 1.0 or later, after another one."""
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import mwpy
 from mwpy import _core
-from mwpy._core.agent.traffic import INTERIM_S
+from mwpy._core.agent.traffic import NEWEST_S
 from mwpy._core.master.results import STATES_BYTES
 from mwpy._core.master.silence import FIRST_S
 from mwpy._values import records
@@ -236,7 +236,7 @@ def test_the_manual_explains_each_cause() -> None:
 
 def test_the_manual_names_the_numbers_of_checkpoints() -> None:
     text = " ".join(section(MANUAL, "Tasks that are longer than a slot").split())
-    assert f"when {INTERIM_S:g} second has passed" in text
+    assert f"when {NEWEST_S:g} second has passed" in text
     assert f"left no state in {BLAMELESS_ALLOWED} such attempts" in text
     assert f"after {RESUMED_ALLOWED} lost attempts" in text
     assert f"more than {STATES_BYTES >> 30} GiB" in text
@@ -244,7 +244,7 @@ def test_the_manual_names_the_numbers_of_checkpoints() -> None:
 
 def test_the_manual_names_the_numbers_of_reports() -> None:
     text = " ".join(section(MANUAL, "Reports of running tasks").split())
-    assert f"when {INTERIM_S:g} second has passed" in text
+    assert f"when {NEWEST_S:g} second has passed" in text
     assert f"up to {MAX_REPORT_BYTES >> 10} KiB" in text
 
 

@@ -407,7 +407,7 @@ class Agent:
                 heard = True
                 self._core.handle(child.SlaveHeard(slave.number, message, frames), now)
         except ProtocolError as error:
-            self._core.handle(child.StreamBroken(slave.number, str(error)), now)
+            self._core.handle(child.Nonsense(slave.number, child.UNREADABLE, str(error)), now)
             return False
         return heard
 
@@ -518,7 +518,8 @@ class Agent:
                 check(*found)
                 groups.entries(*found)  # for the same reason as in `_hear_slave`
         except ProtocolError as error:
-            self._core.handle(child.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)
+            details = f"its unsent results are lost: {error}"
+            self._core.handle(child.Nonsense(slave.number, child.OVERWROTE, details), now)
         else:
             noted = (None,) if found is None else (found[0], wire.encode(*found), started)
             self._core.handle(child.JournalRead(slave.number, *noted), now)

@@ -105,13 +105,13 @@ class SlaveProcesses(Struct, eq=False):
             if forked is None:
                 slave.parts.process.close()
                 self.forget(slave)
-                self._core.handle(child.NotForked(slave.number, answer.failure), now)
+                self._core.handle(child.Forked(slave.number, answer.failure), now)
                 continue
             if answer.unsafe:
                 self.leave_template()
             slave.parts = replace(slave.parts, process=forked)
             self._has_process(slave)
-            self._core.handle(child.Forked(slave.number, answer.unsafe, answer.own_bytes), now)
+            self._core.handle(child.Forked(slave.number, "", answer.unsafe, answer.own_bytes), now)
         if answers:
             self.look(now)
 

@@ -108,21 +108,20 @@ class Former(Struct, frozen=True):
 
 
 class Newest(Struct, eq=False):
-    """What a task of a slave has left for the master, until it is sent; see `Interim`."""
+    """The newest state or report of a slave's tasks, on its way to the master; see `Traffic.decide`."""
 
-    message: messages.Checkpoint | messages.Reported | None = None
-    """None if there is nothing to send."""
-    frames: Sequence[Buffer] = ()
-    """All its frames as they were received."""
-    waits_until: float = 0.0
+    waiting: tuple[messages.Checkpoint | messages.Reported, Sequence[Buffer]] | None = None
+    """It and its frames, until it is sent to the master."""
+    until: float = 0.0
+    """How long it waits."""
     is_unread: bool = False
     """Whether one was sent to the master, and the master has not answered."""
 
     def due(self, leaving: bool) -> float | None:
-        """When to send it; None if there is nothing, or if the master must answer first."""
-        if self.message is None or self.is_unread:
+        """When to send it; None if there is none, or if the master must answer first."""
+        if self.waiting is None or self.is_unread:
             return None
-        return -inf if leaving else self.waits_until
+        return -inf if leaving else self.until
 
 
 class Child(Struct, eq=False):
@@ -173,10 +172,10 @@ class Child(Struct, eq=False):
     """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
     spared_until: float | None = None
     """When to kill it because of a cancelled task."""
-    state_left: Newest = field(default_factory=Newest)
-    """The newest state that a task of it has left."""
-    report_left: Newest = field(default_factory=Newest)
-    """The newest report that a task of it has left."""
+    states: Newest = field(default_factory=Newest)
+    """The newest state that a task of it left."""
+    reports: Newest = field(default_factory=Newest)
+    """The newest report of a task of it."""
     killed_at: int | None = None
     """Position of the task for which it was killed. In its memory may be the next position, because a slave
     writes it before it notices a recall."""
@@ -232,11 +231,6 @@ class Child(Struct, eq=False):
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
         return self.state is ChildState.READY
-
-    @property
-    def runs_tasks(self) -> bool:
-        """Whether it may run tasks of the present generation of the master."""
-        return self.former is None and self.state in (ChildState.READY, ChildState.STOPPING)
 
     @property
     def num_held(self) -> int:
@@ -443,13 +437,6 @@ class StreamEnded(Struct, frozen=True):
     slave: int
 
 
-class StreamBroken(Struct, frozen=True):
-    """The stream of a slave contains bytes that are not a message, because some code in the slave wrote into it."""
-
-    slave: int
-    reason: str
-
-
 class JournalRead(Struct, frozen=True):
     """The journal of a slave was read: the results that the slave has finished and not sent."""
 
@@ -484,11 +471,17 @@ class Measured(Struct, frozen=True):
     """How many of its processes the kernel has killed because the limit of its control group was reached."""
 
 
-class MemoryBroken(Struct, frozen=True):
-    """The memory that a slave shares with the agent contains nonsense, because some code in the slave wrote into it."""
+OVERWROTE = "it overwrote the memory that it shares with its agent"
+UNREADABLE = "what it sent cannot be read"
+
+
+class Nonsense(Struct, frozen=True):
+    """A slave shows nonsense, because some code in it wrote into its stream, or into the memory of its agent."""
 
     slave: int
-    reason: str
+    fault: str
+    """`UNREADABLE` or `OVERWROTE`."""
+    details: str
 
 
 class ErrorOutput(Struct, frozen=True):
@@ -506,20 +499,15 @@ class ExitSeen(Struct, frozen=True):
 
 
 class Forked(Struct, frozen=True):
-    """The template has started a slave."""
+    """The template has started a slave, or could not."""
 
     slave: int
+    failure: str = ""
+    """Why it could not; empty if it could."""
     unsafe: str = ""
     """Why the template must not fork. If so, the template itself has become this slave, and there is no template."""
     template_bytes: int = 0
     """How much memory the template has. Its slaves share it, and it does not count for them."""
-
-
-class NotForked(Struct, frozen=True):
-    """The template could not fork a slave."""
-
-    slave: int
-    reason: str
 
 
 class SlaveExited(Struct, frozen=True):
@@ -615,16 +603,14 @@ AgentEvent = (
     Heard
     | SlaveHeard
     | StreamEnded
-    | StreamBroken
+    | Nonsense
     | JournalRead
     | MemoryRead
     | Measured
-    | MemoryBroken
     | ErrorOutput
     | ExitSeen
     | SlaveExited
     | Forked
-    | NotForked
     | Recalled
     | ShareOpened
     | ShareNotKept
@@ -685,7 +671,7 @@ class AgentActions(Struct):
     """Slaves to start as fresh interpreters. Report `SlaveExited` for a slave that cannot be started."""
     fork: list[int] = []
     """Slaves to start with the template. If there is none, start one, which then starts the slave. Report `Forked`,
-    `NotForked`, or, if the template ends before that, `SlaveExited`."""
+    or, if the template ends before that, `SlaveExited`."""
     feed: list[int] = []
     """Slaves that had no task and get tasks now: write the time into the memory that is shared with them."""
     end_at: float | None = None
@@ -700,7 +686,7 @@ class AgentActions(Struct):
     """Slaves that hang: let them write where, and end."""
     kill: list[int] = []
     read_journal: list[int] = []
-    """Slaves that are silent: report `JournalRead` or `MemoryBroken`."""
+    """Slaves that are silent: report `JournalRead` or `Nonsense`."""
     check_memory: list[int] = []
     """Slaves that may be over a limit: report `MemoryRead`."""
     measure: list[tuple[int, int]] = []

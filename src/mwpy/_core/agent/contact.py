@@ -115,7 +115,7 @@ class FormerTasks(Struct, eq=False):
 
     def _make_former(self, child: Child, former: Former) -> None:
         child.former = former
-        child.state_left, child.report_left = Newest(), Newest()
+        child.states, child.reports = Newest(), Newest()
         if child.is_ready and child.held:
             self._state.actions.recall.append((child.number, UNBOUNDED))
             self._recalling[child.number] = None

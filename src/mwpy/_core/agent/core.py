@@ -1,8 +1,8 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Interim`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
-`Departure`, `FormerTasks`, `Outage` and `Dues`. This module only distributes the events.
+`Shares`, `Watch`, `StartOutput`, `Departure`, `FormerTasks`, `Outage` and `Dues`. This module only distributes the
+events.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
+    UNREADABLE,
     AddressesFound,
     AgentActions,
     AgentEvent,
@@ -32,9 +33,8 @@ from mwpy._core.agent.child import (
     JournalRead,
     LookedUp,
     Measured,
-    MemoryBroken,
     MemoryRead,
-    NotForked,
+    Nonsense,
     Outgoing,
     Recalled,
     Resumed,
@@ -42,14 +42,13 @@ from mwpy._core.agent.child import (
     ShareOpened,
     SlaveExited,
     SlaveHeard,
-    StreamBroken,
     StreamEnded,
     Terminated,
 )
 from mwpy._core.agent.contact import FormerTasks, Outage
-from mwpy._core.agent.limits import Enforcement, Trust, Watch, Wear, reason_of
+from mwpy._core.agent.limits import Watch, reason_of
 from mwpy._core.agent.starts import Departure, Starts
-from mwpy._core.agent.traffic import Interim, LateResults, Shares, StartOutput, Traffic
+from mwpy._core.agent.traffic import Shares, StartOutput, Traffic
 from mwpy._core.holding import known
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer, shortened
@@ -98,8 +97,7 @@ class Dues(Struct, eq=False):
         looks = child.read_journal_at, child.look_at, child.measure_at
         waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
         leaving = self._departure.code is not None
-        sends = child.state_left.due(leaving), child.report_left.due(leaving)
-        return min(known((*looks, *waits_for, *sends)), default=inf)
+        return min(known((*looks, *waits_for, child.states.due(leaving), child.reports.due(leaving))), default=inf)
 
     def check(self) -> None:
         """Recompute when each slave is due."""
@@ -116,14 +114,9 @@ class AgentCore:
         """The settings of the master; None until the master has accepted this agent."""
         self._state = AgentState(settings)
         self._starts = Starts(self._state)
-        self._interim = Interim(self._state)
         self._shares = Shares(self._state)
-        self._traffic = Traffic(self._state, self._interim)
         self._watch = Watch(self._state)
-        self._late = LateResults(self._state, self._interim, self._watch)
-        self._trust = Trust(self._state)
-        self._enforcement = Enforcement(self._state, self._trust)
-        self._wear = Wear(self._state)
+        self._traffic = Traffic(self._state, self._watch)
         self._output = StartOutput(self._state)
         self.departure = Departure(self._state)
         """How it leaves."""
@@ -169,37 +162,37 @@ class AgentCore:
                 self._measured(self.children[event.slave], event, now)
             case Recalled(number, started, wanted):
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
-                if child is not None and not child.condemned and self._trust.believes(child, started):
+                if child is not None and not child.condemned and self._watch.believes(child, started):
                     self._former.took_back(child, self._traffic.recalled(child, started, wanted, now))
                     if child.retiring:
-                        self._wear.settle(child)
+                        self._watch.settle(child)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
             case ExitSeen(number, by_sigkill):
                 self._watch.exit_seen(self.children[number], by_sigkill, self.leaving, now)
             case SlaveExited():
                 self._slave_exited(self.children[event.slave], event, now)
-            case Forked():
+            case Forked(failure=""):
                 self._starts.forked(event, now)
-            case NotForked(number, reason):
-                self._starts.not_forked(reason)
-                end = SlaveExited(number, f"cannot be started: {reason}", NO_WORDS, 0)
+            case Forked(number, failure):
+                self._starts.not_forked(failure)
+                end = SlaveExited(number, f"cannot be started: {failure}", NO_WORDS, 0)
                 self._slave_exited(self.children[number], end, now)
             case StreamEnded(number):
                 self._watch.stream_ended(self.children[number], now)
-            case StreamBroken(number, reason):
-                self._trust.broken_stream(self.children[number], reason)
-            case MemoryBroken(number, reason):
-                self._trust.broken_memory(self.children[number], reason)
-            case ShareOpened() | ShareNotKept():
-                self._shares.reported(event)
+            case Nonsense(number, fault, details):
+                self._watch.condemn(self.children[number], fault, details)
+            case ShareOpened(share, is_complete):
+                self._shares.opened(share, is_complete)
+            case ShareNotKept(digest, reason):
+                self._shares.not_kept(digest, reason)
             case LookedUp(packages):
                 self._starts.looked_up(packages)
             case Terminated(reason, cause, used):
                 self.departure.terminated(reason, cause, used, now)
             case Resumed(stopped_s):
                 self.departure.resumed(stopped_s, now)
-                self._enforcement.resumed(stopped_s, now)
+                self._watch.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
             case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
                 self.outage.handle(event, now)
@@ -214,9 +207,9 @@ class AgentCore:
             case messages.Cancel():
                 self._traffic.cancel(message)
             case messages.CheckpointRead(number) if number in self.children:
-                self.children[number].state_left.is_unread = False
+                self.children[number].states.is_unread = False
             case messages.ReportRead(number) if number in self.children:
-                self.children[number].report_left.is_unread = False
+                self.children[number].reports.is_unread = False
             case messages.SharePart():
                 self._shares.part(message, frames[1])
             case messages.ShareGone(digest):
@@ -243,14 +236,14 @@ class AgentCore:
 
     def _pass_on(self, child: Child, group: messages.Tasks, frames: Sequence[Buffer], now: float) -> None:
         self._dues.changed[child.number] = child
-        admitted = self._wear.admit(child, group, frames)
+        admitted = self._watch.admit(child, group, frames)
         if admitted is not None:
             was_idle = not child.held
             self._traffic.pass_on(child, *admitted)
             if group.shares:
                 self._shares.passed_on(child, group)
             if group.limits or child.memory_limit is not None:
-                self._enforcement.passed_on(child, admitted[0].limits, now)
+                self._watch.passed_on(child, admitted[0].limits, now)
             if was_idle:
                 self._watch.active(child, now)
 
@@ -266,35 +259,35 @@ class AgentCore:
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         self._dues.changed[child.number] = child
-        heard, is_former = (child, message, frames), child.former is not None
+        is_former, has_begun = child.former is not None, child.state in (ChildState.READY, ChildState.STOPPING)
         if child.condemned:
             return
         match message:
             case messages.Results(child.number) if not is_former:
                 self._traffic.results(child, message, frames)
-            case messages.Reported(child.number) if not is_former:
-                self._interim.left(child, message, frames)
-                return  # this does not end the silence of the slave
-            case messages.Logged(child.number) | messages.PeakMemory(child.number) if child.runs_tasks:
-                self._state.actions.to_master.append(Outgoing(message, (), frames))
-                return
             case messages.SlaveReady(child.number) if not child.is_ready:
                 self._former.ready(child, message, frames)
-            case _ if is_former and self._former.hear(*heard):
+            case messages.Reported(child.number) if not is_former:
+                child.reports.waiting = message, frames
+                return  # it does not end the silence of its slave
+            case messages.Logged(child.number) | messages.PeakMemory(child.number) if has_begun and not is_former:
+                self._state.actions.to_master.append(Outgoing(message, (), frames))
+                return  # as above
+            case _ if is_former and self._former.hear(child, message, frames):
                 pass
             case messages.Checkpoint(child.number):
-                self._interim.left(child, message, frames)
+                child.states.waiting = message, frames
             case messages.SlaveGrown(child.number, resident_bytes):
-                self._wear.grown(child, resident_bytes)
+                self._watch.grown(child, resident_bytes)
             case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
                 self._traffic.algorithm_failed(child, message, frames)
             case _:
-                self._trust.broken_stream(child, f"{type(message).__name__} at the wrong time")
+                self._watch.condemn(child, UNREADABLE, f"{type(message).__name__} at the wrong time")
                 return
         if not child.is_up:
             self._output.is_up(child)
         if child.retiring:
-            self._wear.settle(child)
+            self._watch.settle(child)
         self._watch.heard(child, message, now)
 
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
@@ -304,19 +297,19 @@ class AgentCore:
         elif not child.condemned:
             self._traffic.results(child, event.results, event.frames)
             if child.former is None:
-                self._late.look(child, event.started, now)
+                self._traffic.look_for_late(child, event.started, now)
             self._former.settle(child)
             if child.retiring:
-                self._wear.settle(child)
+                self._watch.settle(child)
 
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
         self._dues.changed[child.number] = child
-        if not child.condemned and self._trust.believes(child, event.started):
-            self._enforcement.looked(child, event.began, now)
+        if not child.condemned and self._watch.believes(child, event.started):
+            self._watch.looked(child, event.began, now)
 
     def _measured(self, child: Child, event: Measured, now: float) -> None:
-        if not child.condemned and self._trust.believes(child, event.started):
-            self._enforcement.measured(child, event.used, event.kills, now)
+        if not child.condemned and self._watch.believes(child, event.started):
+            self._watch.measured(child, event.used, event.kills, now)
 
     def _slave_exited(self, child: Child, event: SlaveExited, now: float) -> None:
         was = child.state
@@ -325,17 +318,17 @@ class AgentCore:
         self._starts.ended(child)
         self._output.ended(child, event.words, event.error_output)
         child.ended = True
-        started = self._trust.last_started(child, event.started)
+        started = self._watch.last_started(child, event.started)
         running, attempt = child.running(started)
         named = f"task {running}, attempt {attempt}" if running else ""
         by_kernel = event.out_of_memory and not child.killed_because and not self.leaving
         cause = Cause.OUT_OF_MEMORY if by_kernel else child.loss
-        limit = self._enforcement.named(child, started) if cause is Cause.OUT_OF_MEMORY else ""
+        limit = self._watch.about_limit(child, started) if cause is Cause.OUT_OF_MEMORY else ""
         reason = _reason_of(child, event.reason + limit, running)
         words = replace(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
         # the rest of its last words was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
-        self._interim.send_state(child)
+        self._traffic.send_newest(child, child.states)
         self._shares.slave_ended(child)
         if child.former is not None:
             self._former.ended(child)
@@ -376,7 +369,7 @@ class AgentCore:
                 self._output.decide(child, now)
             if child.ready_by is not None:
                 self._starts.decide(child, now)
-            self._interim.decide(child, self.leaving, now)
+            self._traffic.decide(child, self.leaving, now)
             self._watch.decide(child, now)
 
     def next_deadline(self) -> float | None:

@@ -27,7 +27,7 @@ from itertools import accumulate
 
 from msgspec import Struct, field
 
-from mwpy._core.agent.child import UNBOUNDED, AgentState, Child, ChildState, Doom, Outgoing
+from mwpy._core.agent.child import OVERWROTE, UNBOUNDED, AgentState, Child, ChildState, Doom, Outgoing
 from mwpy._core.holding import known
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
@@ -37,52 +37,40 @@ from mwpy._values.messagepack import split_list
 from mwpy._values.phrases import amount, counted
 from mwpy._values.policy import Limits
 
-# Whether the agent trusts what it reads from a slave.
+# When a slave needs the agent's attention: it is silent, its stream ended, or its process ended.
 #
-# A slave runs the user's code, which may write into any memory and any file descriptor of its process. So the agent
-# does not rely on the numbers in the memory that both share, or on the messages of the slave. A slave that shows
+# *Silence.* A slave sends results in groups. Its journal holds the results that it has not sent. A long task must not
+# delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
+# nothing for `SILENT_S`, or `LATE_S` (see `Traffic.look_for_late`). If the master fixes the size of groups, only the
+# slave sends results.
+#
+# *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
+# Then it is killed with a reason. Otherwise, SIGKILL would seem to come from the kernel.
+#
+# *Limits.* The agent looks when a task of the slave may be over its limit of time, and measures the memory of a slave
+# whose tasks have such a limit.
+#
+# *Cancelled task.* A slave that runs a cancelled task gets some time to finish it (see `traffic`). Then the agent looks
+# which task the slave runs.
+#
+# *End of the process.* Batch systems end a job by killing its processes in any order. The agent waits `KILLED_TOO_S`
+# before it reports a slave that SIGKILL has ended. If the agent is killed before that, the task of this slave is not
+# charged with a death. The agent does not wait after it has killed the slave itself.
+#
+# *Trust.* A slave runs the user's code, which may write into any memory and any file descriptor of its process. So the
+# agent does not rely on the numbers in the memory that both share, or on the messages of the slave. A slave that shows
 # nonsense is killed and replaced, and its end has the reason. From then on, nothing of it counts.
-
-
-OVERWROTE = "it overwrote the memory that it shares with its agent"
-UNREADABLE = "what it sent cannot be read"
-
-
-class Trust(Struct, eq=False):
-    """Decides which slaves are not trusted any more."""
-
-    _state: AgentState
-
-    def broken_stream(self, child: Child, reason: str) -> None:
-        """A slave sent bytes that are not a message, or a message that it must not send."""
-        self._condemn(child, f"{UNREADABLE}: {reason}")
-
-    def broken_memory(self, child: Child, reason: str) -> None:
-        """The memory that a slave shares with the agent contains nonsense."""
-        self._condemn(child, f"{OVERWROTE}: {reason}")
-
-    def believes(self, child: Child, started: int) -> bool:
-        """Whether a slave may have started the task at this position last. If not, the slave is killed."""
-        if child.believes(started):
-            return True
-        self.broken_memory(child, f"it says that it runs task {started} of {child.passed_on}")
-        return False
-
-    def last_started(self, child: Child, started: int) -> int:
-        """Position of the task that an ended slave started last. If it says nonsense, each task may have run."""
-        if child.killed_at is not None:
-            return child.killed_at
-        return started if self.believes(child, started) else child.passed_on + 1
-
-    def _condemn(self, child: Child, reason: str) -> None:
-        if child.condemned or child.killed_because:
-            return
-        child.condemned = reason
-        end = "has ended" if child.ended else "is killed"
-        self._state.record(records.Notice(f"slave {child.number} {end}: {reason}"))
-        if not child.ended:
-            child.kill(f"because {reason}", Cause.CRASH)
-            self._state.actions.kill.append(child.number)
+#
+# *Wear.* Slaves are replaced between tasks, although nothing is wrong with them. A slave may run a limited number of
+# tasks (`slave_max_tasks`). The agent counts the tasks that it passes on to the slave. It cuts the group that exceeds
+# the limit, so the slave never has more tasks than it may run. The others go back to the master. When the slave has no
+# task left, it ends.
+#
+# A slave may have a limited amount of memory between two tasks. It measures its own memory, and reports once that it
+# has grown too large. It then finishes the task that it runs by now, and ends. The agent takes the others back.
+#
+# The agent tells the master at once that such a slave retires, so that the master sends it no more tasks. Tasks that
+# are already on their way go back as soon as they arrive.
 
 
 LOOK_S = 0.05
@@ -97,168 +85,6 @@ measurements."""
 
 STOPS_KEPT = 100
 """How many stops of this agent are remembered."""
-
-
-class Enforcement(Struct, eq=False):
-    """Kills slaves whose tasks are over their limits."""
-
-    _state: AgentState
-    _trust: Trust
-    _stops: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=STOPS_KEPT))
-    """When this agent resumed after a stop, and for how many seconds it was stopped. Its slaves are stopped with it."""
-    _is_short: bool = False
-    """Whether the job seems to be short of memory, so that all slaves are measured exactly."""
-
-    def resumed(self, stopped_s: float, now: float) -> None:
-        """This agent was stopped: the time of a stop is not counted."""
-        self._stops.append((now, stopped_s))
-
-    def passed_on(self, child: Child, limits: Iterable[Limits | None], now: float) -> None:
-        """Tasks with some limits were passed on to a slave."""
-        times = _times(limits)
-        if times:
-            self._look_at(child, now + min(times), now)
-        self._limit_memory(child, now)
-
-    def looked(self, child: Child, began: float, now: float) -> None:
-        """The agent has looked at a slave, which started its last task at the time `began`, or runs none (0)."""
-        times = _times(span.limits for span in child.held)
-        if not times or child.ended:
-            return
-        due = now + min(times)
-        span = child.span_at(child.started) if began else None
-        for most in _times([span.limits] if span is not None else []):
-            if not child.started_at <= began <= now:
-                self._trust.broken_memory(child, "it says that its task began at an impossible time")
-                return
-            over_at = began + most + self._stopped_since(began)
-            if now >= over_at:
-                why = f"because it ran {{}} for more than {most:g} s, its seconds_max"
-                self._doom(child, f"{why}: raise this limit, or give such tasks less to do", Cause.TIME_LIMIT)
-            else:
-                due = min(due, over_at)
-        self._look_at(child, due, now)
-
-    def _stopped_since(self, began: float) -> float:
-        """For how many seconds this agent was stopped since a task began. It may have begun during a stop, if only the
-        agent was stopped."""
-        return sum(min(stopped_s, resumed_at - began) for resumed_at, stopped_s in self._stops if resumed_at > began)
-
-    def measured(self, child: Child, used: int, kills: int, now: float) -> None:
-        """The memory was measured that a slave and its descendants use, and the `kills` of the kernel were counted."""
-        if child.ended:
-            return
-        killed = kills > child.kills and child.measured == child.started
-        span = child.span_at(child.started)
-        child.measured = child.started if span is not None else child.started + 1
-        child.kills, child.peak_bytes = kills, max(child.peak_bytes, used)
-        child.used, child.exactly = used, False
-        self._limit_memory(child, now + MEASURE_S)
-        most = None if span is None or span.limits is None else span.limits.memory
-        if most is None:
-            return
-        if not (killed or used > most):
-            self._relieve(now)
-            return
-        what = "its processes needed" if killed and used <= most else f"its processes used {amount(used)} of memory,"
-        why = f"because {{}} and {what} more than {amount(most)}, its memory_max"
-        self._doom(child, f"{why}: {_REMEDY}", Cause.OUT_OF_MEMORY)
-
-    def named(self, child: Child, started: int) -> str:
-        """The limit of memory of the task at a position, as the end of a sentence; empty if it has none."""
-        span = child.span_at(started)
-        most = None if span is None or span.limits is None else span.limits.memory
-        return "" if most is None else f"; its memory_max is {amount(most)}: {_REMEDY}"
-
-    def _relieve(self, now: float) -> None:
-        """If the slaves use nearly all memory of their job, kill the one that is furthest beyond what it may use."""
-        has = self._state.settings.memory_bytes
-        if has is not None:
-            has = max(1, has - self._state.template_bytes)
-        children = self._state.children.values()
-        users = [child for child in children if any(child.memory_limits)]
-        used = sum(child.used for child in users)
-        if has is None or used <= NEARLY * has:
-            self._is_short = False
-        elif not self._is_short:
-            self._is_short = True
-            for child in users:
-                child.exactly, child.measure_at = True, now
-        elif not any(child.exactly for child in users):
-            self._is_short = False
-            if not any(child.doomed or child.killed_because for child in users):
-                self._sacrifice(users, used, has)
-
-    def _sacrifice(self, users: Sequence[Child], used: int, has: int) -> None:
-        """Kill the slave that is furthest beyond what it may use."""
-        share = max(1, has // self._state.settings.hello.slaves)
-        beyond = [(child.used - allowed, child, allowed) for child in users if (allowed := _allowed(child, share))]
-        _, child, allowed = max(beyond, key=lambda entry: entry[0])
-        why = (
-            f"because its job was short of memory: the slaves used {amount(used)} of {amount(has)}. {{}} used "
-            f"{amount(child.used)}, and may use {amount(allowed)} in such a case: give the job more memory or fewer "
-            f"slaves, or let such tasks need less"
-        )
-        is_alone = child.used > NEARLY * has
-        self._doom(child, why, Cause.OUT_OF_MEMORY, 0 if is_alone else allowed)
-
-    def _limit_memory(self, child: Child, measure_at: float) -> None:
-        """Measure a slave while it holds a task with a limit. The kernel enforces the largest limit of its tasks."""
-        limits = child.memory_limits
-        bounds = [limit for limit in limits if limit is not None]
-        if bounds and child.measure_at is None:
-            child.measure_at = measure_at
-        largest = max(bounds) if bounds and len(bounds) == len(limits) else None
-        if largest != child.memory_limit:
-            child.memory_limit = largest
-            self._state.actions.limit_memory.append((child.number, largest))
-
-    def _look_at(self, child: Child, due: float, now: float) -> None:
-        due = max(due, now + LOOK_S)
-        child.look_at = due if child.look_at is None else min(child.look_at, due)
-
-    def _doom(self, child: Child, because: str, cause: Cause, allowed: int = 0) -> None:
-        task, attempt = child.running(child.started)
-        child.doomed = Doom(task, attempt, child.started, because.format(f"task {task}"), cause, allowed)
-        self._state.actions.recall.append((child.number, None))
-
-
-_REMEDY = "raise this limit, or let such tasks need less"
-
-
-def _allowed(child: Child, share: int) -> int:
-    """How many bytes the running task of a slave may use when its job is short of memory; 0 if it has no limit."""
-    span = child.span_at(child.started)
-    if child.ended or span is None or span.limits is None or span.limits.memory is None:
-        return 0
-    return min(span.limits.expected or share, span.limits.memory)
-
-
-def _times(limits: Iterable[Limits | None]) -> list[float]:
-    """The limits of time among some limits."""
-    return [each.seconds for each in limits if each is not None and each.seconds is not None]
-
-
-# When a slave needs the agent's attention: it is silent, its stream ended, or its process ended.
-#
-# *Silence.* A slave sends results in groups. Its journal holds the results that it has not sent. A long task must not
-# delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
-# nothing for `SILENT_S`, or `LATE_S` (see `LateResults`). If the master fixes the size of groups, only the slave sends
-# results.
-#
-# *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
-# Then it is killed with a reason. Otherwise, SIGKILL would seem to come from the kernel.
-#
-# *Limits.* The agent looks when a task of the slave may be over its limit of time, and measures the memory of a slave
-# whose tasks have such a limit (see `Enforcement`).
-#
-# *Cancelled task.* A slave that runs a cancelled task gets some time to finish it (see `traffic`). Then the agent looks
-# which task the slave runs.
-#
-# *End of the process.* Batch systems end a job by killing its processes in any order. The agent waits `KILLED_TOO_S`
-# before it reports a slave that SIGKILL has ended. If the agent is killed before that, the task of this slave is not
-# charged with a death. The agent does not wait after it has killed the slave itself.
-
 
 SILENT_S = 0.03
 """The journal of a busy slave is read after this many seconds of silence. A result waits for at most this time and the
@@ -285,11 +111,15 @@ KILLED_TOO_S = 0.25
 
 
 class Watch(Struct, eq=False):
-    """Handles slaves that are silent, closed their stream, or ended."""
+    """Looks at slaves, and kills or replaces them."""
 
     _state: AgentState
     reads_journals: bool = True
     """Whether journals are read; False if the master fixes the size of groups of results."""
+    _stops: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=STOPS_KEPT))
+    """When this agent resumed after a stop, and for how many seconds it was stopped. Its slaves are stopped with it."""
+    _is_short: bool = False
+    """Whether the job seems to be short of memory, so that all slaves are measured exactly."""
 
     def active(self, child: Child, now: float) -> None:
         """A slave sent something, or got tasks while it had none: its silence begins now."""
@@ -347,29 +177,148 @@ class Watch(Struct, eq=False):
             child.collect_at = child.kill_at = None
             actions.collect.append(child.number)
 
+    # ---- trust ----------------------------------------------------------------------------------------------
 
-def _patience_s(child: Child) -> float:
-    """The silence after which the agent looks for the results of a slave that holds tasks, in seconds."""
-    return LATE_S if child.held[0].is_portion else SILENT_S
+    def believes(self, child: Child, started: int) -> bool:
+        """Whether a slave may have started the task at this position last. If not, the slave is killed."""
+        if child.believes(started):
+            return True
+        self.condemn(child, OVERWROTE, f"it says that it runs task {started} of {child.passed_on}")
+        return False
 
+    def last_started(self, child: Child, started: int) -> int:
+        """Position of the task that an ended slave started last. If it says nonsense, each task may have run."""
+        if child.killed_at is not None:
+            return child.killed_at
+        return started if self.believes(child, started) else child.passed_on + 1
 
-# Slaves that are replaced between tasks, although nothing is wrong with them.
-#
-# A slave may run a limited number of tasks (`slave_max_tasks`). The agent counts the tasks that it passes on to the
-# slave. It cuts the group that exceeds the limit, so the slave never has more tasks than it may run. The others go back
-# to the master. When the slave has no task left, it ends.
-#
-# A slave may have a limited amount of memory between two tasks. It measures its own memory, and reports once that it
-# has grown too large. It then finishes the task that it runs by now, and ends. The agent takes the others back.
-#
-# The agent tells the master at once that such a slave retires, so that the master sends it no more tasks. Tasks that
-# are already on their way go back as soon as they arrive.
+    def condemn(self, child: Child, fault: str, details: str) -> None:
+        """A slave shows nonsense: `UNREADABLE` or `OVERWROTE`."""
+        if child.condemned or child.killed_because:
+            return
+        child.condemned = f"{fault}: {details}"
+        end = "has ended" if child.ended else "is killed"
+        self._state.record(records.Notice(f"slave {child.number} {end}: {child.condemned}"))
+        if not child.ended:
+            child.kill(f"because {child.condemned}", Cause.CRASH)
+            self._state.actions.kill.append(child.number)
 
+    # ---- limits of time and memory --------------------------------------------------------------------------
 
-class Wear(Struct, eq=False):
-    """Decides when a slave retires."""
+    def resumed(self, stopped_s: float, now: float) -> None:
+        """This agent was stopped: the time of a stop is not counted."""
+        self._stops.append((now, stopped_s))
 
-    _state: AgentState
+    def passed_on(self, child: Child, limits: Iterable[Limits | None], now: float) -> None:
+        """Tasks with some limits were passed on to a slave."""
+        times = _times(limits)
+        if times:
+            self._look_at(child, now + min(times), now)
+        self._limit_memory(child, now)
+
+    def looked(self, child: Child, began: float, now: float) -> None:
+        """The agent has looked at a slave, which started its last task at the time `began`, or runs none (0)."""
+        times = _times(span.limits for span in child.held)
+        if not times or child.ended:
+            return
+        due = now + min(times)
+        span = child.span_at(child.started) if began else None
+        for most in _times([span.limits] if span is not None else []):
+            if not child.started_at <= began <= now:
+                self.condemn(child, OVERWROTE, "it says that its task began at an impossible time")
+                return
+            over_at = began + most + self._stopped_since(began)
+            if now >= over_at:
+                why = f"because it ran {{}} for more than {most:g} s, its seconds_max"
+                self._doom(child, f"{why}: raise this limit, or give such tasks less to do", Cause.TIME_LIMIT)
+            else:
+                due = min(due, over_at)
+        self._look_at(child, due, now)
+
+    def _stopped_since(self, began: float) -> float:
+        """For how many seconds this agent was stopped since a task began. It may have begun during a stop, if only the
+        agent was stopped."""
+        return sum(min(stopped_s, resumed_at - began) for resumed_at, stopped_s in self._stops if resumed_at > began)
+
+    def measured(self, child: Child, used: int, kills: int, now: float) -> None:
+        """The memory was measured that a slave and its descendants use, and the `kills` of the kernel were counted."""
+        if child.ended:
+            return
+        killed = kills > child.kills and child.measured == child.started
+        span = child.span_at(child.started)
+        child.measured = child.started if span is not None else child.started + 1
+        child.kills, child.peak_bytes = kills, max(child.peak_bytes, used)
+        child.used, child.exactly = used, False
+        self._limit_memory(child, now + MEASURE_S)
+        most = None if span is None or span.limits is None else span.limits.memory
+        if most is None:
+            return
+        if not (killed or used > most):
+            self._relieve(now)
+            return
+        what = "its processes needed" if killed and used <= most else f"its processes used {amount(used)} of memory,"
+        why = f"because {{}} and {what} more than {amount(most)}, its memory_max"
+        self._doom(child, f"{why}: {_REMEDY}", Cause.OUT_OF_MEMORY)
+
+    def about_limit(self, child: Child, started: int) -> str:
+        """The limit of memory of the task at a position, as the end of a sentence; empty if it has none."""
+        span = child.span_at(started)
+        most = None if span is None or span.limits is None else span.limits.memory
+        return "" if most is None else f"; its memory_max is {amount(most)}: {_REMEDY}"
+
+    def _relieve(self, now: float) -> None:
+        """If the slaves use nearly all memory of their job, kill the one that is furthest beyond what it may use."""
+        has = self._state.settings.memory_bytes
+        if has is not None:
+            has = max(1, has - self._state.template_bytes)
+        children = self._state.children.values()
+        users = [child for child in children if any(child.memory_limits)]
+        used = sum(child.used for child in users)
+        if has is None or used <= NEARLY * has:
+            self._is_short = False
+        elif not self._is_short:
+            self._is_short = True
+            for child in users:
+                child.exactly, child.measure_at = True, now
+        elif not any(child.exactly for child in users):
+            self._is_short = False
+            if not any(child.doomed or child.killed_because for child in users):
+                self._sacrifice(users, used, has)
+
+    def _sacrifice(self, users: Sequence[Child], used: int, has: int) -> None:
+        """Kill the slave that is furthest beyond what it may use."""
+        share = max(1, has // self._state.settings.hello.slaves)
+        beyond = [(child.used - allowed, child, allowed) for child in users if (allowed := _allowed(child, share))]
+        _, child, allowed = max(beyond, key=lambda entry: entry[0])
+        why = (
+            f"because its job was short of memory: the slaves used {amount(used)} of {amount(has)}. {{}} used "
+            f"{amount(child.used)}, and may use {amount(allowed)} in such a case: give the job more memory or fewer "
+            f"slaves, or let such tasks need less"
+        )
+        is_alone = child.used > NEARLY * has
+        self._doom(child, why, Cause.OUT_OF_MEMORY, 0 if is_alone else allowed)
+
+    def _limit_memory(self, child: Child, measure_at: float) -> None:
+        """Measure a slave while it holds a task with a limit. The kernel enforces the largest limit of its tasks."""
+        limits = child.memory_limits
+        bounds = [limit for limit in limits if limit is not None]
+        if bounds and child.measure_at is None:
+            child.measure_at = measure_at
+        largest = max(bounds) if bounds and len(bounds) == len(limits) else None
+        if largest != child.memory_limit:
+            child.memory_limit = largest
+            self._state.actions.limit_memory.append((child.number, largest))
+
+    def _look_at(self, child: Child, due: float, now: float) -> None:
+        due = max(due, now + LOOK_S)
+        child.look_at = due if child.look_at is None else min(child.look_at, due)
+
+    def _doom(self, child: Child, because: str, cause: Cause, allowed: int = 0) -> None:
+        task, attempt = child.running(child.started)
+        child.doomed = Doom(task, attempt, child.started, because.format(f"task {task}"), cause, allowed)
+        self._state.actions.recall.append((child.number, None))
+
+    # ---- wear -----------------------------------------------------------------------------------------------
 
     def admit(
         self, child: Child, group: messages.Tasks, received: Sequence[Buffer]
@@ -423,6 +372,27 @@ class Wear(Struct, eq=False):
             some = slice(start, start + MAX_TASKS)
             columns = group.tasks[some], group.counts[some], group.attempts[some]
             self._state.to_master(messages.Revoked(child.number, *columns))
+
+
+def _patience_s(child: Child) -> float:
+    """The silence after which the agent looks for the results of a slave that holds tasks, in seconds."""
+    return LATE_S if child.held[0].is_portion else SILENT_S
+
+
+_REMEDY = "raise this limit, or let such tasks need less"
+
+
+def _allowed(child: Child, share: int) -> int:
+    """How many bytes the running task of a slave may use when its job is short of memory; 0 if it has no limit."""
+    span = child.span_at(child.started)
+    if child.ended or span is None or span.limits is None or span.limits.memory is None:
+        return 0
+    return min(span.limits.expected or share, span.limits.memory)
+
+
+def _times(limits: Iterable[Limits | None]) -> list[float]:
+    """The limits of time among some limits."""
+    return [each.seconds for each in limits if each is not None and each.seconds is not None]
 
 
 def reason_of(child: Child, reason: str) -> str:

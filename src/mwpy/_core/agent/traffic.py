@@ -31,8 +31,6 @@ from mwpy._core.agent.child import (
     Newest,
     OpenShare,
     Outgoing,
-    ShareNotKept,
-    ShareOpened,
     WriteShare,
 )
 from mwpy._core.agent.limits import Watch
@@ -46,67 +44,26 @@ from mwpy._values.phrases import amount
 
 # States and reports of tasks on their way to the master.
 #
-# A task may leave states in a tight loop, and each may be large. It may report as often. The slave sends each of them
-# to its agent, so no state is lost with the slave. The agent keeps the newest one of each slave. It sends this one when
-# `INTERIM_S` have passed since the last one and the master has read the last one. So a slow network cannot make what
-# waits for it grow without bound. An agent that leaves does not wait for the time. When the slave ends, its newest
-# state is sent at once. Nobody needs the report of a task that has ended. A report does not end the silence of its
-# slave, after which the agent reads results in its journal.
+# A task may leave states or report in a tight loop, and each state may be large. The slave sends each of them to its
+# agent, so none is lost with the slave. The agent keeps the newest state and the newest report of each slave. It sends
+# one when `NEWEST_S` have passed since the last one and the master has read the last one. So a slow network cannot make
+# those that wait for it grow without bound. An agent that leaves does not wait for the time. Nobody needs those of a
+# task that has ended, with one exception: a task that failed may be tried again, or replayed by the user. So when a
+# slave ends, and when a task fails, the newest state is sent at once.
 
 
-INTERIM_S = 1.0
+NEWEST_S = 1.0
 """Seconds between two states of a slave that are sent to the master, and between two reports. If its agent is killed,
-at most this much work is repeated. A thousand slaves send the master at most a thousand states a second. The manual
-names this number."""
+at most this much work is repeated. A thousand slaves send the master at most a thousand messages of each kind a second.
+The manual names this number."""
 
 
-class Interim(Struct, eq=False):
-    """Decides when states and reports are sent to the master."""
-
-    _state: AgentState
-
-    def left(self, child: Child, message: messages.Checkpoint | messages.Reported, received: Sequence[Buffer]) -> None:
-        """A task has left a state or a report. Ignore it if the task is cancelled, or if its result was read in the
-        journal."""
-        if child.holds(message.task, message.attempt):
-            newest = child.state_left if isinstance(message, messages.Checkpoint) else child.report_left
-            newest.message, newest.frames = message, received
-
-    def decide(self, child: Child, leaving: bool, now: float) -> None:
-        """Send what is due, or drop it if its task has ended."""
-        for newest in (child.state_left, child.report_left):
-            due = newest.due(leaving)
-            if due is not None and now >= due and self._send_held(child, newest):
-                newest.waits_until, newest.is_unread = now + INTERIM_S, True
-
-    def ended(self, child: Child, group: messages.Results) -> None:
-        """Tasks of a slave have ended. Nobody needs the state of one of them, unless the task failed: then it may be
-        tried again, or replayed by the user."""
-        state = child.state_left
-        if state.message is not None and not child.holds(state.message.task, state.message.attempt):
-            if group.failed:
-                self._send(state)
-            state.message = None
-
-    def send_state(self, child: Child) -> None:
-        """The slave has ended, or some of its tasks go back to the master. Send the newest state before: it may be of
-        one of them. If its task has ended, drop it."""
-        if self._send_held(child, child.state_left):
-            child.state_left.is_unread = True
-
-    def _send_held(self, child: Child, newest: Newest) -> bool:
-        """Send something if there is anything and its task is held; else drop it. Return whether it was sent."""
-        message = newest.message
-        if message is not None and child.holds(message.task, message.attempt):
-            self._send(newest)
-            return True
-        newest.message = None
-        return False
-
-    def _send(self, newest: Newest) -> None:
-        assert newest.message is not None, "there is nothing to send"
-        self._state.actions.to_master.append(Outgoing(newest.message, (), newest.frames))
-        newest.message = None
+# Tasks that a slave has finished, and whose results wait behind a long task.
+#
+# The results of a portion's tasks wait in the slave, outside of its journal, until their stretch is sent. If a task of
+# the stretch runs for long, nobody would get the results before it. So if a silent slave stays at the same task, the
+# agent gives the tasks before it back to the master, and they may run again elsewhere. When the slave sends their
+# results after all, nobody holds the tasks any more, so the results are dropped.
 
 
 FAILED_LOADS_ALLOWED = 3
@@ -118,13 +75,13 @@ SPARED_S = 0.1
 
 
 class Traffic(Struct, eq=False):
-    """Tasks and results that pass through the agent."""
+    """Tasks, results, states and reports that pass through the agent."""
 
     _state: AgentState
-    _interim: Interim
+    _watch: Watch
 
     def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
-        """Pass tasks on to a slave. It is ready, and may run them (see `Wear.admit`)."""
+        """Pass tasks on to a slave. It is ready, and may run them (see `Watch.admit`)."""
         actions = self._state.actions
         if not child.held:
             actions.feed.append(child.number)
@@ -194,10 +151,11 @@ class Traffic(Struct, eq=False):
 
     def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
         """Pass results on, except for tasks that are not held: their results were already read in the journal."""
+        if group.failed:
+            self.send_newest(child, child.states)
         kept = child.end(group)
         if not kept:
             return
-        self._interim.ended(child, group)
         actions = self._state.actions
         count = sum(map(len, kept))
         actions.records.append(records.ResultsSent(child.name, count))
@@ -224,27 +182,27 @@ class Traffic(Struct, eq=False):
             child.load_failed, child.loss = True, Cause.START_UP
             self._state.stop(child, finished=False)
 
+    # ---- states and reports ---------------------------------------------------------------------------------
 
-def _ids_in(message: messages.Cancel) -> TaskIds:
-    return TaskIds(zip(message.tasks, message.counts, strict=True))
+    def decide(self, child: Child, leaving: bool, now: float) -> None:
+        """Send the newest state and the newest report of a slave, if they are due."""
+        for newest in (child.states, child.reports):
+            due = newest.due(leaving)
+            if due is not None and now >= due and self.send_newest(child, newest):
+                newest.until = now + NEWEST_S
 
+    def send_newest(self, child: Child, newest: Newest) -> bool:
+        """Send the newest one if there is one, and the slave holds its task. Return whether it was sent."""
+        waiting, newest.waiting = newest.waiting, None
+        if waiting is None or not child.holds(waiting[0].task, waiting[0].attempt):
+            return False
+        newest.is_unread = True
+        self._state.actions.to_master.append(Outgoing(waiting[0], (), waiting[1]))
+        return True
 
-# Tasks that a slave has finished, and whose results wait behind a long task.
-#
-# The results of a portion's tasks wait in the slave, outside of its journal, until their stretch is sent. If a task of
-# the stretch runs for long, nobody would get the results before it. So if a silent slave stays at the same task, the
-# agent gives the tasks before it back to the master, and they may run again elsewhere. When the slave sends their
-# results after all, nobody holds the tasks any more, so the results are dropped.
+    # ---- late results ---------------------------------------------------------------------------------------
 
-
-class LateResults(Struct, eq=False):
-    """Gives late tasks back."""
-
-    _state: AgentState
-    _interim: Interim
-    _watch: Watch
-
-    def look(self, child: Child, started: int, now: float) -> None:
+    def look_for_late(self, child: Child, started: int, now: float) -> None:
         """Look how far a silent slave is. If it was at the same task before, give the late tasks back; else look again.
 
         Args:
@@ -254,10 +212,14 @@ class LateResults(Struct, eq=False):
         if child.ended or not child.believes(started) or not _num_late(child, started):
             return
         if stood:
-            self._interim.send_state(child)
+            self.send_newest(child, child.states)
             self._state.to_master(_take_late(child, started))
         else:
             self._watch.look_again(child, now)
+
+
+def _ids_in(message: messages.Cancel) -> TaskIds:
+    return TaskIds(zip(message.tasks, message.counts, strict=True))
 
 
 def _num_late(child: Child, started: int) -> int:
@@ -440,14 +402,7 @@ class Shares(Struct, eq=False):
             kept.needed.pop(child.number, None)
             kept.given.pop(child.number, None)
 
-    def reported(self, event: ShareOpened | ShareNotKept) -> None:
-        """There is room for an object, or there is none."""
-        if isinstance(event, ShareOpened):
-            self._opened(event.share, event.is_complete)
-        else:
-            self._not_kept(event.digest, event.reason)
-
-    def _opened(self, share: Share, is_complete: bool) -> None:
+    def opened(self, share: Share, is_complete: bool) -> None:
         """There is room for one, at the location of `share`. Fetch its content, unless it is complete."""
         kept = self._kept.get(share.digest)
         if kept is None:  # it was dropped meanwhile
@@ -458,7 +413,7 @@ class Shares(Struct, eq=False):
         else:
             self._ask()
 
-    def _not_kept(self, digest: str, reason: str) -> None:
+    def not_kept(self, digest: str, reason: str) -> None:
         """One cannot be kept. The tasks that need it fail."""
         kept = self._kept.get(digest)
         if kept is not None and not kept.reason:
