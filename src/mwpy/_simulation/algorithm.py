@@ -149,7 +149,6 @@ class SimulatedAlgorithm:
         replay: rebuilds the master's state from its records.
         tasks: how many tasks to submit.
         pace: how fast things happen.
-        wake: makes the master iterate.
         lives: what lasts longer than one life of the master; None if there is no run database.
     """
 
@@ -161,7 +160,6 @@ class SimulatedAlgorithm:
         replay: Replay,
         tasks: int,
         pace: Pace,
-        wake: Callable[[], None],
         lives: Lives | None = None,
     ) -> None:
         self._world = world
@@ -174,7 +172,6 @@ class SimulatedAlgorithm:
         self.reports = ReportChecker(checker)
         self._total = tasks
         self._submit_s = pace.submit_s
-        self._wake = wake
         random = world.random
         self.durations = [random.choice(pace.durations) for _ in range(2)]
         """How long tasks take on average, in seconds: of algorithms with even numbers, and of the others."""
@@ -287,7 +284,7 @@ class SimulatedAlgorithm:
             self._world.note("a module was edited: renew the slaves")
             self._io.commands.append(RenewSlaves(None))
             self._checker.code.edited()
-        self._wake()
+        self._io.link.wake()
         if last < self._total:
             self._after(random.random() * self._submit_s, self._go_on)
 
@@ -311,7 +308,7 @@ class SimulatedAlgorithm:
                 self._world.note(f"task {self._io.submissions.total + 1} refers to {numbers}")
                 self._submit_one(numbers)
         self._after(self._world.random.random() * HOLD_S, partial(self._release, numbers))
-        self._wake()
+        self._io.link.wake()
 
     def _release(self, numbers: Sequence[int]) -> None:
         """If these tasks have ended, their results are fetched now, and no other task will refer to them."""
@@ -322,7 +319,7 @@ class SimulatedAlgorithm:
             self._held[number] -= 1
         done = [number for number in numbers if not self._held[number]]
         self._io.commands.append(ReleaseResults(done, self._io.submissions.total))
-        self._wake()
+        self._io.link.wake()
 
     def _cancel_some(self) -> None:
         """Cancel a few tasks, often those that run, and schedule the next time."""
@@ -334,7 +331,7 @@ class SimulatedAlgorithm:
             self._world.note(f"cancel tasks {chosen}: {running.value}")
             self._checker.cancelled(chosen)
             self._io.commands.append(CancelTasks([(task, 1) for task in chosen], running))
-            self._wake()
+            self._io.link.wake()
         if not self.complete:
             self._after(random.random() * CANCEL_S, self._cancel_some)
 
@@ -343,7 +340,7 @@ class SimulatedAlgorithm:
         if self.complete:
             return
         self._io.commands.append(TakeReports())
-        self._wake()
+        self._io.link.wake()
         self._after(self._world.random.random() * REPORTS_S, self._take_reports)
 
     def _fetch(self, size: int) -> None:
@@ -351,13 +348,13 @@ class SimulatedAlgorithm:
         self._checker.unfetched_bytes -= size
         self._io.users.algorithm.fetched_bytes += size
         if self._io.holds_back:
-            self._wake()
+            self._io.link.wake()
 
     def _let_go_on(self) -> None:
         """Learn of the stop."""
         self._io.commands.append(GoOn())
         self._checker.stops.lets_go_on(self._io.submissions.total)
-        self._wake()
+        self._io.link.wake()
 
     def _submit_one(self, refers: Sequence[int] = ()) -> None:
         random = self._world.random

@@ -662,7 +662,7 @@ class SimulationFailure(AssertionError):
 class HistoryChecker:
     """Checks one simulated computation. Each method raises an `AssertionError` that says what is wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, lives: LifeChecker) -> None:
         self.ended: dict[int, str] = {}
         """How each task ended: `result`, `unrunnable`, `cancelled` or `discarded`."""
         self.runs: dict[int, int] = {}
@@ -690,7 +690,7 @@ class HistoryChecker:
         """The digests of the shared objects that tasks need, for tasks that need any."""
         self.code = CodeChecker()
         """Checks which code runs."""
-        self.lives = LifeChecker()
+        self.lives = lives
         """Checks what is computed again after the master crashed."""
         self.stops = StopChecker()
         """Checks the stops because of failures."""

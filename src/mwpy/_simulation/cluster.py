@@ -29,7 +29,7 @@ from mwpy._core.agent.child import AgentSettings
 from mwpy._core.master.core import MasterCore
 from mwpy._roles.master_io import FAREWELL_S
 from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
-from mwpy._simulation.lives import Lives, Replay
+from mwpy._simulation.lives import LifeChecker, Lives, Replay
 from mwpy._simulation.machines import NO_HELLO, SIGKILL, AgentHost, AgentProcess, Life, Pace
 from mwpy._simulation.master import GRACE_S, SimulatedLocalAgents, SimulatedMaster
 from mwpy._simulation.network import Network
@@ -176,13 +176,10 @@ class Cluster:
         crashes = Random(f"crashes {seed}").random() < CRASHES if crashes is None else crashes
         self._lives = Lives(self.world, seed, tasks) if crashes else None
         self._local = SimulatedLocalAgents(self.world, self.add_agent, lambda: self.master)
-        self.checker = HistoryChecker()
         self._tasks, self._pace = tasks, pace
-        self.lives = 0
-        """How many lives the master has had."""
         self.hosts: list[AgentHost] = []
         self._start_s = pace.start_s
-        self._begin_life()
+        self._begin_life(LifeChecker())
         random = self.world.random
         bad = Random(f"bad {seed}").choice(("", "", "", "slave", "error")) if bad is None else bad
         for number in range(agents):
@@ -227,6 +224,11 @@ class Cluster:
         return self.checker.ended
 
     @property
+    def lives(self) -> int:
+        """How many lives the master has had."""
+        return self.checker.lives.life
+
+    @property
     def submitted(self) -> int:
         """How many tasks were submitted so far."""
         return self.master.io.submissions.total
@@ -265,7 +267,7 @@ class Cluster:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
         finally:
             if self._lives is not None:
-                self._lives.database.end()
+                self._lives.end()
 
     def _step_until(self, reached: Callable[[], bool], limit: float, fault: str) -> None:
         while not reached():
@@ -283,14 +285,9 @@ class Cluster:
 
     # ---- the lives of the master ---------------------------------------------------------------------------
 
-    def _begin_life(self) -> None:
+    def _begin_life(self, lives: LifeChecker) -> None:
         """Start the master."""
-        self.lives += 1
-        self.replay = Replay()
-        if self._lives is not None and self.lives > 1:
-            self.checker = HistoryChecker()
-        if self._lives is not None:
-            self._lives.begin(self.lives, self.checker.lives)
+        self.replay, self.checker = Replay(), HistoryChecker(lives)
         arguments = self.world, self.checker, self.replay, self._tasks, self._pace
         self.master = SimulatedMaster(*arguments, self._local.start, self._master_ended, self._lives)
         if self._lives is not None:
@@ -306,7 +303,7 @@ class Cluster:
         self._local.end()
         for host in self.hosts:
             self.cut_off(host)
-        self.world.after(self.world.random.random() * DOWN_S, self._begin_life)
+        self.world.after(self.world.random.random() * DOWN_S, lambda: self._begin_life(self.checker.lives.next()))
 
     # ---- agents --------------------------------------------------------------------------------------------
 

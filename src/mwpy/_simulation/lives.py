@@ -67,18 +67,18 @@ class SimulatedRunStore:
         random: decides how long commits take, and what a crash leaves.
         path: the file.
         name: the name of this life.
-        handed_over: called after outcomes were handed over to the algorithm.
     """
 
     on_wait: Callable[[], object]
     """Never called, because `write` never waits."""
 
-    def __init__(self, world: World, random: Random, path: Path, name: str, handed_over: Callable[[], None]) -> None:
+    def __init__(self, world: World, random: Random, path: Path, name: str) -> None:
         self._world = world
         self._random = random
         self.path = path
         self.name = name
-        self.handed_over = handed_over
+        self.handed_over: Callable[[], None] = lambda: None
+        """Called after outcomes were handed over to the algorithm."""
         self.writer = Writer.open(path, member_id="simulated", name=name)
         self._waiting: list[Given] = []
         self._written: list[Given] = []
@@ -141,50 +141,6 @@ class SimulatedRunStore:
         self.writer.release()
 
 
-class SimulatedDatabase:
-    """The run database of one computation.
-
-    Args:
-        seed: names the history.
-    """
-
-    def __init__(self, world: World, seed: int) -> None:
-        self._world = world
-        self.seed = seed
-        self._random = Random(f"database {seed}")
-        folder = MEMORY if os.access(MEMORY, os.W_OK) else None
-        self._folder = Path(mkdtemp(prefix="mwpy-simulated-", dir=folder))
-        finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self.lives = 1
-        """How many lives the master has had, including the present one, or the next one if it does not run."""
-        self.store: SimulatedRunStore | None = None
-        """What the master writes to; None if it does not run."""
-
-    @property
-    def _path(self) -> Path:
-        return self._folder / f"life-{self.lives}.db"
-
-    def open(self, handed_over: Callable[[], None]) -> SimulatedRunStore:
-        """Begin the next life of the master."""
-        self.store = SimulatedRunStore(self._world, self._random, self._path, f"g{self.lives}", handed_over)
-        assert self.store.writer.generation == self.lives, "a life is missing in the file"
-        return self.store
-
-    def crash(self) -> None:
-        """The master is killed."""
-        assert self.store is not None, "the master does not run"
-        self.lives += 1
-        self.store.crash(self._path)
-        self.store = None
-
-    def end(self) -> None:
-        """The computation is over."""
-        if self.store is not None:
-            self.store.close()
-            self.store = None
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
 CODEC = Codec()
 
 BY_NAME = (min, max)
@@ -239,6 +195,11 @@ class LifeChecker(Struct, eq=False):
     _once: dict[int, None] = field(default_factory=dict)
     """Tasks that must not run twice."""
     _made: Counter[Identity] = field(default_factory=Counter)
+
+    def next(self) -> LifeChecker:
+        """Make the checker of the next life."""
+        earlier = self.earlier | self.got
+        return LifeChecker(earlier, life=self.life + 1, ran=self.ran, used_up=self.used_up, spent=self.spent)
 
     def number(self, task: int) -> int:
         """The value of a task."""
@@ -308,26 +269,48 @@ class Lives:
         self._world = world
         self.seed = seed
         self.tasks = tasks
-        self.answers: dict[Occurrence, _Answer] = {}
-        """What the algorithm got in all lives that are over."""
-        self.ran: dict[Occurrence, int] = {}
-        """As in `LifeChecker`."""
-        self.used_up: dict[Occurrence, None] = {}
-        """As in `LifeChecker`."""
-        self.spent: dict[Occurrence, None] = {}
-        """As in `LifeChecker`."""
         self.numbers: dict[tuple[int, ...], int] = {}
         """The numbers of calls that refer to others, by the numbers of these."""
-        self.database = SimulatedDatabase(world, seed)
+        self._random = Random(f"database {seed}")
+        folder = MEMORY if os.access(MEMORY, os.W_OK) else None
+        self._folder = Path(mkdtemp(prefix="mwpy-simulated-", dir=folder))
+        finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._life = 1
+        """Number of the life that goes on, or of the next one if the master does not run."""
+        self._store: SimulatedRunStore | None = None
+        """What the master writes to; None if it does not run."""
         draw = Random(f"script {seed}")
         different = draw.choice((tasks // 3, 3 * tasks, 100 * tasks))
         self._script = [FIRST + draw.randrange(different + 1) for _ in range(tasks)]
 
-    def begin(self, life: int, checker: LifeChecker) -> None:
-        """A life begins, with its checker."""
-        checker.life, checker.earlier = life, {**self.answers}
-        checker.ran = self.ran
-        checker.used_up, checker.spent = self.used_up, self.spent
+    @property
+    def generation(self) -> str:
+        """The name of the present life."""
+        return f"g{self._life}"
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"life-{self._life}.db"
+
+    def open(self) -> SimulatedRunStore:
+        """Begin the next life of the master."""
+        self._store = SimulatedRunStore(self._world, self._random, self._path, self.generation)
+        assert self._store.writer.generation == self._life, "a life is missing in the file"
+        return self._store
+
+    def crash(self) -> None:
+        """The master is killed."""
+        assert self._store is not None, "the master does not run"
+        self._life += 1
+        self._store.crash(self._path)
+        self._store = None
+
+    def end(self) -> None:
+        """The computation is over."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def script(self) -> list[int]:
         """The numbers of the calls of the next life, in their order."""

@@ -24,25 +24,8 @@ GRACE_S = 5.0
 """Seconds that agents get for their end."""
 
 
-class _Trail(Struct, eq=False):
-    """The master's audit file: checkers read the records."""
-
-    _checker: HistoryChecker
-    _replay: Replay
-
-    def write(self, happened: Sequence[records.Record], now: float) -> None:
-        """Check the records."""
-        self._checker.retries.now = now
-        for record in happened:
-            self._checker.recorded(record)
-            self._replay.recorded(record)
-
-    def close(self) -> None:
-        """Do nothing: there is no file."""
-
-
 class SimulatedMaster:
-    """A master and its algorithm.
+    """A master and its algorithm. It takes the records itself, and checks them.
 
     Args:
         world: time and chance.
@@ -71,8 +54,8 @@ class SimulatedMaster:
         self._alarm = Alarm(world, self._iterate)
         self._checker, self._replay = checker, replay
         self._lives = lives
-        store = None if lives is None else lives.database.open(self._hand_over)
-        generation = f"g{1 if lives is None else lives.database.lives}"
+        store = None if lives is None else lives.open()
+        generation = "g1" if lives is None else lives.generation
         self.network = Network(world, checker, self.wake, generation)
         group = world.random.choice([None, None, None, 1, 7])
         kept = world.random.choice([5000, 15_000, 1 << 20])  # about one function by value, three, and all
@@ -87,14 +70,14 @@ class SimulatedMaster:
             max_waiting_bytes=world.random.choice([1 << 30, 1 << 30, 2000]),
         )
         checker.most_waiting = settings.max_waiting_bytes
-        trail = _Trail(checker, replay)
         core = MasterCore(settings)
         if store is not None:
             store.read_into(core)
-        self.io = MasterIo(core, self.network.master, trail, world, start, store)
+        self.io = MasterIo(core, self.network.master, self, world, start, store)
+        self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, lives)
         if store is not None:
             store.writer.on_brought = self.io.committed.stored
-        self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake, lives)
+            store.handed_over = self.algorithm.take_outcomes
         self.closing = False
         """Whether the algorithm has ended."""
         self.over = False
@@ -116,13 +99,18 @@ class SimulatedMaster:
         """The process is killed."""
         assert self._lives is not None, "nothing is left of it"
         self._replay.check_end(self.io.core.state)
-        self._lives.answers.update(self._checker.lives.got)
-        self._lives.database.crash()
+        self._lives.crash()
         self.over = self.crashed = self.algorithm.is_over = True
 
-    def _hand_over(self) -> None:
-        """Outcomes are in the run database, and the algorithm gets them."""
-        self.algorithm.take_outcomes()
+    def write(self, happened: Sequence[records.Record], now: float) -> None:
+        """Check the records."""
+        self._checker.retries.now = now
+        for record in happened:
+            self._checker.recorded(record)
+            self._replay.recorded(record)
+
+    def close(self) -> None:
+        """Do nothing: there is no file of records."""
 
     def _iterate(self) -> None:
         if self.over:
