@@ -46,10 +46,8 @@ MADE_BY_USERS = (
 FOR_THE_SIMULATOR = (
     "add_agent",
     "core",
-    "cut_off",
     "needs",
     "run_until",
-    "terminate",
     "transcript",
 )
 """Members of `Cluster` for the simulation of an overseer. Users only run a cluster and examine its final state."""

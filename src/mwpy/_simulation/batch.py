@@ -8,9 +8,9 @@ answers get lost. Times are whole seconds here.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from mwpy._roles.resource_keeper import updated
 from mwpy._simulation.checkers import SimulationFailure
 from mwpy._simulation.cluster import Cluster
 from mwpy._simulation.machines import AgentHost, Pace
+from mwpy._simulation.world import World
 from mwpy._values.errors import ExitCode, ResourceFileError
 from mwpy._values.jobs import Job, JobState, Outcome
 from mwpy.resource_file import FINISHED, MemberKeys, ResourceFile
@@ -41,36 +42,28 @@ class SimulatedJob(Struct, eq=False):
 
     job_id: str
     mark: str
-    listed_at: int
+    listed_at: float
     """When it first appears in the list."""
-    starts_at: int
+    starts_at: float
     state: JobState = JobState.QUEUED
-    started_at: int = 0
-    dies_at: int | None = None
+    started_at: float = 0.0
+    dies_at: float | None = None
     """When it fails at its start, if it does."""
-    connects_at: int | None = None
+    connects_at: float | None = None
     """When its agent connects to the master; None if it never does, or has ended."""
     host: AgentHost | None = None
     """The machine of its agent, in this cluster."""
-    cluster: Cluster | None = None
     evicted: bool = False
     """Whether it returns to the queue when its agent has ended."""
-    idle_at: int = 0
+    idle_at: float = 0.0
     """The last time when its master did not need it."""
     uncounted: bool = False
     """Whether the overseer cannot know that it is useful: it never connects, or it exists although it was replaced."""
-    leaves_at: int = 0
+    leaves_at: float = 0.0
     avoided: tuple[str, ...] = ()
     """The machines on which it must not run."""
     machine: str = ""
     """The machine on which it runs or ran last."""
-
-    def join(self, cluster: Cluster, slaves: int, ended: Callable[[ExitCode | None], None], now: int) -> None:
-        """Connect its agent to a master."""
-        self.idle_at = now
-        self.cluster = cluster
-        self.host = AgentHost(f"job {self.job_id}", ended, slaves, self.job_id)
-        cluster.add_agent(self.host)
 
     def kill(self) -> None:
         """End its processes without warning."""
@@ -79,8 +72,8 @@ class SimulatedJob(Struct, eq=False):
 
     def terminate(self) -> None:
         """Send SIGTERM to its agent."""
-        if self.cluster is not None and self.host is not None:
-            self.cluster.terminate(self.host, "the batch system wants the machine back")
+        if self.host is not None:
+            self.host.terminate("the batch system wants the machine back")
 
     @property
     def useful(self) -> bool:
@@ -92,19 +85,17 @@ class SimulatedJob(Struct, eq=False):
 class SimulatedBatch(Struct, eq=False):
     """A simulated batch system; it is a `Batch`."""
 
-    random: random.Random
-    after_submission: Callable[[str], None] = lambda _: None
+    _world: World
+    _after_submission: Callable[[str], None]
     """This function is called with the mark after each attempt to submit."""
-    may_take: Callable[[SimulatedJob], bool] = lambda _: False
+    _may_take: Callable[[SimulatedJob], bool]
     """This function returns whether a job may be removed although it is at work."""
-    faulty: bool = True
     lag_s: int = 0
     """A submitted job may be missing in the list for this many seconds."""
     broken: bool = False
     """Whether all jobs fail at their start at present."""
     has_bad_machine: bool = False
     """Whether all jobs fail at their start on one machine."""
-    now: int = 0
     queue: dict[str, SimulatedJob] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     submitted: Counter[str] = field(default_factory=Counter)
@@ -117,17 +108,17 @@ class SimulatedBatch(Struct, eq=False):
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Submit jobs; sometimes refuse, sometimes lose the answer."""
-        if self.chance(0.1):
+        if self._world.chance(0.1):
             raise BatchUnavailable("refused")
         self._clusters += 1
         self.submitted[launch.mark] += count
         job_ids = [f"{self._clusters}.{number}" for number in range(count)]
         for job_id in job_ids:
-            starts_at = self.now + self.random.choice([0, 1, 5, 60])
-            listed_at = self.now + self.random.randint(0, self.lag_s)
+            starts_at = self._world.now + self._world.random.choice([0, 1, 5, 60])
+            listed_at = self._world.now + self._world.random.randint(0, self.lag_s)
             self.queue[job_id] = SimulatedJob(job_id, launch.mark, listed_at, starts_at, avoided=launch.avoided)
-        self.after_submission(launch.mark)
-        if self.chance(0.1):
+        self._after_submission(launch.mark)
+        if self._world.chance(0.1):
             raise BatchUnavailable("the answer is lost")
         return job_ids
 
@@ -136,13 +127,13 @@ class SimulatedBatch(Struct, eq=False):
 
     def jobs(self) -> list[Job]:
         """List the jobs; sometimes do not answer."""
-        if self.chance(0.1):
+        if self._world.chance(0.1):
             raise BatchUnavailable("down")
-        return [self._shown(job) for job in self.queue.values() if self.now >= job.listed_at]
+        return [self._shown(job) for job in self.queue.values() if self._world.now >= job.listed_at]
 
     def remove(self, job_ids: Sequence[str]) -> None:
         """Remove jobs; sometimes refuse."""
-        if self.chance(0.1):
+        if self._world.chance(0.1):
             raise BatchUnavailable("refused")
         for job_id in job_ids:
             if job_id in self.queue:
@@ -150,40 +141,36 @@ class SimulatedBatch(Struct, eq=False):
 
     def outcome(self, job_id: str) -> Outcome | None:
         """How a job ended; sometimes this is not known yet."""
-        return None if self.chance(0.2) else self.outcomes.get(job_id)
+        return None if self._world.chance(0.2) else self.outcomes.get(job_id)
 
     def _shown(self, job: SimulatedJob) -> Job:
-        running_s = float(self.now - job.started_at) if job.state is JobState.RUNNING else 0.0
+        running_s = self._world.now - job.started_at if job.state is JobState.RUNNING else 0.0
         return Job(job.job_id, job.mark, job.state, running_s, host=job.machine)
 
     def _remove(self, job: SimulatedJob) -> None:
-        worked_s = self.now - job.idle_at if job.host is not None else 0
+        worked_s = self._world.now - job.idle_at if job.host is not None else 0
         takes = worked_s > NOTICE_S
-        assert not takes or self.may_take(job), f"{job.job_id} is removed and has worked for {worked_s} s"
+        assert not takes or self._may_take(job), f"{job.job_id} is removed and has worked for {worked_s} s"
         self.replaceable[job.mark] += takes or job.state is JobState.QUEUED  # others may have needed its place
-        if self.chance(0.05):  # the removal does not work
+        if self._world.chance(0.05):  # the removal does not work
             job.uncounted = True
             self.replaceable[job.mark] += 1
         elif job.state is not JobState.LEAVING:
-            job.state, job.leaves_at = JobState.LEAVING, self.now + self.random.randint(0, 5)
+            job.state, job.leaves_at = JobState.LEAVING, self._world.now + self._world.random.randint(0, 5)
             job.terminate()
 
     # ---- what happens to jobs ------------------------------------------------------------------------------
 
-    def chance(self, probability: float) -> bool:
-        """Whether a fault of this probability happens."""
-        return self.faulty and self.random.random() < probability
-
     def tick(self) -> None:
         """Simulate this second."""
-        now = self.now
+        now = self._world.now
         for job in list(self.queue.values()):
             if job.state is JobState.LEAVING and now >= job.leaves_at:
                 self.queue.pop(job.job_id)
                 job.kill()
             elif job.state is JobState.QUEUED and now >= job.starts_at:
                 self._start(job)
-            elif job.state is JobState.RUNNING and self.chance(0.002):
+            elif job.state is JobState.RUNNING and self._world.chance(0.002):
                 self._evict(job)
             elif job.state is JobState.RUNNING and job.dies_at is not None and now >= job.dies_at:
                 self._end(job, 1)
@@ -197,7 +184,7 @@ class SimulatedBatch(Struct, eq=False):
             job.uncounted = True  # the master may have asked for another job before it noticed the eviction
             self.replaceable[job.mark] += 1
             self._queue_again(job)
-        elif self.chance(0.05):
+        elif self._world.chance(0.05):
             self._never_connect(job)  # the script of this job does not end
         else:
             self._end(job, code)
@@ -206,16 +193,16 @@ class SimulatedBatch(Struct, eq=False):
         machines = [machine for machine in MACHINES if machine not in job.avoided]
         if not machines:
             return  # it waits until a machine joins the pool
-        if self.chance(0.05):
+        if self._world.chance(0.05):
             job.state = JobState.HELD
             self.replaceable[job.mark] += 1
             return
-        job.state, job.started_at, job.idle_at = JobState.RUNNING, self.now, self.now
-        job.machine = self.random.choice(machines)
-        job.connects_at = self.now + self.random.randint(1, 5)
-        if self.broken or self.chance(0.05) or (self.has_bad_machine and job.machine == MACHINES[0]):
-            job.dies_at = self.now + self.random.randint(0, 10)
-        elif self.chance(0.05):
+        job.state, job.started_at, job.idle_at = JobState.RUNNING, self._world.now, self._world.now
+        job.machine = self._world.random.choice(machines)
+        job.connects_at = self._world.now + self._world.random.randint(1, 5)
+        if self.broken or self._world.chance(0.05) or (self.has_bad_machine and job.machine == MACHINES[0]):
+            job.dies_at = self._world.now + self._world.random.randint(0, 10)
+        elif self._world.chance(0.05):
             self._never_connect(job)
 
     def _never_connect(self, job: SimulatedJob) -> None:
@@ -224,21 +211,21 @@ class SimulatedBatch(Struct, eq=False):
 
     def _evict(self, job: SimulatedJob) -> None:
         job.evicted = True
-        if job.host is not None and self.chance(0.5):
+        if job.host is not None and self._world.chance(0.5):
             job.terminate()
             return
         self._queue_again(job)
         job.kill()
 
     def _queue_again(self, job: SimulatedJob) -> None:
-        job.state, job.starts_at, job.connects_at, job.evicted = JobState.QUEUED, self.now + 5, None, False
+        job.state, job.starts_at, job.connects_at, job.evicted = JobState.QUEUED, self._world.now + 5, None, False
 
     def _end(self, job: SimulatedJob, code: int | None) -> None:
         """End a job with an exit code, or with SIGKILL."""
         del self.queue[job.job_id]
         self.replaceable[job.mark] += 1
         job.kill()
-        ran_s = float(self.now - job.started_at)
+        ran_s = self._world.now - job.started_at
         outcome = Outcome.of_process(-9 if code is None else code, ran_s, "last words")
         self.outcomes[job.job_id] = replace(outcome, host=job.machine)
 
@@ -262,6 +249,8 @@ FAULTY_S = 600
 LIMIT_S = 8000
 """A pool that has not ended after this many simulated seconds hangs. The longest pauses after failures are shorter."""
 
+PACE = Pace(durations=(0.05, 5.0, 60.0), submit_s=100.0, start_s=10.0, fault_s=60.0, faulty_s=FAULTY_S)
+
 LATE_S = 5
 """A resource file may be read this many seconds late."""
 
@@ -276,15 +265,13 @@ class _Computation(Struct, eq=False):
 
     mark: str
     number: int
-    random: random.Random
+    world: World
     batch: SimulatedBatch
     slaves_per_job: int
     tasks: int
-    pace: Pace
-    transcript: list[str]
     clusters: list[Cluster] = field(default_factory=list)
     """A cluster for each life of its master. Agents join only the last one."""
-    down_until: int = 1
+    down_until: float = 1.0
     useful: int = 0
     """How many slaves could be useful at present."""
     most_useful: int = 0
@@ -294,21 +281,21 @@ class _Computation(Struct, eq=False):
     history: list[ResourceFile] = field(default_factory=list)
     """All contents that were written, in their order."""
 
-    def tick(self, now: int) -> None:
+    def tick(self, now: float) -> None:
         """Let a second pass: the master starts or dies, and writes the resource file."""
         for cluster in self.clusters:
             cluster.run_until(now)
         if now < self.down_until or self.finished:
             return
         if now == self.down_until:
-            cluster = Cluster(self.random.randrange(1 << 32), 0, self.tasks, self.pace, float(now), crashes=False)
-            cluster.world.transcript = self.transcript
+            cluster = Cluster(self.world.random.randrange(1 << 32), 0, self.tasks, PACE, now, crashes=False)
+            cluster.world.transcript = self.world.transcript
             self.clusters.append(cluster)
-        elif self.batch.chance(0.001):
-            self.transcript.append(f"{now:10.4f} {self.mark}: the master is killed")
+        elif self.world.chance(0.001):
+            self.world.note(f"{self.mark}: the master is killed")
             self.down_until = now + 40
             for host in self.clusters[-1].hosts:
-                self.clusters[-1].cut_off(host)
+                host.cut_off()
             return
         self._write(now)
 
@@ -317,7 +304,7 @@ class _Computation(Struct, eq=False):
         """Whether its resource file says that it is finished."""
         return self.content is not None and self.content.computation_status == FINISHED
 
-    def accept_jobs(self, now: int) -> None:
+    def accept_jobs(self, now: float) -> None:
         """Connect the agents of the jobs that run."""
         if now < self.down_until:
             return
@@ -326,10 +313,13 @@ class _Computation(Struct, eq=False):
             if outside and job.connects_at is not None and now >= job.connects_at:
                 self._accept(job, now)
 
-    def _accept(self, job: SimulatedJob, now: int) -> None:
-        job.join(self.clusters[-1], self.slaves_per_job, lambda code: self.batch.end_agent(job, code), now)
+    def _accept(self, job: SimulatedJob, now: float) -> None:
+        job.idle_at = now
+        ended = partial(self.batch.end_agent, job)
+        job.host = AgentHost(f"job {job.job_id}", ended, self.slaves_per_job, job.job_id)
+        self.clusters[-1].add_agent(job.host)
 
-    def _write(self, now: int) -> None:
+    def _write(self, now: float) -> None:
         cluster = self.clusters[-1]
         before = self.useful
         self.useful = cluster.submitted - len(cluster.ended) + sum(cluster.core.kinds.wanted.values())
@@ -339,72 +329,22 @@ class _Computation(Struct, eq=False):
             if job.mark == self.mark and (job.host is None or not cluster.needs(job.host)):
                 job.idle_at = now
         last = self.content
-        new = updated(replace(EMPTY, generation=str(len(self.clusters))), cluster.core, float(now))
+        new = updated(replace(EMPTY, generation=str(len(self.clusters))), cluster.core, now)
         if last is None or last.generation != new.generation or resource_file.due(last, new):
             self.content = new
             self.history.append(new)
 
-    def seen(self, late_s: int, now: int) -> ResourceFile | None:
+    def seen(self, late_s: int, now: float) -> ResourceFile | None:
         """The content that a reader sees, if each change becomes visible this many seconds late."""
         return next((each for each in reversed(self.history) if each.timestamp <= now - late_s), None)
-
-
-class _Files(Struct, eq=False):
-    """The resource files as an overseer sees them; they are a `Files`."""
-
-    pool: OverseenPool
-    _found: bool = False
-
-    @property
-    def more_may_come(self) -> bool:
-        """Whether the history must go on."""
-        return self.pool.now <= FAULTY_S or not all(each.finished for each in self.pool.computations)
-
-    def find(self) -> list[WatchedComputation]:
-        """Return all computations at the first call."""
-        new, self._found = [] if self._found else self.pool.computations, True
-        return [WatchedComputation(each.mark, each.mark, each.number % 2, self.pool.slaves_per_job) for each in new]
-
-    def read(self, mark: str) -> ResourceFile:
-        """Read a file; sometimes late, sometimes torn."""
-        late_s = self.pool.random.randint(0, LATE_S) if self.pool.batch.faulty else 0
-        content = self.pool.computation(mark).seen(late_s, self.pool.now)
-        if content is None or self.pool.batch.chance(0.05):
-            raise ResourceFileError("torn")
-        return content
-
-    def launch(self, mark: str, content: ResourceFile) -> Launch:
-        """Prepare a launch."""
-        slaves = self.pool.slaves_per_job
-        return Launch(mark, f"/{mark}.rsc", agent_command(content, (), slaves), slaves, "/logs")
 
 
 class _OverseerKilled(Exception):
     """The overseer is killed while it sleeps."""
 
 
-class _Clock(Struct, eq=False):
-    """The time of the pool as an overseer sees it; it is a `Clock`."""
-
-    pool: OverseenPool
-
-    def monotonic(self) -> float:
-        return float(self.pool.now)
-
-    wall = monotonic
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass for the whole pool. Sometimes the overseer is killed in this time."""
-        until = self.pool.now + seconds
-        self.pool.check_core()
-        while self.pool.now < until:
-            self.pool.tick()
-            if self.pool.restarts and self.pool.batch.chance(0.02):
-                raise _OverseerKilled
-
-
 class OverseenPool:
-    """Some computations, a batch system, and an overseer.
+    """Some computations, a batch system, and an overseer, which sees the files and the clock through this.
 
     Args:
         seed: names the history.
@@ -412,35 +352,26 @@ class OverseenPool:
     """
 
     def __init__(self, seed: int, make_core: Callable[[OverseerSettings], OverseerCore] = OverseerCore) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.now = 0
-        self.transcript: list[str] = []
-        self.batch = SimulatedBatch(self.random, self._check_for_storm, self._is_other_starved)
-        self.batch.has_bad_machine = self.random.random() < 0.5
-        self.slaves_per_job = self.random.choice([1, 1, 4])
-        most, a_minute, patience_s = (self.random.choice(each) for each in ([10, 20, 1000], [3, 200], [0.0, 30.0]))
+        self.world = World(seed, FAULTY_S, 0.0)
+        random = self.world.random
+        self.transcript = self.world.transcript
+        self.batch = SimulatedBatch(self.world, self._check_for_storm, self._is_other_starved)
+        self.batch.has_bad_machine = random.random() < 0.5
+        slaves = self.slaves_per_job = random.choice([1, 1, 4])
+        most, a_minute, patience_s = (random.choice(each) for each in ([10, 20, 1000], [3, 200], [0.0, 30.0]))
         self.settings = OverseerSettings(int(most), int(a_minute), patience_s, 5.0)
-        pace = Pace(durations=(0.05, 5.0, 60.0), submit_s=100.0, start_s=10.0, fault_s=60.0, faulty_s=FAULTY_S)
-        self.computations = [
-            _Computation(
-                f"m{number}",
-                number,
-                self.random,
-                self.batch,
-                self.slaves_per_job,
-                self.random.choice([1, 10, 60]),
-                pace,
-                self.transcript,
-            )
-            for number in range(self.random.randint(1, 3))
-        ]
-        self.restarts = self.random.random() < 0.5
+        self.computations = {
+            f"m{number}": _Computation(f"m{number}", number, self.world, self.batch, slaves, random.choice([1, 10, 60]))
+            for number in range(random.randint(1, 3))
+        }
+        self.restarts = random.random() < 0.5
         """Whether overseers are killed."""
         if not self.restarts:  # an overseer that has just started only knows the list
-            self.batch.lag_s = self.random.choice([0, LAG_S])
+            self.batch.lag_s = random.choice([0, LAG_S])
         self._make_core = make_core
         self._core = make_core(self.settings)
+        self._found = False
+        """Whether the overseer that runs has found the computations."""
 
     def run(self) -> None:
         """Run until all computations are finished and no job is left.
@@ -450,64 +381,94 @@ class OverseenPool:
         """
         try:
             while not self._oversee():
-                self._note("the overseer is killed and started again")
+                self.world.note("the overseer is killed and started again")
             self._check_end()
         except Exception as error:
-            raise SimulationFailure(self.seed, self.transcript[-400:], repr(error)) from error
+            raise SimulationFailure(self.world.seed, self.transcript[-400:], repr(error)) from error
 
     def _oversee(self) -> bool:
         """Run an overseer; return False if it was killed."""
-        self._core = self._make_core(self.settings)
+        self._core, self._found = self._make_core(self.settings), False
         try:
-            Overseer(self._core, _Files(self), self.batch, _Clock(self), self._note).run()
+            Overseer(self._core, self, self.batch, self, self.world.note).run()
         except _OverseerKilled:
             return False
         return True
 
-    def tick(self) -> None:
+    def _tick(self) -> None:
         """Let a second pass."""
-        assert self.now < LIMIT_S, "it hangs: a computation never finished, or jobs are left"
-        self.now += 1
-        self.batch.now = self.now
-        self.batch.faulty = self.now < FAULTY_S
-        if not self.batch.faulty or self.random.random() < 0.01:
-            self.batch.broken = self.batch.chance(0.2)
-        for each in self.computations:
-            each.tick(self.now)
+        world = self.world
+        assert world.now < LIMIT_S, "it hangs: a computation never finished, or jobs are left"
+        world.now += 1.0
+        if not world.faulty or world.random.random() < 0.01:
+            self.batch.broken = world.chance(0.2)
+        for each in self.computations.values():
+            each.tick(world.now)
         self.batch.tick()
-        for each in self.computations:
-            each.accept_jobs(self.now)
+        for each in self.computations.values():
+            each.accept_jobs(world.now)
 
-    def computation(self, mark: str) -> _Computation:
-        """The computation with this mark."""
-        return next(each for each in self.computations if each.mark == mark)
+    # ---- the resource files as an overseer sees them -------------------------------------------------------
 
-    def _note(self, text: str) -> None:
-        self.transcript.append(f"{self.now:10.4f} {text}")
+    @property
+    def more_may_come(self) -> bool:
+        """Whether the history must go on."""
+        return self.world.now <= FAULTY_S or not all(each.finished for each in self.computations.values())
+
+    def find(self) -> list[WatchedComputation]:
+        """Return all computations at the first call."""
+        new, self._found = [] if self._found else self.computations.values(), True
+        return [WatchedComputation(each.mark, each.mark, each.number % 2, self.slaves_per_job) for each in new]
+
+    def read(self, mark: str) -> ResourceFile:
+        """Read a file; sometimes late, sometimes torn."""
+        late_s = self.world.random.randint(0, LATE_S) if self.world.faulty else 0
+        content = self.computations[mark].seen(late_s, self.world.now)
+        if content is None or self.world.chance(0.05):
+            raise ResourceFileError("torn")
+        return content
+
+    def launch(self, mark: str, content: ResourceFile) -> Launch:
+        """Prepare a launch."""
+        slaves = self.slaves_per_job
+        return Launch(mark, f"/{mark}.rsc", agent_command(content, (), slaves), slaves, "/logs")
+
+    # ---- the clock of an overseer --------------------------------------------------------------------------
+
+    def monotonic(self) -> float:
+        """The simulated time."""
+        return self.world.now
+
+    wall = monotonic
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass for the whole pool. Sometimes the overseer is killed in this time."""
+        until = self.world.now + seconds
+        self._core.check()
+        while self.world.now < until:
+            self._tick()
+            if self.restarts and self.world.chance(0.02):
+                raise _OverseerKilled
 
     # ---- checks from outside -------------------------------------------------------------------------------
 
-    def check_core(self) -> None:
-        """Check that the state of the overseer's core is consistent."""
-        self._core.check()
-
     def _check_for_storm(self, mark: str) -> None:
-        self.check_core()
+        self._core.check()
         jobs = [job for job in self.batch.queue.values() if job.state is not JobState.LEAVING]
         most = self.settings.max_jobs
         assert len(jobs) <= most, f"there are {len(jobs)} jobs, and only {most} are allowed"
         useful = sum(job.mark == mark and job.useful for job in jobs)
-        most = -(-self.computation(mark).most_useful // self.slaves_per_job)
+        most = -(-self.computations[mark].most_useful // self.slaves_per_job)
         assert useful <= most, f"there are {useful} jobs of {mark}, which never had work for more than {most}"
 
     def _is_other_starved(self, job: SimulatedJob) -> bool:
         """Whether another computation needs jobs and has none at work."""
         served = {each.mark for each in self.batch.queue.values() if each.host is not None}
-        return any(each.useful and each.mark not in (job.mark, *served) for each in self.computations)
+        return any(each.useful and each.mark not in (job.mark, *served) for each in self.computations.values())
 
     def _check_end(self) -> None:
         assert not self.batch.queue, f"jobs are left: {list(self.batch.queue)}"
-        for each in self.computations:
+        for each in self.computations.values():
             submitted, replaceable = self.batch.submitted[each.mark], self.batch.replaceable[each.mark]
             assert submitted <= each.grown + replaceable, (
                 f"{submitted} jobs of {each.mark} were submitted, but {each.grown} were useful and {replaceable} lost"

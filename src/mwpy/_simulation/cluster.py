@@ -302,7 +302,7 @@ class Cluster:
         self.master.network.is_down = True
         self._local.end()
         for host in self.hosts:
-            self.cut_off(host)
+            host.cut_off()
         self.world.after(self.world.random.random() * DOWN_S, lambda: self._begin_life(self.checker.lives.next()))
 
     # ---- agents --------------------------------------------------------------------------------------------
@@ -342,19 +342,7 @@ class Cluster:
     def _master_ended(self) -> None:
         self.master.network.is_down = self.master.network.is_finished = True
         for host in self.hosts:
-            self.cut_off(host)
-
-    def terminate(self, host: AgentHost, reason: str) -> None:
-        """Send SIGTERM to an agent."""
-        if host.process is not None:
-            self.world.note(f"{host.name}: {reason}")
-            host.process.terminate()
-
-    def cut_off(self, host: AgentHost) -> None:
-        """Break the connection of an agent. Both ends notice this at their own times; messages in flight are lost."""
-        if host.process is not None and not host.process.connection.broken:
-            self.world.note(f"the connection of {host.name} breaks")
-            host.process.connection.cut()
+            host.cut_off()
 
     def needs(self, host: AgentHost) -> bool:
         """Whether a slave of this machine runs a task, or is reserved for tasks."""

@@ -1056,6 +1056,18 @@ class AgentHost(Struct, eq=False):
         if self.process is not None:
             self.end(self.process, None)
 
+    def terminate(self, reason: str) -> None:
+        """Send SIGTERM to the agent that runs."""
+        if self.process is not None:
+            self.process.world.note(f"{self.name}: {reason}")
+            self.process.terminate()
+
+    def cut_off(self) -> None:
+        """Break the connection of the agent. Both ends notice this at their own times; messages in flight are lost."""
+        if self.process is not None and not self.process.connection.broken:
+            self.process.world.note(f"the connection of {self.name} breaks")
+            self.process.connection.cut()
+
     def end(self, process: AgentProcess, code: ExitCode | None) -> None:
         """End the process of an agent, unless it has already ended. Without an exit code, it was killed."""
         if self.process is process:
