@@ -19,113 +19,53 @@ algorithm got in an earlier one. When the faults stop, all tasks must end, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from random import Random
-
-from msgspec import Struct
 
 from mwpy._core.agent.child import AgentSettings
 from mwpy._core.master.core import MasterCore
 from mwpy._roles.master_io import FAREWELL_S
 from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
 from mwpy._simulation.lives import LifeChecker, Lives, Replay
-from mwpy._simulation.machines import NO_HELLO, SIGKILL, AgentHost, AgentProcess, Life, Pace
+from mwpy._simulation.machines import NO_HELLO, SIGKILL, AgentHost, AgentProcess, Life, Pace, SimulatedSlave
 from mwpy._simulation.master import GRACE_S, SimulatedLocalAgents, SimulatedMaster
-from mwpy._simulation.network import Network
 from mwpy._simulation.world import World
 from mwpy._values.errors import ExitCode
 from mwpy._values.messages import PART_BYTES
-
-# The faults of a simulated computation: what happens to agents, to their slaves, and to their connections.
-
-
-KINDS = (
-    "kill",
-    "break",
-    "cut",
-    "freeze",
-    "full output",
-    "evict",
-    "garbage",
-    "stranger",
-    "slave",
-    "slave",
-    "slave and agent",
-    "template",
-    "hang",
-    "nonsense",
-)
-"""Every kind of fault is equally likely."""
 
 SILENT_S = 31.0
 """For how long nothing was heard from an agent whose connection broke for this reason, in seconds."""
 
 
-class Faults(Struct, eq=False):
-    """Lets faults happen, one after the other, as long as the world is faulty."""
+def _on_slave(fault: Callable[[AgentProcess, SimulatedSlave], None]) -> Callable[[AgentProcess], None]:
+    """Make a fault of an agent of a fault of one of its slaves."""
 
-    _world: World
-    _network: Callable[[], Network]
-    """Returns the connections to the master that runs now."""
-    _hosts: Sequence[AgentHost]
-    _pause_s: float
-    """The longest pause between two faults."""
+    def strike(agent: AgentProcess) -> None:
+        slaves = [slave for slave in agent.slaves.values() if slave.has_process and slave.code is None]
+        if slaves:
+            fault(agent, agent.world.random.choice(slaves))
 
-    def begin(self) -> None:
-        """Let the first fault happen after a while."""
-        self._world.after(self._world.random.random() * self._pause_s, self._happen)
+    return strike
 
-    def _happen(self) -> None:
-        if not self._world.faulty:
-            return
-        if self._hosts:
-            host = self._world.random.choice(self._hosts)
-            if host.process is not None:
-                self._strike(host, host.process)
-        self.begin()
 
-    def _strike(self, host: AgentHost, process: AgentProcess) -> None:
-        """Let something happen to an agent, or to one of its slaves."""
-        kind = self._world.random.choice(KINDS)
-        self._world.note(f"fault on {host.name}: {kind}")
-        match kind:
-            case "kill":
-                host.end(process, None)
-            case "break":
-                process.connection.cut(self._world.random.choice((0.0, SILENT_S)))
-            case "cut":
-                process.connection.cut(SILENT_S)
-            case "freeze":
-                process.freeze()
-            case "full output":
-                process.fill_outlets()
-            case "evict":
-                process.terminate()
-            case "garbage":
-                self._network().send_garbage(process.connection)
-            case "stranger":
-                self._network().stranger()
-            case "template":
-                process.kill_template()
-            case _:
-                self._strike_slave(process, kind)
-
-    def _strike_slave(self, process: AgentProcess, kind: str) -> None:
-        slaves = [slave for slave in process.slaves.values() if slave.has_process and slave.code is None]
-        if not slaves:
-            return
-        slave = self._world.random.choice(slaves)
-        match kind:
-            case "slave":
-                slave.end(SIGKILL)
-            case "slave and agent":
-                process.kill_with(slave)
-            case "hang":
-                process.hang(slave)
-            case "nonsense":
-                slave.channel.write_nonsense()
-
+FAULTS: tuple[tuple[str, Callable[[AgentProcess], None]], ...] = (
+    ("kill", lambda agent: agent.host.kill()),
+    ("break", lambda agent: agent.connection.cut(agent.world.random.choice((0.0, SILENT_S)))),
+    ("cut", lambda agent: agent.connection.cut(SILENT_S)),
+    ("freeze", AgentProcess.freeze),
+    ("full output", AgentProcess.fill_outlets),
+    ("evict", AgentProcess.terminate),
+    ("garbage", lambda agent: agent.connection.network.send_garbage(agent.connection)),
+    ("stranger", lambda agent: agent.connection.network.stranger()),
+    ("slave", _on_slave(lambda _, slave: slave.end(SIGKILL))),
+    ("slave", _on_slave(lambda _, slave: slave.end(SIGKILL))),
+    ("slave and agent", _on_slave(AgentProcess.kill_with)),
+    ("template", AgentProcess.kill_template),
+    ("hang", _on_slave(AgentProcess.hang)),
+    ("nonsense", _on_slave(lambda _, slave: slave.channel.write_nonsense())),
+)
+"""Every kind of fault is equally likely: what happens to an agent, to its slaves, or to its connection."""
 
 LIMIT_S = 4000.0
 """If a computation has not ended after this many simulated seconds, it hangs."""
@@ -178,7 +118,6 @@ class Cluster:
         self._local = SimulatedLocalAgents(self.world, self.add_agent, lambda: self.master)
         self._tasks, self._pace = tasks, pace
         self.hosts: list[AgentHost] = []
-        self._start_s = pace.start_s
         self._begin_life(LifeChecker())
         random = self.world.random
         bad = Random(f"bad {seed}").choice(("", "", "", "slave", "error")) if bad is None else bad
@@ -209,7 +148,7 @@ class Cluster:
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:
             self.world.after(random.random(), self._local.have_one)
-        Faults(self.world, lambda: self.master.network, self.hosts, pace.fault_s).begin()
+        self._await_fault()
 
     # ---- the history ---------------------------------------------------------------------------------------
 
@@ -283,6 +222,22 @@ class Cluster:
                 self.master.shut_down()
         self.world.now = time
 
+    # ---- faults --------------------------------------------------------------------------------------------
+
+    def _await_fault(self) -> None:
+        self.world.after(self.world.random.random() * self._pace.fault_s, self._strike)
+
+    def _strike(self) -> None:
+        """Let a fault happen to an agent, and others later, as long as the world is faulty."""
+        if not self.world.faulty:
+            return
+        host = self.world.random.choice(self.hosts) if self.hosts else None
+        if host is not None and host.process is not None:
+            kind, fault = self.world.random.choice(FAULTS)
+            self.world.note(f"fault on {host.name}: {kind}")
+            fault(host.process)
+        self._await_fault()
+
     # ---- the lives of the master ---------------------------------------------------------------------------
 
     def _begin_life(self, lives: LifeChecker) -> None:
@@ -328,7 +283,7 @@ class Cluster:
         if self.master.over:  # the resource file says that the computation is finished
             self.world.after(0.0, lambda: host.ended(ExitCode.OK))
             return
-        process = host.process = AgentProcess(host, self.world, self._newest_life, self._start_s)
+        process = host.process = AgentProcess(host, self.world, self._newest_life, self._pace.start_s)
         self.world.note(f"{host.name} starts an agent, {process.connection.peer.decode()}")
 
     def _newest_life(self) -> Life:

@@ -315,7 +315,7 @@ class Network:
 
     def send_garbage(self, connection: Connection) -> None:
         """Bytes that are not a message arrive at the master, and the connection breaks."""
-        if not connection.broken and connection.network is self:
+        if not connection.broken:
             self.master.arrive(Frames(connection.peer, ADDRESS, [b"nonsense"]))
             self.cut(connection)
 
