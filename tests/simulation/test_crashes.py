@@ -94,7 +94,12 @@ _joined = FormerTasks.joined
         (SimulatedRunStore, "write", _write_later, "in an earlier life|computed again"),
         (Reuse, "without_answered", _forget, "in an earlier life|computed again|again in life"),
         (Reuse, "apply", _try_all_again, "its attempts were used up in an earlier life"),
-        (Occurrences, "take", _take_the_first, "in an earlier life|had the result|again in life|waits for nobody"),
+        (
+            Occurrences,
+            "take",
+            _take_the_first,
+            "in an earlier life|had the result|again in life|waits for nobody|is given up after 0",
+        ),
         (Awaited, "_release", _release_all, "again in life"),
         (
             FormerTasks,

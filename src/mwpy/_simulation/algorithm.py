@@ -231,11 +231,9 @@ class SimulatedAlgorithm:
             assert not isinstance(outcome, BaseException), "only the thread reports errors"
             self._checker.unfetched_bytes += outcome.result_bytes
             self._after(self._world.random.random() * FETCH_S, partial(self._fetch, outcome.result_bytes))
-            for result in outcome.results:
+            in_stretches = [each for own in outcome.stretches for each in own.results(repeat(own.tag))]
+            for result in (*outcome.results, *in_stretches):
                 self._world.note(f"task {result.task_id} ends: {'cancelled' if is_cancelled(result) else 'result'}")
-                self._checker.finished(result)
-            for result in [each for own in outcome.stretches for each in own.results(repeat(own.tag))]:
-                self._world.note(f"task {result.task_id} ends: result")
                 self._checker.finished(result)
             for task in outcome.unrunnable:
                 self._world.note(f"task {task.task_id} ends: unrunnable, {task.reason}")

@@ -137,6 +137,9 @@ _FIGURES = re.compile(
 class HostChecker(Struct, eq=False):
     """Checks the excluded hosts of one computation."""
 
+    _agent_of: dict[SlaveId, str]
+    _hosts: dict[str, str]
+    """The hosts of all agents that ever were connected."""
     excluded: dict[str, None] = field(default_factory=dict)
     times: int = 0
     """How often a host was excluded."""
@@ -144,11 +147,8 @@ class HostChecker(Struct, eq=False):
     """How many attempts and starts were bad on each host, as the records say."""
     _agents: dict[str, str] = field(default_factory=dict)
     """The connected agents, and their hosts."""
-    _agent_of: dict[SlaveId, str] = field(default_factory=dict)
     _host_of: dict[bytes, str] = field(default_factory=dict)
     """The hosts of connections."""
-    _hosts: dict[str, str] = field(default_factory=dict)
-    """The hosts of all agents that ever were connected."""
 
     def heard(self, peer: bytes, hello: messages.Hello) -> None:
         """The master gets the first message of an agent."""
@@ -163,11 +163,9 @@ class HostChecker(Struct, eq=False):
         match record:
             case records.AgentConnected(agent, _, host):
                 assert host not in self.excluded, f"{agent} joins, but {host} is excluded"
-                self._agents[agent] = self._hosts[agent] = host
+                self._agents[agent] = host
             case records.AgentLost(agent) | records.AgentLeft(agent) | records.PeerDropped(agent):
                 self._agents.pop(agent, None)
-            case records.SlaveConnected(sid, agent):
-                self._agent_of[sid] = agent
             case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
                 host = self._hosts[self._agent_of[sid]]
                 assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
@@ -210,6 +208,9 @@ class AttemptChecker(Struct, eq=False):
 
     policies: dict[int, TaskPolicy]
     """The policy of each task."""
+    _agent_of: dict[SlaveId, str]
+    _unaddressed: dict[int, None]
+    """Tasks that were addressed to a slave, until the master removed this address."""
     answered: dict[int, int] = field(default_factory=dict)
     """The attempt of each task whose result counts."""
     repeated: dict[int, None] = field(default_factory=dict)
@@ -218,9 +219,6 @@ class AttemptChecker(Struct, eq=False):
     """The live attempts of each task, by slave."""
     _last: dict[int, int] = field(default_factory=dict)
     """The highest number of an attempt of each task."""
-    _unaddressed: dict[int, None] = field(default_factory=dict)
-    """Tasks that were addressed to a slave, until the master removed this address."""
-    _agent_of: dict[SlaveId, str] = field(default_factory=dict)
     _away: dict[str, None] = field(default_factory=dict)
     """The agents that are away."""
 
@@ -228,17 +226,17 @@ class AttemptChecker(Struct, eq=False):
         """Whether a slave has an attempt of a task, as far as the master knows."""
         return self._live.get(task, {}).get(sid) == attempt
 
+    def at(self, agent: str) -> list[int]:
+        """The tasks that were sent to an agent and did not come back."""
+        return [task for task, live in self._live.items() if any(self._agent_of[sid] == agent for sid in live)]
+
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
         match record:
-            case records.SlaveConnected(sid, agent):
-                self._agent_of[sid] = agent
             case records.AgentAway(agent):
                 self._away[agent] = None
             case records.AgentBack(agent) | records.AgentLost(agent):
                 self._away.pop(agent, None)
-            case records.TasksUnaddressed(_, tasks):
-                self._unaddressed.update((task, None) for task, _ in _each_number(tasks))
             case records.TasksAllocated(sid, tasks):
                 for task, attempt in _each_number(tasks):
                     assert not self._live.get(task), f"task {task} is sent to {sid}, but {self._live[task]} has it"
@@ -694,17 +692,16 @@ class HistoryChecker:
         """Checks what is computed again after the master crashed."""
         self.stops = StopChecker()
         """Checks the stops because of failures."""
-        self.hosts = HostChecker()
+        self._agent_of: dict[SlaveId, str] = {}
+        self._host_of: dict[str, str] = {}
+        """The hosts of all agents that ever were connected."""
+        self.hosts = HostChecker(self._agent_of, self._host_of)
         """Checks which hosts get no more work."""
         self.overruns = OverrunChecker()
         """Checks which tasks are lost because of a limit."""
         self.ends = EndChecker()
-        self._host_of: dict[str, str] = {}
         self._alone: dict[int, bool] = {}
         """Whether each of these tasks was alone at the last agent that vanished with it."""
-        self._at: dict[str, dict[int, None]] = {}
-        """The tasks that were sent to each agent and did not come back."""
-        self._agent_of: dict[SlaveId, str] = {}
         self._announced: dict[str, None] = {}
         """Agents that the master knows to leave."""
         self._policies: dict[int, TaskPolicy] = {}
@@ -725,7 +722,7 @@ class HistoryChecker:
         """Tasks that the algorithm has cancelled; they may have ended before."""
         self._last_attempts: dict[int, None] = {}
         """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
-        self.attempts = AttemptChecker(self._policies)
+        self.attempts = AttemptChecker(self._policies, self._agent_of, self._unaddressed)
         self.retries = RetryChecker(self.attempts, self.deaths, self._last_attempts)
         self.times = TimeChecker(self._policies)
         self.states = StateChecker(self._last_attempts, self.unheard)
@@ -768,7 +765,7 @@ class HistoryChecker:
                     assert policy.sid == sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
                     self._unaddressed[task] = None
             case records.AgentConnected(agent, _, host):
-                self._at[agent], self._host_of[agent] = {}, host
+                self._host_of[agent] = host
                 self.times.connected(record, self.retries.now)
             case records.AlgorithmRefused(agent, algorithm, sid=None):
                 may_fail = self._host_of[agent] in self.unable
@@ -788,29 +785,22 @@ class HistoryChecker:
                 self.states.sent(tasks)
                 waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
-                self._sent(self._agent_of[sid], _each(tasks))
-            case records.AttemptsEnded(sid, tasks, _, charges):
-                self._back(self._agent_of[sid], _each(tasks))
+                self._sent(self._agent_of[sid])
+            case records.AttemptsEnded(_, tasks, _, charges):
                 self.retries.lost(tasks, charges)
-            case records.ResultsReceived(sid, results):
-                self._back(self._agent_of[sid], (task for task, _ in groups.each_task(results)))
+            case records.ResultsReceived(_, results):
                 repeated = [task for task, _ in groups.each_task(results) if task in self.attempts.repeated]
                 self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
-            case records.TasksReturned(sid, tasks, _, charges, pause_s):
-                self._back(self._agent_of[sid], _each(tasks))
+            case records.TasksReturned(_, tasks, _, charges, pause_s):
                 self.retries.returned(tasks, charges, pause_s)
-            case records.TasksGivenUp(sid, True, tasks):
-                self._back(self._agent_of[sid], _each(tasks))
-            case records.TasksCancelled(sid, tasks) | records.TasksAnswered(sid, tasks):
+            case records.TasksCancelled(_, tasks) | records.TasksAnswered(_, tasks):
                 if isinstance(record, records.TasksCancelled):
                     self._must_not_start(tasks)
                 self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
-                if sid is not None:
-                    self._back(self._agent_of[sid], _each(tasks))
             case records.TasksCancelling(sid, tasks):
                 self._must_not_start(tasks)
             case records.Notice(text):
-                _check_reports(text, self._agent_of, self._at, self._host_of)
+                self._check_reports(text)
 
     def _must_not_start(self, tasks: Sequence[records.TaskRange]) -> None:
         """Tasks must not be sent to a slave again."""
@@ -818,26 +808,29 @@ class HistoryChecker:
             assert task in self._cancelled or self.stops.stopped, f"task {task} is cancelled, and nobody wanted that"
             self._last_attempts[task] = None
 
-    def _sent(self, agent: str, tasks: Iterator[int]) -> None:
-        """Tasks are sent to an agent. A task that must run alone must be the only one there."""
-        here = self._at[agent]
-        here.update((task, None) for task in tasks)
+    def _sent(self, agent: str) -> None:
+        """Tasks were sent to an agent. A task that must run alone must be the only one there."""
+        here = self.attempts.at(agent)
         suspects = [task for task in here if self.lost.get(task, 0) >= LOST_AGENTS_ALLOWED]
-        assert not suspects or len(here) == 1, f"{suspects} must be alone, but {agent} has {list(here)}"
-
-    def _back(self, agent: str, tasks: Iterator[int]) -> None:
-        """An agent has these tasks no more."""
-        for task in tasks:
-            del self._at[agent][task]
+        assert not suspects or len(here) == 1, f"{suspects} must be alone, but {agent} has {here}"
 
     def _agent_vanished(self, agent: str) -> None:
         """An agent is lost. Its tasks are suspects, unless it has announced that it leaves."""
-        here = self._at[agent]
+        here = self.attempts.at(agent)
         for task in here if agent not in self._announced else ():
             self.lost[task] = self.lost.get(task, 0) + 1
             self._alone[task] = len(here) == 1
             most = LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 1
             assert self.lost[task] <= most, f"task {task} was lost with {self.lost[task]} agents"
+
+    def _check_reports(self, text: str) -> None:
+        """Check what a notice says about tasks that run for long."""
+        reports = list(_LONG_TASK.finditer(text))
+        assert reports or "for long" not in text, f"no task is named: {text}"
+        for found in reports:
+            agent = self._agent_of[SlaveId(found["sid"])]
+            assert int(found["task"]) in self.attempts.at(agent), f"{agent} does not run the task: {text}"
+            assert found["host"] == self._host_of[agent], f"{agent} is elsewhere: {text}"
 
     def blameless(self, peer: bytes, slave: int) -> None:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
@@ -999,18 +992,6 @@ class HistoryChecker:
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
             has_value = self.ended[task] == "result" and task not in self.references.causes
             assert not (has_value and ran), f"task {task} kills, but it has a result"
-
-
-def _check_reports(
-    text: str, agent_of: dict[SlaveId, str], at: dict[str, dict[int, None]], host_of: dict[str, str]
-) -> None:
-    """Check what a notice says about tasks that run for long."""
-    reports = list(_LONG_TASK.finditer(text))
-    assert reports or "for long" not in text, f"no task is named: {text}"
-    for found in reports:
-        agent = agent_of[SlaveId(found["sid"])]
-        assert int(found["task"]) in at[agent], f"{agent} does not run the task: {text}"
-        assert found["host"] == host_of[agent], f"{agent} is elsewhere: {text}"
 
 
 def _each(tasks: Sequence[records.TaskRange]) -> Iterator[int]:

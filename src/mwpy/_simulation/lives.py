@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -463,6 +464,13 @@ class Replay(Struct, eq=False):
             assert records.encode(record) == data, f"a record was changed later: {record}"
 
 
+_OF_AGENT = attrgetter("address", "announced", "job", "python", "leaving", "loss", "refused")
+_OF_SLAVE = attrgetter("agent.name", "number", "kind", "state", "refused")
+_OF_SPAN = attrgetter("state", "attempt", "sent", "sid", "pause_s")
+_OF_DEATH = attrgetter("sid", "attempt", "cause", "reason", "words")
+"""What must be the same of each of them."""
+
+
 def _tasks(jar: Taskjar) -> dict[str, Any]:
     """Everything about tasks that must be the same."""
     return {
@@ -496,9 +504,9 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
             span.policy,
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
-            (span.state, span.attempt, span.sent, span.sid, span.pause_s, [*span.refers]),
+            (_OF_SPAN(span), [*span.refers]),
             None if span.left is None else ([*map(bytes, span.left.frames)], span.left.attempt, span.left.num_lost),
-            [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
+            [*map(_OF_DEATH, span.deaths)],
         )
         for span in spans
         for place, (number, payload) in enumerate(zip(span.ids, span.payloads, strict=True))
@@ -508,22 +516,8 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
 def _members(members: Members) -> dict[str, Any]:
     """Everything about agents and slaves that must be the same."""
     return {
-        "agents": {
-            agent.name: (
-                agent.address,
-                agent.announced,
-                agent.job,
-                agent.python,
-                agent.leaving,
-                agent.loss,
-                agent.refused,
-            )
-            for agent in members.agents.values()
-        },
-        "slaves": {
-            slave.sid: (slave.agent.name, slave.number, slave.kind, slave.state, slave.refused)
-            for slave in members.slaves.values()
-        },
+        "agents": {agent.name: _OF_AGENT(agent) for agent in members.agents.values()},
+        "slaves": {slave.sid: _OF_SLAVE(slave) for slave in members.slaves.values()},
         "idle": list(members.idle),
         "excluded": members.excluded,
         "seen": (members.agents_seen, members.slaves_seen),

@@ -426,7 +426,7 @@ class SimulatedSlave(SimulatedProcess):
         result = task, attempt, self._seconds, kind, entry
         in_stretch = self._position in self._stretch.positions
         if in_stretch:
-            self._stretch.add(task, attempt, self._seconds, entry, failed=kind != VALUE)
+            self._stretch.results.append(result)
             checker.ends.waits(self.life.peer, self.number, task, attempt)
         else:
             journal.results.append(result)

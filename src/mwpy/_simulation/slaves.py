@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._roles.runner import SHORT_S, STRETCH_S
 from mwpy._simulation.network import SimulatedAgentLink
@@ -21,13 +22,26 @@ from mwpy._values.messages import PART_BYTES, Share
 # The journal of a simulated slave, which its agent can read.
 
 
+Ended = tuple[int, int, float, int, bytes]
+"""A task that has ended, its attempt and its seconds, whether it has a value, a failure, or a reason to try again, and
+what this is."""
+
+
+def group_of(slave: int, results: Sequence[Ended]) -> tuple[messages.Results, Sequence[Buffer]]:
+    """Make a group of results."""
+    columns = [list(column) for column in zip(*results, strict=True)] or [[]] * 5
+    tasks, attempts, seconds, kinds, entries = columns
+    failed = [place for place, kind in enumerate(kinds) if kind != VALUE]
+    again = [place for place in failed if kinds[place] == AGAIN]
+    group = messages.Results(slave, *groups.spans_of(tasks, attempts), seconds, failed, again=again)
+    return group, [groups.payload(len(tasks), entries)]
+
+
 class SimulatedJournal(Struct, eq=False):
     """The results that a slave has finished and not sent."""
 
     _sent_meanwhile: Callable[[], bool]
-    results: list[tuple[int, int, float, int, bytes]] = field(default_factory=list)
-    """Task, attempt and seconds of each, whether it is a value, a failure, or a reason to try again, and what it
-    is."""
+    results: list[Ended] = field(default_factory=list)
     num_read: int = 0
     """How many of these results the agent has read, counted from the first."""
 
@@ -44,12 +58,7 @@ class SimulatedJournal(Struct, eq=False):
 
     def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
         """The results as a group."""
-        columns = [list(column) for column in zip(*self.results, strict=True)] or [[]] * 5
-        tasks, attempts, seconds, kinds, entries = columns
-        failed = [place for place, kind in enumerate(kinds) if kind != VALUE]
-        again = [place for place in failed if kinds[place] == AGAIN]
-        group = messages.Results(slave, *groups.spans_of(tasks, attempts), seconds, failed, again=again)
-        return group, [groups.payload(len(tasks), entries)]
+        return group_of(slave, self.results)
 
 
 # The channel between an agent and a simulated slave: both ends of it, in one object.
@@ -159,35 +168,28 @@ class SimulatedStretch(Struct, eq=False):
     """The positions of the tasks of portions."""
     silent_from: float = 0.0
     """Since when the agent has heard nothing, as far as the slave knows."""
-    _results: list[tuple[int, int, float, bool, bytes]] = field(default_factory=list)
-    """Task, attempt and seconds of each result, whether it is a failure, and what it is."""
-
-    def add(self, task: int, attempt: int, seconds: float, entry: bytes, *, failed: bool) -> None:
-        """A task of a portion has returned a value, or has raised an exception."""
-        self._results.append((task, attempt, seconds, failed, entry))
+    results: list[Ended] = field(default_factory=list)
 
     def is_due(self) -> bool:
         """Whether the results are sent now. A failure does not wait."""
-        *_, (_, _, seconds, failed, _) = self._results
+        *_, (_, _, seconds, kind, _) = self.results
         every_s = STRETCH_S if seconds <= SHORT_S else STRETCH_S / 2
-        return failed or self._world.now // every_s > self.silent_from // every_s
+        return kind != VALUE or self._world.now // every_s > self.silent_from // every_s
 
     def waits(self, task: int, attempt: int) -> bool:
         """Whether the result of a task waits here."""
-        return any(result[:2] == (task, attempt) for result in self._results)
+        return any(result[:2] == (task, attempt) for result in self.results)
 
     def send(self) -> bool:
         """Send the results. Often only the sum of their times is known. Return whether there were any."""
-        if not self._results:
+        if not self.results:
             return False
-        tasks, attempts, times, failures, entries = zip(*self._results, strict=True)
-        seconds = [*times] if self._world.random.random() < 0.5 else [sum(times)]
-        failed = [place for place, is_failure in enumerate(failures) if is_failure]
-        spans = groups.spans_of(tasks, attempts)
-        are_plain = not failed and len(tasks) % 5 > 0  # sometimes one of the values is a pickle
-        group = messages.Results(self._number, *spans, seconds, failed, plain=are_plain)
-        self._send(group, [groups.payload(len(tasks), entries)])
-        self._results.clear()
+        group, payload = group_of(self._number, self.results)
+        if self._world.random.random() >= 0.5:
+            group = replace(group, seconds=[sum(group.seconds)])
+        are_plain = not group.failed and len(self.results) % 5 > 0  # sometimes one of the values is a pickle
+        self._send(replace(group, plain=are_plain), payload)
+        self.results.clear()
         self.silent_from = self._world.now
         return True
 
