@@ -19,14 +19,12 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from operator import attrgetter
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
-
-from msgspec import Struct
+from typing import Any, ClassVar
 
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import ExitCode
 from mwpy._values.functions import cells_of, codes_in, named_by, names_assigned_in, names_of_globals
-from mwpy._values.messagepack import encode_json, json_decoder
+from mwpy._values.options import SCRIPT_VARIABLE, InVariable
 from mwpy._values.phrases import parsed
 
 STANDARD_INPUT = "<stdin>"
@@ -142,7 +140,7 @@ OTHER: Any = object()
 """Stands for a value that slaves find instead of the master's. No variable has it."""
 
 
-class LoadedScript(Struct, frozen=True):
+class LoadedScript(InVariable, frozen=True):
     """A script that slaves load.
 
     Args:
@@ -150,17 +148,10 @@ class LoadedScript(Struct, frozen=True):
         module: its name, if it was started with `python -m`; otherwise empty.
     """
 
+    variable: ClassVar[str] = SCRIPT_VARIABLE
+    giver: ClassVar[str] = "a master"
     file: str
     module: str = ""
-
-    def to_json(self) -> str:
-        """Return it as text for the environment of the slaves."""
-        return encode_json(self).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> LoadedScript:
-        """Read what `to_json` wrote."""
-        return json_decoder(cls)(text)
 
     def found(self, can_travel: Callable[[object], bool]) -> dict[str, object]:
         """Return what slaves find in their own `__main__`: the values by name, as they are here now, and `OTHER` for

@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -126,15 +126,32 @@ def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> di
     return {name: share for name in THREAD_VARIABLES if name not in environment} | divided
 
 
-class _InVariable(Struct, frozen=True):
+class InVariable(Struct, frozen=True):
     """What a process is given through an environment variable."""
+
+    variable: ClassVar[str] = SLAVE_VARIABLE
+    """The variable."""
+    giver: ClassVar[str] = "an agent"
+    """Who sets it."""
 
     def to_json(self) -> str:
         """Return it as text for the environment."""
         return encode_json(self).decode()
 
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote.
 
-class SlaveSettings(_InVariable, frozen=True):
+        Raises:
+            UsageError: the text does not have this form; probably a person set the variable.
+        """
+        try:
+            return json_decoder(cls)(text)
+        except UNREADABLE as error:
+            raise UsageError(f"{cls.variable} is set, but not by {cls.giver} ({error}): unset it") from error
+
+
+class SlaveSettings(InVariable, frozen=True):
     """What an agent gives to a slave process at its start, through `SLAVE_VARIABLE`.
 
     Args:
@@ -159,20 +176,8 @@ class SlaveSettings(_InVariable, frozen=True):
     max_memory_bytes: int = 0
     folder: str = ""
 
-    @classmethod
-    def from_json(cls, text: str) -> SlaveSettings:
-        """Read what `to_json` wrote.
 
-        Raises:
-            UsageError: the text does not have this form; probably a person set the variable.
-        """
-        try:
-            return json_decoder(cls)(text)
-        except UNREADABLE as error:
-            raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
-
-
-class TemplateSettings(_InVariable, frozen=True):
+class TemplateSettings(InVariable, frozen=True):
     """What an agent gives to a template, through `SLAVE_VARIABLE`. The template forks slaves.
 
     Args:
@@ -184,7 +189,7 @@ class TemplateSettings(_InVariable, frozen=True):
     agent_pid: int
 
 
-class MasterStream(_InVariable, frozen=True):
+class MasterStream(InVariable, frozen=True):
     """What a master gives to an agent that it starts on its own machine, through `MASTER_VARIABLE`.
 
     Args:
@@ -193,6 +198,8 @@ class MasterStream(_InVariable, frozen=True):
         master_pid: the master's process id.
     """
 
+    variable: ClassVar[str] = MASTER_VARIABLE
+    giver: ClassVar[str] = "a master"
     stream: int
     passage: int
     master_pid: int
@@ -200,18 +207,6 @@ class MasterStream(_InVariable, frozen=True):
     def numbers(self) -> tuple[int, int]:
         """Return the descriptors, for the call that starts the agent."""
         return self.stream, self.passage
-
-    @classmethod
-    def from_json(cls, text: str) -> MasterStream:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: the text does not have this form; probably a person set the variable.
-        """
-        try:
-            return json_decoder(cls)(text)
-        except UNREADABLE as error:
-            raise UsageError(f"{MASTER_VARIABLE} is set, but not by a master ({error}): unset it") from error
 
 
 def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:
