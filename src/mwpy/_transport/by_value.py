@@ -531,31 +531,12 @@ def largest_in(thing: Any, found: Mapping[str, object] | None, least: int) -> st
         seen.add(id(owner))
 
 
-class _Counter(io.RawIOBase):
-    """A file that keeps nothing of what is written."""
-
-    size = 0
-
-    def write(self, data: Any) -> int:
-        """Count the bytes."""
-        self.size += len(data)
-        return len(data)
-
-
 def _size_of(value: object, found: Mapping[str, object] | None) -> int:
     """Return how many bytes the pickle of an object has; 0 if it is only pickled as a part of another one."""
-    counter = _Counter()
-    file: Any = counter
-
-    def count(buffer: Any) -> bool:
-        counter.size += buffer.raw().nbytes
-        return False
-
     try:
-        _Pickler(file, count, found).dump(value)
+        return len(dumps(value, found=found))
     except Exception:  # pickle raises different classes of errors
         return 0
-    return counter.size
 
 
 def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tuple[str, object]]:
