@@ -69,8 +69,7 @@ def peak_bytes(above: int) -> int:
     """
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RUSAGE_UNIT <= above:
         return 0
-    rows = (line.split() for line in read("/proc/self/status").splitlines())
-    peak = next((int(row[1]) * 1024 for row in rows if row[0] == "VmHWM:"), 0)
+    peak = _sum_of(read("/proc/self/status"), ("VmHWM:",))
     return peak if peak > above else 0
 
 
@@ -81,8 +80,7 @@ def program_bytes() -> int:
 
 def available_bytes() -> int | None:
     """Return how much memory this machine can still give to processes; None if the kernel does not say this."""
-    rows = (line.split() for line in read("/proc/meminfo").splitlines())
-    return next((int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"), None)
+    return _sum_of(read("/proc/meminfo"), ("MemAvailable:",)) or None
 
 
 def family(pid: int) -> list[int]:
@@ -105,7 +103,9 @@ def used_by(pid: int, exact_above: int) -> int:
     resident = sum(map(_resident, pids))
     if resident <= exact_above:
         return resident
-    return _private(pid) if len(pids) == 1 else sum(map(_proportional, pids))
+    if len(pids) == 1:
+        return _private(pid)
+    return sum(_sum_of(read(f"/proc/{each}/smaps_rollup"), _PROPORTIONAL) for each in pids)
 
 
 def _resident(pid: int) -> int:
@@ -113,9 +113,10 @@ def _resident(pid: int) -> int:
     return int(fields[1]) * PAGE_BYTES if fields else 0
 
 
-def _proportional(pid: int) -> int:
-    rows = [line.split() for line in read(f"/proc/{pid}/smaps_rollup").splitlines()]
-    return sum(int(row[1]) * 1024 for row in rows if row[0] in _PROPORTIONAL)
+def _sum_of(text: str, names: Sequence[str]) -> int:
+    """The sum of the rows with these names in a file of the kernel, in bytes."""
+    rows = (line.split() for line in text.splitlines())
+    return sum(int(row[1]) * 1024 for row in rows if row[0] in names)
 
 
 def _private(pid: int) -> int:
