@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import IO, Any, Generic, NoReturn, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
@@ -550,7 +550,7 @@ class Question(Generic[T]):
 
     def __init__(self, do: Callable[[], T], name: str) -> None:
         self._do = do
-        self._answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[T, None] | tuple[None, Exception]] = SimpleQueue()
         self._background = Background(self._answer, name)
         self._asked = False
 
@@ -567,26 +567,21 @@ class Question(Generic[T]):
         else:
             patience_s = 0.0
         try:
-            answer = self._answers.get(timeout=patience_s)
+            value, error = self._answers.get(timeout=patience_s)
         except Empty:
             raise TimeoutError from None
         self._asked = False
-        return answer()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]  # one of the two is None
 
     def _answer(self, _: None) -> None:
         try:
             value = self._do()
         except Exception as error:
-            self._answers.put(_raising(error))
+            self._answers.put((None, error))
         else:
-            self._answers.put(lambda: value)
-
-
-def _raising(error: Exception) -> Callable[[], NoReturn]:
-    def answer() -> NoReturn:
-        raise error
-
-    return answer
+            self._answers.put((value, None))
 
 
 class TextWriter:
