@@ -18,10 +18,11 @@ import pytest
 
 from mwpy._roles import own_slave
 from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads, loads_call, loads_function
-from mwpy._transport.error_texts import MAX_TEXT, describe_error
+from mwpy._transport.error_texts import describe_error
 from mwpy._values import algorithm, messagepack
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ArgumentNotPicklable
+from mwpy._values.phrases import MAX_TEXT
 
 CODEC = Codec()
 

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from mwpy._system.packages import PICKLE_MARKS, reduced
 from mwpy._system.script import MAIN, LoadedScript, can_run_elsewhere, loaded_script
-from mwpy._transport.error_texts import describe_error, encodable, reduced_error, text_of
+from mwpy._transport.error_texts import describe_error, encodable, reduced_error
 from mwpy._transport.stream import LARGE_BYTES, lend
 from mwpy._values.bounds import MAX_REPORT_BYTES, Buffer
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
@@ -49,6 +49,7 @@ from mwpy._values.messagepack import (
     decode,
     encode,
 )
+from mwpy._values.phrases import text_of
 from mwpy._values.policy import Condition
 from mwpy._values.task import (
     GIVEN,
@@ -243,7 +244,11 @@ class Codec(Struct, frozen=True):
         try:
             payload, buffers = self.dumps_value((args, kwargs))
         except Exception as error:
-            raise ArgumentNotPicklable(self._blame(args, kwargs, name, error)) from error
+            named = {f"argument {position} of {name}": value for position, value in enumerate(args, 1)}
+            named |= {f"argument {keyword!r} of {name}": value for keyword, value in kwargs.items()}
+            remedy = "pass what it is made from, and make it in the task"
+            story = self._blame(named, remedy, f"the arguments of {name}", "pass simpler ones", error)
+            raise ArgumentNotPicklable(story) from error
         finally:
             NOTED.found = None
         copies: Sequence[Buffer] = _copied(buffers) if buffers else ()
@@ -253,10 +258,17 @@ class Codec(Struct, frozen=True):
             return payload, ReferringBuffers(copies, references)
         return payload, copies
 
-    def _blame(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, error: Exception) -> str:
-        named = [(f"argument {position}", value) for position, value in enumerate(args, 1)]
-        named += [(f"argument {keyword!r}", value) for keyword, value in kwargs.items()]
-        for label, value in named:
+    def _blame(self, named: dict[str, Any], remedy: str, together: str, simpler: str, error: Exception) -> str:
+        """Name the first of some objects that cannot be pickled, and say what to do.
+
+        Args:
+            named: the objects by their names.
+            remedy: what to do instead.
+            together: the name of all of them.
+            simpler: what to do if each of them can be pickled.
+            error: why they cannot be pickled together.
+        """
+        for label, value in named.items():
             try:
                 self.dumps_value(value)
             except Exception as culprit:
@@ -264,11 +276,9 @@ class Codec(Struct, frozen=True):
 
                 variable = by_value.culprit_in(value, self.found) if type(value).__module__ == MAIN else ""
                 why = f"{variable} that cannot be pickled: {text_of(culprit)}" if variable else text_of(culprit)
-                return (
-                    f"{label} of {name}, a {type(value).__qualname__}, cannot be pickled ({why}): "
-                    f"pass what it is made from, and make it in the task{self._hint() if variable else ''}"
-                )
-        return f"the arguments of {name} cannot be pickled together ({text_of(error)}): pass simpler ones"
+                hint = self._hint() if variable else ""
+                return f"{label}, a {type(value).__qualname__}, cannot be pickled ({why}): {remedy}{hint}"
+        return f"{together} cannot be pickled together ({text_of(error)}): {simpler}"
 
     def _hint(self) -> str:
         """What else helps if the script has no guard."""
@@ -343,7 +353,10 @@ class Codec(Struct, frozen=True):
         try:
             entry, buffers = self.dumps_value(values)
         except Exception as error:
-            raise ArgumentNotPicklable(self._blame_reported(values, error)) from error
+            named = {f"the value {name!r} of the report": value for name, value in values.items()}
+            remedy = "report what it is made from"
+            story = self._blame(named, remedy, "the values of the report", "report simpler ones", error)
+            raise ArgumentNotPicklable(story) from error
         size = len(entry) + sum(map(len, buffers))
         if size > MAX_REPORT_BYTES:
             raise UsageError(
@@ -351,17 +364,6 @@ class Codec(Struct, frozen=True):
                 f"to a file and report its name"
             )
         return entry
-
-    def _blame_reported(self, values: dict[str, object], error: Exception) -> str:
-        for name, value in values.items():
-            try:
-                self.dumps_value(value)
-            except Exception as culprit:
-                return (
-                    f"the value {name!r} of the report, a {type(value).__qualname__}, cannot be pickled "
-                    f"({text_of(culprit)}): report what it is made from"
-                )
-        return f"the values of the report cannot be pickled together ({text_of(error)}): report simpler ones"
 
     def dumps_shared(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         """Pickle an object that many tasks use, with all of its buffers. `loads_shared` reads it.
@@ -478,7 +480,8 @@ def _loads_referring(data: bytes, buffers: Sequence[Buffer]) -> tuple[Sequence[A
         index: Any = decode(buffers[own])
         start = own + 1
         for number, count in index:
-            values[number] = _loads_value(number, buffers[start : start + count])
+            note = f"(mwpy.result: the result of task {number} cannot be unpickled here)"
+            values[number] = _loads_frames(buffers[start : start + count], note)
             start += count
     GIVEN.values = values
     try:
@@ -487,11 +490,12 @@ def _loads_referring(data: bytes, buffers: Sequence[Buffer]) -> tuple[Sequence[A
         GIVEN.values = None
 
 
-def _loads_value(number: int, frames: Sequence[Buffer]) -> object:
+def _loads_frames(frames: Sequence[Buffer], note: str) -> object:
+    """Load an entry and its large buffers. An error gets a note that says what cannot be unpickled."""
     try:
         return loads(decode(frames[0]), frames[1:])
     except Exception as error:
-        error.add_note(f"(mwpy.result: the result of task {number} cannot be unpickled here)")
+        error.add_note(note)
         raise
 
 
@@ -515,11 +519,7 @@ def loads_state(frames: Sequence[Buffer]) -> object:
     Raises:
         Exception: as `loads`.
     """
-    try:
-        return loads(decode(frames[0]), frames[1:])
-    except Exception as error:
-        error.add_note("(mwpy.restored: the state that an earlier attempt left cannot be unpickled here)")
-        raise
+    return _loads_frames(frames, "(mwpy.restored: the state that an earlier attempt left cannot be unpickled here)")
 
 
 def loads_shared(pickled: Buffer, buffers: Sequence[Buffer]) -> object:

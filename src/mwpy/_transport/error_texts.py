@@ -11,8 +11,7 @@ import traceback
 import types
 from typing import Any
 
-MAX_TEXT = 64 * 1024
-"""How many characters are kept of an error's text (its beginning) and of its traceback (its end)."""
+from mwpy._values.phrases import MAX_TEXT, text_of
 
 _OWN_FILES = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -25,16 +24,6 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
 def _type_name(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def text_of(error: BaseException) -> str:
-    """Return the text of an exception."""
-    try:
-        return str(error)[:MAX_TEXT]
-    except KeyboardInterrupt:  # by Ctrl-C
-        raise
-    except BaseException as second:
-        return f"(its text is not available: __str__ raised {type(second).__qualname__})"
 
 
 def encodable(text: str) -> str:

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
+MAX_TEXT = 64 * 1024
+"""How many characters are kept of an error's text (its beginning) and of its traceback (its end)."""
+
 NAMED = 5
 """How many members of a long list are named."""
 
@@ -37,6 +40,16 @@ def amount(count: int) -> str:
         size /= 1024
         del units[0]
     return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception."""
+    try:
+        return str(error)[:MAX_TEXT]
+    except KeyboardInterrupt:  # by Ctrl-C
+        raise
+    except BaseException as second:
+        return f"(its text is not available: __str__ raised {type(second).__qualname__})"
 
 
 _AMOUNT = r"(\d+(?:\.\d+)?) ?(?:([KMGT])i?B?|B|bytes)?"  # compiled when it is used, because few processes use it

@@ -25,6 +25,7 @@ from mwpy._values.causes import PlainEnum
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.last_words import Death, story_of
 from mwpy._values.messagepack import MALFORMED, STORED, Pickled, decoder
+from mwpy._values.phrases import text_of
 
 
 class StoredAt(Struct, frozen=True):
@@ -244,15 +245,11 @@ class Result(Struct, Generic[R], eq=False):
 
     def _not_unpickled(self, error: BaseException) -> TaskFailed:
         self._failed = True
-        try:
-            text = str(error)
-        except Exception as second:
-            text = f"(its text is not available: __str__ raised {type(second).__qualname__})"
         failure = TaskFailed(
             self.algorithm,
             self.sid,
             type(error).__qualname__,
-            f"{text} (its value was computed, but cannot be unpickled here: is the module that "
+            f"{text_of(error)} (its value was computed, but cannot be unpickled here: is the module that "
             f"defines its type importable on the master?)",
         )
         failure.__cause__ = error
