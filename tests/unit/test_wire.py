@@ -82,7 +82,8 @@ def test_a_message_comes_back_equal(message: messages.Message, payload: list[byt
 
 
 def test_every_kind_of_message_can_travel() -> None:
-    assert {type(message) for message, _ in ALL} == set(messages.Message.__subclasses__())
+    kinds = {each for each in vars(messages).values() if isinstance(each, type) and issubclass(each, messages.Message)}
+    assert {type(message) for message, _ in ALL} == {each for each in kinds if not each.__subclasses__()}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(
     """Nor is a header that is larger than this sender's headers can be."""
     expected = [type(message) for message, payload in ALL if _arrives(message, payload, route)]
     assert len(expected) == kinds
-    for kind in set(messages.Message.__subclasses__()) - {*expected}:
+    for kind in set(wire._KINDS.values()) - {*expected}:
         number = next(number for number, each in wire._KINDS.items() if each is kind)
         with pytest.raises(ProtocolError, match=f"{kind.__name__} is not for {receiver}"):
             wire.decode([VERSION + bytes([number]) + b"nonsense"], route)

@@ -11,7 +11,7 @@ message costs its receiver little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from mwpy._values import messagepack, messages
@@ -90,52 +90,18 @@ class Route:
         max_header_bytes: how large their headers may be.
     """
 
-    def __init__(self, to: str, kinds: frozenset[type[messages.Message]], max_header_bytes: int) -> None:
+    def __init__(self, to: str, kinds: Iterable[type[messages.Message]], max_header_bytes: int) -> None:
         self.to = to
-        self.kinds = kinds
         self.max_header_bytes = max_header_bytes
         self.prefixes = {_PREFIX[kind]: kind for kind in kinds}
         """Which of these kinds has which first two bytes."""
 
 
-_M = messages
-FROM_AGENT = Route(
-    "a master",
-    frozenset(
-        {
-            *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
-            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
-            *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported, _M.Handover, _M.StillRunning, _M.Handled),
-            *(_M.PeakMemory, _M.NotStarted),
-        }
-    ),
-    MAX_MEMBER_HEADER_BYTES,
-)
-FROM_MASTER = Route(
-    "an agent",
-    frozenset(
-        {
-            *(_M.Welcome, _M.Refused, _M.Algorithms, _M.Tasks, _M.Revoke, _M.Cancel, _M.SlaveNamed, _M.Probe),
-            *(_M.Shutdown, _M.Renew, _M.CheckpointRead, _M.ReportRead, _M.SharePart, _M.ShareGone),
-            *(_M.Handled, _M.NotWanted),
-        }
-    ),
-    MAX_HEADER_BYTES,
-)
-FROM_SLAVE = Route(
-    "an agent",
-    frozenset(
-        {
-            *(_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint, _M.Logged, _M.Reported),
-            *(_M.NextGeneration, _M.PeakMemory),
-        }
-    ),
-    MAX_MEMBER_HEADER_BYTES,
-)
-TO_INQUIRER = Route(
-    "an inquirer", frozenset({_M.Status, _M.Explanation, _M.Refused, _M.Probe, _M.Shutdown}), MAX_HEADER_BYTES
-)
-ANY = Route("anybody", frozenset(_KINDS.values()), MAX_HEADER_BYTES)
+FROM_AGENT = Route("a master", messages.FromAgent.__subclasses__(), MAX_MEMBER_HEADER_BYTES)
+FROM_MASTER = Route("an agent", messages.FromMaster.__subclasses__(), MAX_HEADER_BYTES)
+FROM_SLAVE = Route("an agent", messages.FromSlave.__subclasses__(), MAX_MEMBER_HEADER_BYTES)
+TO_INQUIRER = Route("an inquirer", messages.ToInquirer.__subclasses__(), MAX_HEADER_BYTES)
+ANY = Route("anybody", _KINDS.values(), MAX_HEADER_BYTES)
 
 
 def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buffer]:
@@ -188,6 +154,6 @@ def _why_unreadable(frames: Sequence[Buffer], route: Route) -> str:
         return f"protocol version {version} there, {messages.PROTOCOL_VERSION} here: install the same version of mwpy"
     if number not in _KINDS:
         return f"unknown message kind {number}"
-    if _KINDS[number] not in route.kinds:
+    if _KINDS[number] not in route.prefixes.values():
         return f"{_KINDS[number].__name__} is not for {route.to}"
     return f"a header of {len(frames[0])} bytes"

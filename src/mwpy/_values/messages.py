@@ -48,7 +48,27 @@ from mwpy._values.task import loaded
 
 
 class Message(Struct, frozen=True):
-    """The base of all messages. `_transport/wire.py` has their numbers."""
+    """The base of all messages. `_transport/wire.py` has their numbers.
+
+    The bases below say which messages a process expects from another one. What an agent sends to its slave has none,
+    because the slave relies on its agent.
+    """
+
+
+class FromSlave(Message, frozen=True):
+    """An agent expects it from a slave."""
+
+
+class FromAgent(Message, frozen=True):
+    """A master expects it from an agent or an inquirer."""
+
+
+class FromMaster(Message, frozen=True):
+    """An agent expects it from a master."""
+
+
+class ToInquirer(Message, frozen=True):
+    """An inquirer expects it from a master."""
 
 
 # The messages of inquirers, which ask a running master what it does. `messages.py` describes messages in general.
@@ -59,7 +79,7 @@ class Message(Struct, frozen=True):
 # All lists and tables of an answer have a limited length, however many tasks and slaves there are.
 
 
-class AskStatus(Message, frozen=True):
+class AskStatus(FromAgent, frozen=True):
     """Inquirer to master: what do you do now?"""
 
     member_id: Name
@@ -67,7 +87,7 @@ class AskStatus(Message, frozen=True):
     """The generation in the resource file that it read."""
 
 
-class AskTask(Message, frozen=True):
+class AskTask(FromAgent, frozen=True):
     """Inquirer to master: why does this task wait, or how it ended?"""
 
     member_id: Name
@@ -120,7 +140,7 @@ class Notice(Struct, frozen=True):
     text: str
 
 
-class Status(Message, frozen=True):
+class Status(ToInquirer, frozen=True):
     """Master to inquirer: what the master does."""
 
     member_id: str
@@ -222,7 +242,7 @@ class Place(Struct, frozen=True):
     """How long ago the last result came from the slave, or its first task was sent."""
 
 
-class Explanation(Message, frozen=True):
+class Explanation(ToInquirer, frozen=True):
     """Master to inquirer: why a task waits, or how it ended."""
 
     task: int
@@ -286,7 +306,7 @@ class LogRow(Struct, frozen=True, array_like=True):
     """The traceback of an exception, and the stack, as texts; usually empty."""
 
 
-class Logged(Message, frozen=True):
+class Logged(FromSlave, FromAgent, frozen=True):
     """Slave to agent to master: what the tasks of a slave have logged. It comes before their results."""
 
     slave: Number
@@ -320,21 +340,21 @@ class Share(Struct, frozen=True):
     """Where processes of the same host find the content; empty if they cannot."""
 
 
-class ShareWanted(Message, frozen=True):
+class ShareWanted(FromAgent, frozen=True):
     """Agent to master: send the part of a shared object that begins at this byte."""
 
     digest: Name
     start: Number
 
 
-class SharePart(Message, frozen=True):
+class SharePart(FromMaster, frozen=True):
     """The answer to `ShareWanted`: a part of a shared object. The part is the payload frame."""
 
     digest: str
     start: int
 
 
-class ShareGone(Message, frozen=True):
+class ShareGone(FromMaster, frozen=True):
     """Master to agent: the master sends no part of a shared object, because no task needs it any more."""
 
     digest: str
@@ -359,7 +379,7 @@ PROTOCOL_VERSION = 10
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
-class Hello(Message, frozen=True):
+class Hello(FromAgent, frozen=True):
     """Agent to master, the first message: what this agent is, and which computation it was started for."""
 
     member_id: Name
@@ -387,7 +407,7 @@ class Hello(Message, frozen=True):
     """How many messages of the master it has handled, if it goes on with a session; None if it is a new agent."""
 
 
-class Welcome(Message, frozen=True):
+class Welcome(FromMaster, frozen=True):
     """Master to agent: the agent is admitted, and these are the master's settings."""
 
     agent: str
@@ -403,7 +423,7 @@ class Welcome(Message, frozen=True):
     """The name of the master's generation."""
 
 
-class Handled(Message, frozen=True):
+class Handled(FromAgent, FromMaster, frozen=True):
     """Agent to master, or master to agent: how many messages of their session the sender has handled.
 
     `_core/session.py` has the reason.
@@ -412,7 +432,7 @@ class Handled(Message, frozen=True):
     count: Number
 
 
-class Refused(Message, frozen=True):
+class Refused(FromMaster, ToInquirer, frozen=True):
     """Master to agent: the agent is refused, or must leave, for this reason."""
 
     reason: str
@@ -450,7 +470,7 @@ class AlgorithmDefinition(Struct, frozen=True):
     """What it uses of the user's modules, by their names. It may travel by value, but its helpers do not."""
 
 
-class Algorithms(Message, frozen=True):
+class Algorithms(FromMaster, frozen=True):
     """Master to agent to slave: definitions that later tasks refer to by number."""
 
     definitions: list[AlgorithmDefinition]
@@ -458,13 +478,13 @@ class Algorithms(Message, frozen=True):
     """The numbers of earlier definitions that no later task refers to, unless they are sent again."""
 
 
-class Installed(Message, frozen=True):
+class Installed(FromAgent, frozen=True):
     """Agent to master: its versions of the packages that definitions named; empty for one that is not installed."""
 
     packages: Packages
 
 
-class Tasks(Message, frozen=True):
+class Tasks(FromMaster, frozen=True):
     """Master to agent to slave: a group of tasks for one slave, in the order in which to run them."""
 
     slave: int
@@ -482,7 +502,7 @@ class Tasks(Message, frozen=True):
     arguments have no large buffers, and the tasks may be run as a stretch."""
 
 
-class Results(Message, frozen=True):
+class Results(FromSlave, FromAgent, frozen=True):
     """Slave to agent to master: a group of finished tasks of one slave, in the order in which they finished."""
 
     slave: Number
@@ -501,7 +521,7 @@ class Results(Message, frozen=True):
     """Whether all results are values that `decode_plain` reads."""
 
 
-class Handover(Message, frozen=True):
+class Handover(FromAgent, frozen=True):
     """Agent to master: results of tasks that an earlier generation of the master has sent to a slave. Payload frames
     follow as with `Results`."""
 
@@ -513,7 +533,7 @@ class Handover(Message, frozen=True):
     """The results, with the ids that the tasks had there."""
 
 
-class StillRunning(Message, frozen=True):
+class StillRunning(FromAgent, frozen=True):
     """Agent to master: a slave runs tasks that an earlier generation of the master has sent to it.
 
     Without tasks: it runs none of these any more.
@@ -527,7 +547,7 @@ class StillRunning(Message, frozen=True):
     counts: Spans
 
 
-class NotStarted(Message, frozen=True):
+class NotStarted(FromAgent, frozen=True):
     """Agent to master: its slaves have not started these tasks of the generation that ended last, and it does not keep
     them.
 
@@ -542,13 +562,13 @@ class NotStarted(Message, frozen=True):
     counts: Spans
 
 
-class NotWanted(Message, frozen=True):
+class NotWanted(FromMaster, frozen=True):
     """Master to agent: nobody wants the results of the tasks that `StillRunning` named. The agent ends the slave."""
 
     slave: int
 
 
-class Checkpoint(Message, frozen=True):
+class Checkpoint(FromSlave, FromAgent, frozen=True):
     """Slave to agent to master: the state that a running task leaves for its next attempt.
 
     The first payload frame is the encoded state. The large buffers of its pickle follow.
@@ -559,13 +579,13 @@ class Checkpoint(Message, frozen=True):
     attempt: Number
 
 
-class CheckpointRead(Message, frozen=True):
+class CheckpointRead(FromMaster, frozen=True):
     """Master to agent: it has read a state of a task of this slave. The agent may send the next one."""
 
     slave: int
 
 
-class Reported(Message, frozen=True):
+class Reported(FromSlave, FromAgent, frozen=True):
     """Slave to agent to master: interim values of a running task. The payload frame is what `dumps_report` encoded."""
 
     slave: Number
@@ -575,20 +595,20 @@ class Reported(Message, frozen=True):
     """How long the attempt has run."""
 
 
-class ReportRead(Message, frozen=True):
+class ReportRead(FromMaster, frozen=True):
     """Master to agent: it has read a report of this slave. The agent may send the next one."""
 
     slave: int
 
 
-class Revoke(Message, frozen=True):
+class Revoke(FromMaster, frozen=True):
     """Master to agent: take back up to `count` tasks that this slave has not started."""
 
     slave: int
     count: int
 
 
-class Revoked(Message, frozen=True):
+class Revoked(FromAgent, frozen=True):
     """Agent to master and to slave: these tasks were not started and will not be started.
 
     Or, if they are late: they are finished, but their results wait in the slave behind a long task.
@@ -604,7 +624,7 @@ class Revoked(Message, frozen=True):
     """Whether this is no answer, and the tasks are late."""
 
 
-class Cancel(Message, frozen=True):
+class Cancel(FromMaster, frozen=True):
     """Master to agent: the master wants no result of these tasks, whichever slaves hold them.
 
     If `kill` is false, those that have started may finish, and the agent answers which have not started. If it is true,
@@ -617,13 +637,13 @@ class Cancel(Message, frozen=True):
     kill: bool
 
 
-class SlaveReady(Message, frozen=True):
+class SlaveReady(FromSlave, FromAgent, frozen=True):
     """Slave to agent to master: this slave process is ready for tasks."""
 
     slave: Number
 
 
-class SlaveNamed(Message, frozen=True):
+class SlaveNamed(FromMaster, frozen=True):
     """Master to agent to slave: the slave's id."""
 
     slave: int
@@ -632,14 +652,14 @@ class SlaveNamed(Message, frozen=True):
     """The levels of the loggers in the master's process, by name; None if the slave sends no records of `logging`."""
 
 
-class SlaveGrown(Message, frozen=True):
+class SlaveGrown(FromSlave, frozen=True):
     """Slave to agent: this slave process has more memory than it may have between two tasks."""
 
     slave: Number
     resident_bytes: Number
 
 
-class PeakMemory(Message, frozen=True):
+class PeakMemory(FromSlave, FromAgent, frozen=True):
     """Slave to agent to master: the most memory that this slave process, or a program that it has waited for, has used
     while tasks of an algorithm ran. A slave says this again only when the peak has grown."""
 
@@ -648,13 +668,13 @@ class PeakMemory(Message, frozen=True):
     peak_bytes: Number
 
 
-class SlaveRetiring(Message, frozen=True):
+class SlaveRetiring(FromAgent, frozen=True):
     """Agent to master: send this slave no more tasks. It ends after the tasks that it holds, and is replaced."""
 
     slave: Number
 
 
-class SlaveDied(Message, frozen=True):
+class SlaveDied(FromAgent, frozen=True):
     """Agent to master: a slave process has ended. `running` is the task that it ran, or 0."""
 
     slave: Number
@@ -682,7 +702,7 @@ class LoadFailure(PlainEnum):
     """This slave has loaded other code than the master. The other slaves of its agent may be older or newer."""
 
 
-class AlgorithmFailed(Message, frozen=True):
+class AlgorithmFailed(FromSlave, FromAgent, frozen=True):
     """Slave to agent to master: this slave cannot run an algorithm. The named tasks were not started."""
 
     slave: Number
@@ -694,7 +714,7 @@ class AlgorithmFailed(Message, frozen=True):
     failure: LoadFailure = LoadFailure.SURE
 
 
-class NextGeneration(Message, frozen=True):
+class NextGeneration(FromSlave, frozen=True):
     """Agent to slave, which has no task: the tasks that follow are those of another generation of the master. Forget
     everything that the former generation has defined.
 
@@ -707,18 +727,18 @@ class NextGeneration(Message, frozen=True):
     """
 
 
-class Renew(Message, frozen=True):
+class Renew(FromMaster, frozen=True):
     """Master to agent: replace all slaves after the tasks that they hold, because what they import may have changed."""
 
     module_path: Reason = ""
     """Where new slaves find modules (`PYTHONPATH`); empty if this has not changed."""
 
 
-class Probe(Message, frozen=True):
+class Probe(FromMaster, ToInquirer, frozen=True):
     """Master to agent: no content. If it cannot be sent, the agent is gone."""
 
 
-class Shutdown(Message, frozen=True):
+class Shutdown(FromMaster, ToInquirer, frozen=True):
     """Master to agent to slave: the computation ends.
 
     `finished` says whether it is complete: only then does the agent exit with 0.
@@ -729,7 +749,7 @@ class Shutdown(Message, frozen=True):
     """How long a slave has to end by itself, in seconds, before it is killed."""
 
 
-class Leaving(Message, frozen=True):
+class Leaving(FromAgent, frozen=True):
     """Agent to master: send no more tasks, for this reason.
 
     The tasks that were not started follow. Running tasks may still finish.
@@ -740,7 +760,7 @@ class Leaving(Message, frozen=True):
     """The cause of the loss of each task that does not finish in time."""
 
 
-class Goodbye(Message, frozen=True):
+class Goodbye(FromAgent, frozen=True):
     """Agent to master: the agent ends, for this reason."""
 
     reason: Reason
