@@ -93,13 +93,13 @@ _SIZE_SHIFT = 14
 _COUNTS = 1 << _SIZE_SHIFT
 _FILLING = 1 << 32
 
-_LINE_BYTES = 64
+LINE_BYTES = 64
 """The size of a cache line. The numbers have their own, because one side writes while the other reads."""
 _SPAN = struct.Struct("=QII")
 """The first task of a span, its attempt, and how many results precede it."""
 _FAILURE = struct.Struct("=QII")
 """Task and attempt of a failure, and whether the task is tried again."""
-_SPANS = _LINE_BYTES + CAPACITY * 8
+_SPANS = LINE_BYTES + CAPACITY * 8
 _FAILURES = _SPANS + CAPACITY * _SPAN.size
 _PAYLOADS = _FAILURES + CAPACITY * _FAILURE.size
 JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
@@ -117,7 +117,7 @@ class Journal:
         self._counter = memory[:8].cast("Q")
         self._rows = memory[8:24].cast("Q")
         """How many rows the tables of spans and of failures have."""
-        self._seconds: memoryview[float] = memory[_LINE_BYTES:_SPANS].cast("d")
+        self._seconds: memoryview[float] = memory[LINE_BYTES:_SPANS].cast("d")
         self.count = 0
         """How many results the slave has written and not sent."""
         self._number = 0
@@ -233,9 +233,6 @@ class Journal:
 # The journal follows; see `journal.py`. Behind the memory, in the same file, Python's fault handler of the slave writes
 # what it knows of a crash in native code. So this report is complete even if a task closed its standard error.
 
-
-LINE_BYTES = 64
-"""The size of a cache line."""
 
 _STARTED, _RECALLS, _FED, _BEGAN, _ENDS, _JOURNAL = (line * LINE_BYTES for line in range(6))
 MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
