@@ -14,7 +14,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.earlier import Given
 from mwpy._values.groups import payload, spans_of
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.messagepack import as_failure, encode
+from mwpy._values.messagepack import FAILURE, as_extension, encode
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import Charge, Record, SubmittedTasks, TaskRange
@@ -81,7 +81,7 @@ def brought(values: dict[int, Any], *, attempt: int = 2) -> records.ResultsHande
 
 
 def _failure(error: ValueError) -> object:
-    return as_failure(encode(Failure("ValueError", str(error), "Traceback ...", b"")))
+    return as_extension(FAILURE, encode(Failure("ValueError", str(error), "Traceback ...", b"")))
 
 
 def died(cause: Cause = Cause.CRASH, *, tasks: Sequence[TaskRange], sid: str = "SLAVE-0") -> list[Record]:

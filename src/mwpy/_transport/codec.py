@@ -41,11 +41,8 @@ from mwpy._values.messagepack import (
     SEEDED,
     SIZE_BYTES,
     Pickled,
-    as_conditional,
-    as_failure,
+    as_extension,
     as_pickle,
-    as_referring,
-    as_seeded,
     decode,
     encode,
 )
@@ -70,7 +67,7 @@ from mwpy._values.task import (
 
 def with_seed(call: bytes, seed: int) -> bytes:
     """Add a seed to what `dumps_call` encoded. `loads_call` ignores it, and `seed_of` returns it."""
-    return encode(as_seeded(seed.to_bytes(SEED_BYTES, "big") + call))
+    return encode(as_extension(SEEDED, seed.to_bytes(SEED_BYTES, "big") + call))
 
 
 def seed_of(entry: object) -> int | None:
@@ -92,7 +89,7 @@ def split_resumed(entry: Any, buffers: Sequence[Buffer]) -> tuple[Any, Sequence[
 
 def with_condition(call: bytes, condition: bytes) -> bytes:
     """Add a pickled condition to what `dumps_call` encoded. `loads_call` ignores it, and `condition_of` returns it."""
-    return encode(as_conditional(len(condition).to_bytes(SIZE_BYTES, "big") + condition + call))
+    return encode(as_extension(CONDITIONAL, len(condition).to_bytes(SIZE_BYTES, "big") + condition + call))
 
 
 def condition_of(entry: object) -> bytes:
@@ -254,7 +251,7 @@ class Codec(Struct, frozen=True):
         copies: Sequence[Buffer] = _copied(buffers) if buffers else ()
         if references:
             if any(isinstance(each, ResultReference) for each in references):
-                payload = encode(as_referring(len(buffers).to_bytes(SIZE_BYTES, "big") + payload))
+                payload = encode(as_extension(REFERRING, len(buffers).to_bytes(SIZE_BYTES, "big") + payload))
             return payload, ReferringBuffers(copies, references)
         return payload, copies
 
@@ -305,7 +302,7 @@ class Codec(Struct, frozen=True):
             cause = b""
         type_name, text, remote_traceback = map(encodable, describe_error(error))
         text = f"{text} ({encodable(remark)})".lstrip() if remark else text
-        return encode(as_failure(encode(Failure(type_name, text, remote_traceback, cause))))
+        return encode(as_extension(FAILURE, encode(Failure(type_name, text, remote_traceback, cause))))
 
     def dumps_condition(self, condition: Condition) -> bytes:
         """Pickle the condition under which tasks are tried again.

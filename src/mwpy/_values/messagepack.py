@@ -26,16 +26,18 @@ PICKLE = 1
 """The number of the extension type of a pickle."""
 
 SEEDED = 2
-"""The number of the extension type of a call with a seed."""
+"""The number of the extension type of a call with a seed: the seed and the encoded call."""
 
 FAILURE = 3
 """The number of the extension type of a failure."""
 
 CONDITIONAL = 4
-"""The number of the extension type of a call with a condition."""
+"""The number of the extension type of a call with a condition: the size of the condition, the condition and the encoded
+call."""
 
 RESUMED = 5
-"""The number of the extension type of a call whose task left a state in an earlier attempt."""
+"""The number of the extension type of a call whose task left a state in an earlier attempt: a number of buffers and the
+encoded call. The other buffers of the call are the state of its task."""
 
 SIZE_BYTES = 4
 """The size of a number before other bytes in an extension type."""
@@ -43,7 +45,9 @@ SIZE_BYTES = 4
 # 6 is a value with its digest in run databases of earlier versions.
 
 REFERRING = 7
-"""The number of the extension type of a call that refers to the results of other tasks."""
+"""The number of the extension type of a call that refers to the results of other tasks: a number of buffers and the
+encoded call. The next buffer of the call is an index of the results to which it refers: the id of the task and the
+number of buffers of each. These buffers follow."""
 
 STORED = -1
 """The kind of a `Pickled` that replaces a value in the run database. It is never encoded."""
@@ -92,28 +96,13 @@ from_plain = msgspec.convert
 as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
 """Mark bytes as a pickle, to be encoded and to be read as `Pickled`."""
 
-as_seeded: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, SEEDED)
-"""Mark bytes as a seed and an encoded call, to be encoded and to be read as `Pickled` of the kind `SEEDED`."""
-
-as_conditional: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, CONDITIONAL)
-"""Mark bytes as a condition and an encoded call, to be encoded and read as `Pickled` of the kind `CONDITIONAL`."""
-
-as_resumed: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, RESUMED)
-"""Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind
-`RESUMED`. The other buffers of the call are the state of its task."""
-
-as_referring: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, REFERRING)
-"""Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind
-`REFERRING`. The next buffer of the call is an index of the results to which it refers: the id of the task and the
-number of buffers of each. These buffers follow."""
-
-as_failure: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, FAILURE)
-"""Mark bytes as a failure, to be encoded and to be read as `Pickled` of the kind `FAILURE`."""
+as_extension: Callable[[int, bytes], object] = msgspec.msgpack.Ext
+"""Mark bytes as an extension type, to be encoded and to be read as `Pickled` of this kind."""
 
 
 def as_read(value: object) -> object:
     """Return what can be encoded as it was before `decode` read it: a value, or the extension type of a `Pickled`."""
-    return msgspec.msgpack.Ext(value.kind, bytes(value.pickle)) if isinstance(value, Pickled) else value
+    return as_extension(value.kind, bytes(value.pickle)) if isinstance(value, Pickled) else value
 
 
 decode: Callable[[Buffer], object] = msgspec.msgpack.Decoder(ext_hook=Pickled).decode

@@ -156,7 +156,7 @@ class Span(Struct, eq=False, gc=False):
         """Return the call of its only task together with a state of the task: the encoded call, and the buffers."""
         buffers = self.buffers[0] if self.buffers else ()
         count = len(buffers).to_bytes(messagepack.SIZE_BYTES, "big")
-        call = messagepack.encode(messagepack.as_resumed(count + self.payloads[0]))
+        call = messagepack.encode(messagepack.as_extension(messagepack.RESUMED, count + self.payloads[0]))
         return call, [*buffers, *left.frames]
 
     def facts(self) -> SubmittedTasks:
