@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
-from mwpy._core.master.state import AllocateSlaves, DeallocateSlaves, FreeSlave, Tell
+from mwpy._core.master.state import AllocateSlaves, FreeSlave, Tell
 from mwpy._roles.computation import MasterParts
 from mwpy._roles.definitions import Terms
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, TargetNumbers, kind_of_slave, whole_number
@@ -280,7 +280,7 @@ class Master(Maps):
         Raises:
             UsageError: there is no such kind, or the amount is not a whole number.
         """
-        self._access.io.command(DeallocateSlaves(whole_number(amount), kind_of_slave(kind)))
+        self._access.io.command(AllocateSlaves(-whole_number(amount), kind_of_slave(kind)))
 
     def free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered, as soon as it has finished the tasks that it holds.

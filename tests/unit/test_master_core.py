@@ -14,7 +14,6 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import (
     AllocateSlaves,
     Confirmed,
-    DeallocateSlaves,
     FreeSlave,
     MasterSettings,
     Received,
@@ -145,7 +144,7 @@ def test_by_default_as_many_slaves_are_needed_as_there_are_tasks(core: MasterCor
     _connect(core, 2)
     core.submit(_tasks(5))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (5, 3)
-    core.obey(DeallocateSlaves(0, SlaveKind.UNORDERED))
+    core.obey(AllocateSlaves(0, SlaveKind.UNORDERED))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (0, 0)
     core.obey(AllocateSlaves(4, SlaveKind.UNORDERED))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (4, 2)

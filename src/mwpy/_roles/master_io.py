@@ -364,7 +364,7 @@ class MasterIo:
 
     def _notice(self, texts: Sequence[str]) -> None:
         for text in texts:
-            self.core.state.notices.shown(text, self._clock.monotonic())
+            self.core.state.notices.newest.append((self._clock.monotonic(), text))
         self._audit.write([records.Notice(text) for text in texts], self._clock.wall())
 
     def _clean_up(self) -> None:

@@ -48,25 +48,19 @@ class SlaveKinds(Struct, eq=False):
     """How many tasks wait outside of the master for slaves."""
 
     def allocate(self, amount: int, kind: SlaveKind) -> None:
-        """Want `amount` more slaves of a kind; unordered slaves may become ordered or intermingle."""
-        self._want(kind, self.wanted[kind] + amount)
-        self._fill_vacancies()
-
-    def deallocate(self, amount: int, kind: SlaveKind) -> None:
-        """Want `amount` fewer slaves of a kind; no slave is stopped."""
-        self._want(kind, max(0, self.wanted[kind] - amount))
-
-    def _want(self, kind: SlaveKind, amount: int) -> None:
-        self.wanted[kind] = amount
+        """Want `amount` more slaves of a kind: unordered slaves may become ordered or intermingle. If the amount is
+        negative, want fewer: no slave is stopped."""
+        self.wanted[kind] = max(0, self.wanted[kind] + amount)
         if kind is _UNORDERED:
             self.unordered_unasked = False
+        self._fill_vacancies()
 
     def free(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered when it has finished the tasks that it holds."""
         slave = self.state.members.slaves.get(sid)
         if slave is None or slave.kind is _UNORDERED or slave.freed:
             return
-        self.deallocate(1, slave.kind)
+        self.allocate(-1, slave.kind)
         slave.freed = True
         self._settle_freed(slave)
 

@@ -57,7 +57,6 @@ from mwpy._core.master.state import (
     CancelTasks,
     Command,
     Confirmed,
-    DeallocateSlaves,
     EndSoon,
     Event,
     ExpectTasks,
@@ -243,8 +242,6 @@ class MasterCore:
         match command:
             case AllocateSlaves(amount, kind):
                 self.kinds.allocate(amount, kind)
-            case DeallocateSlaves(amount, kind):
-                self.kinds.deallocate(amount, kind)
             case EndSoon():
                 self.feeding.end_soon()
             case ExpectTasks(change):
@@ -402,6 +399,7 @@ class MasterCore:
 
     def decide(self, now: float) -> None:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
+        self.state.now = now
         jar, settings = self.state.jar, self.state.settings
         if self.state.members.away:
             self.absences.decide(now)

@@ -28,6 +28,8 @@ from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
 # tells an agent what to kill.
 
 
+NO_SLAVE = SlaveId("")
+
 H = TypeVar("H", bound=Span | TaskRange)
 
 
@@ -140,12 +142,13 @@ class HandBack(Struct, eq=False):
         """Make tasks unrunnable: tasks that a slave held, or the first tasks that wait for this slave.
 
         Args:
+            sid: the slave; `NO_SLAVE` for tasks that no slave holds, and that are addressed to none.
             host: the machine of the slave, if it held the tasks.
             seconds: how long they ran at most.
             used_up: whether they lost all attempts that their policy allows by their own fault.
         """
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges, used_up)):
-            origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
+            origin = Origin(span.algorithm.name, sid or None, host, span.sent, self.state.wall)
             self._give_back(span, origin, reason, seconds)
 
     def _give_back(self, span: Span, origin: Origin, reason: str, seconds: float = 0.0) -> None:
@@ -170,11 +173,6 @@ class HandBack(Struct, eq=False):
         """Make new tasks unrunnable, because of what happened to them in a former generation."""
         self.state.record(records.TasksForbidden(new.whole, new.keys, reason))
         self._give_back(new, Origin(new.algorithm.name, None, None, 0, self.state.wall), reason)
-
-    def give_up_unsent(self, span: Span, reason: str) -> None:
-        """Make tasks unrunnable that no slave holds, and that are addressed to no slave."""
-        for each in self.state.record(records.TasksGivenUp(SlaveId(""), False, [span.whole], reason)):
-            self._give_back(each, Origin(each.algorithm.name, None, None, each.sent, self.state.wall), reason)
 
     def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], when: str, *, discard: bool = False) -> None:
         """Cancel tasks: tasks that a slave held, or pending tasks.

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from mwpy._core.holding import TaskIds, take_each, take_out
 from mwpy._core.master.admission import SlaveKinds
-from mwpy._core.master.handback import HandBack, without_extra
+from mwpy._core.master.handback import NO_SLAVE, HandBack, without_extra
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
@@ -49,8 +49,6 @@ class Delays(Struct, eq=False):
 
     state: MasterState
     handback: HandBack
-    _new: list[Span] = field(default_factory=list)
-    """Tasks whose pause begins in this iteration."""
     _ends: list[tuple[float, int, int]] = field(default_factory=list)
     """A heap of the ends of pauses: when, on the core's clock, and the id and the last attempt of the task. Those of
     tasks that were cancelled or given up are outdated."""
@@ -70,26 +68,20 @@ class Delays(Struct, eq=False):
         """
         spans = self.state.record(records.TasksReturned(sid, tasks, reason, charges, pause_s))
         if pause_s:
-            self._new += spans
+            for span in spans:
+                heappush(self._ends, (self.state.now + pause_s, span.first, span.attempt))
+            if len(self._ends) > 2 * len(self.state.jar.delayed.tasks) + OUTDATED_ALLOWED:
+                self._ends = [end for end in self._ends if self._is_valid(end)]
+                heapify(self._ends)
         return spans
 
     def decide(self, now: float) -> None:
-        """Begin the pauses of tasks that were returned in this iteration, and end the pauses that are over."""
-        if self._new:
-            self._begin(now)
+        """End the pauses that are over."""
         due: list[TaskRange] = []
         while (end_at := self.deadline) is not None and end_at <= now:
             due.append(self.state.jar.delayed.tasks[heappop(self._ends)[1]].whole)
         if due:
             self._end(due)
-
-    def _begin(self, now: float) -> None:
-        for span in self._new:
-            heappush(self._ends, (now + span.pause_s, span.first, span.attempt))
-        self._new.clear()
-        if len(self._ends) > 2 * len(self.state.jar.delayed.tasks) + OUTDATED_ALLOWED:
-            self._ends = [end for end in self._ends if self._is_valid(end)]
-            heapify(self._ends)
 
     def _end(self, due: Sequence[TaskRange]) -> None:
         spans = self.state.record(records.TasksDue(due))
@@ -105,7 +97,7 @@ class Delays(Struct, eq=False):
         return self._ends[0][0] if self._ends else None
 
     def end_of(self, task: int) -> float | None:
-        """When the pause of a delayed task ends, on the core's clock; None if it has not begun."""
+        """When the pause of a delayed task ends, on the core's clock; None if it has none."""
         return next((end[0] for end in self._ends if end[1] == task and self._is_valid(end)), None)
 
     def _is_valid(self, end: tuple[float, int, int]) -> bool:
@@ -117,7 +109,6 @@ class Delays(Struct, eq=False):
         """Assert that the pause of each delayed task has exactly one end."""
         ends = [(number, attempt) for end in self._ends if self._is_valid(end) for _, number, attempt in [end]]
         delayed = self.state.jar.delayed.tasks
-        ends += [(span.first, span.attempt) for span in self._new if delayed.get(span.first) is span]
         expected = [(number, span.attempt) for number, span in delayed.items() if span.pause_s < inf]
         assert sorted(ends) == sorted(expected), "the pause of a task does not end, or ends twice"
 
@@ -290,7 +281,7 @@ class Losses(Struct, eq=False):
         for span in without_extra(self.state, slave.sid, held, what, (loss,)):
             why = _why_not_again(span, death(span), slave.agent)
             if why:
-                ended.setdefault((why, _is_used_up(span, loss)), []).append(span.whole)
+                ended.setdefault((why, loss.is_charged and span.is_last_attempt), []).append(span.whole)
             else:
                 again.append(span)
         returned = self._return(slave, again, what, (loss,))
@@ -361,11 +352,6 @@ def _why_not_again(span: Span, loss: Death, agent: ConnectedAgent) -> str:
     return ""
 
 
-def _is_used_up(span: Span, loss: Charge) -> bool:
-    """Whether tasks that are lost once more have lost all attempts that their policy allows by their own fault."""
-    return loss.is_charged and (span.charged + 1 >= span.policy.attempts_max or not span.policy.retry)
-
-
 def _story(span: Span, loss: Death) -> str:
     return "; ".join(map(str, (*span.deaths, loss)))
 
@@ -410,21 +396,12 @@ class Refusals(Struct, eq=False):
         pending, members = self.state.jar.pending, self.state.members
         if members.away or not (members.some_refused and pending.num_queued):
             return
-        for number, reason in _refused_by_all(members.agents.values()).items():
-            why = f"no slave can run it, and only slaves on this machine can join: {reason}"
-            for span in pending.unaddressed(number):
-                self.handback.give_up_unsent(span, why)
-
-
-def _refused_by_all(agents: Iterable[ConnectedAgent]) -> dict[int, str]:
-    """The numbers of the algorithms that every slave refuses, each with the reason of the first one."""
-    tables = _refused(agents)
-    common = next(tables, {})
-    for table in tables:
-        if not common:
-            break
-        common = {number: reason for number, reason in common.items() if number in table}
-    return common
+        tables = [*_refused(members.agents.values())]
+        for number in [*pending.num_queued] if tables else []:
+            if all(number in table for table in tables):
+                why = f"no slave can run it, and only slaves on this machine can join: {tables[0][number]}"
+                for span in pending.unaddressed(number):
+                    self.handback.give_up(NO_SLAVE, [span.whole], why, held=False)
 
 
 def _refused(agents: Iterable[ConnectedAgent]) -> Iterator[dict[int, str]]:

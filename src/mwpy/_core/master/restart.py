@@ -34,7 +34,7 @@ from mwpy._core.holding import TaskIds
 from mwpy._core.master import tasks
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.handback import HandBack, cancel_at, without_extra
+from mwpy._core.master.handback import NO_SLAVE, HandBack, cancel_at, without_extra
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import check_failures
 from mwpy._core.master.spans import Span, named
@@ -301,7 +301,7 @@ class Awaited:
         if reason is None or span.policy.retry or self.rerun_failed:
             self.state.record(records.TasksDue([span.whole], not_started=reason is None))
         else:
-            self._handback.give_up_unsent(span, reason)
+            self._handback.give_up(NO_SLAVE, [span.whole], reason, held=False)
 
     def text(self, now: float) -> str:
         """What is waited for; empty if nothing is."""

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
@@ -187,21 +188,14 @@ class Span(Struct, eq=False, gc=False):
 
     def between(self, start: int, end: int) -> Span:
         """A span with some of its tasks, by their places."""
-        return Span(
-            TaskId(self.first + start),
-            end - start,
-            self.algorithm,
-            self.policy,
-            self.payloads[start:end],
-            self.buffers[start:end],
-            self.tags[start:end],
-            self.state,
-            self.attempt,
-            self.sid,
-            self.deaths,
-            self.sent,
-            left=self.left,
-            refers=self.refers,
+        return replace(
+            self,
+            first=TaskId(self.first + start),
+            count=end - start,
+            payloads=self.payloads[start:end],
+            buffers=self.buffers[start:end],
+            tags=self.tags[start:end],
+            pause_s=0.0,
             keys=self.keys[start * KEY_BYTES : end * KEY_BYTES],
         )
 

@@ -34,14 +34,7 @@ from mwpy._values.task import Result, SlaveKind, UnrunnableTask
 
 
 class AllocateSlaves(Struct, frozen=True):
-    """Want `amount` more slaves of a kind."""
-
-    amount: int
-    kind: SlaveKind
-
-
-class DeallocateSlaves(Struct, frozen=True):
-    """Want `amount` fewer slaves of a kind."""
+    """Want `amount` more slaves of a kind; fewer if it is negative."""
 
     amount: int
     kind: SlaveKind
@@ -171,7 +164,6 @@ class ShutDown(Struct, frozen=True):
 Command = (
     AllocateSlaves
     | CancelTasks
-    | DeallocateSlaves
     | EndSoon
     | ExpectTasks
     | FreeSlave
@@ -304,10 +296,6 @@ class Notices(Struct, eq=False):
     _left_out: int = 0
     """How many notices were not shown since the last one that was."""
 
-    def shown(self, text: str, now: float) -> None:
-        """A notice is shown."""
-        self.newest.append((now, text))
-
     def chosen(self, text: str, key: str, now: float) -> list[str]:
         """Return what is shown in place of a notice: the notice, or nothing.
 
@@ -437,7 +425,7 @@ class MasterState:
         self.wall = 0.0
         """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
         self.now = 0.0
-        """The monotonic time of the last event, for figures; no decision depends on it."""
+        """The monotonic time of the last event or iteration."""
         self.closing: messages.Shutdown | None = None
         """What the agents are sent at the end; None while the computation runs."""
         self.notices = Notices()
@@ -504,7 +492,7 @@ class MasterState:
     def notice(self, text: str, key: str = "") -> None:
         """Show the user a message. Messages with the same key are shown only once, and not too many of them."""
         for shown in self.notices.chosen(text, key, self.now):
-            self.notices.shown(shown, self.now)
+            self.notices.newest.append((self.now, shown))
             self.record(records.Notice(shown))
 
     def take_actions(self) -> Actions:

@@ -1176,7 +1176,7 @@ def _answered(jar: Taskjar, record: records.TasksAnswered, _: Tags) -> list[Span
 
 
 def _taken_out(jar: Taskjar, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> list[Span]:
-    """Remove tasks that end before an attempt of them does. They are at one slave, or all are in the same state.
+    """Remove tasks, wherever they are. They are at one slave, or all are in the same state.
 
     Args:
         sid: the slave that holds them; None if none does.
@@ -1195,11 +1195,8 @@ def _taken_out(jar: Taskjar, sid: SlaveId | None, tasks: Sequence[TaskRange]) ->
 
 
 def _awaited(jar: Taskjar, record: records.TasksAwaited, _: Tags) -> list[Span]:
-    spans = jar.pending.withdraw(record.tasks)
-    check_found(spans, record.tasks)
+    spans = _taken_out(jar, None, record.tasks)
     move(spans, _AWAIT)
-    for span in spans:
-        jar._count_away(span, span.count)
     return jar.delayed.add(spans, inf)
 
 
