@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import groupby, repeat
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -899,21 +899,18 @@ class Reuse:
 
     def _divide(self, span: Span, known: KnownCode, others: list[Span], reused: list[ReusedTasks]) -> None:
         """Divide a span into tasks that are answered, that must not run again, and others."""
-        numbers = self._numbers(span, known)
-        kinds = [True if isinstance(number, int) else number for number in numbers]
         start = 0
-        for end in range(1, span.count + 1):
-            if end == span.count or kinds[end] != kinds[start]:
-                part = span if end - start == span.count else span.between(start, end)
-                kind = kinds[start]
-                if kind is None:
-                    others.append(part)
-                elif isinstance(kind, str):
-                    self._hand_back.forbid(part, kind)
-                else:
-                    answered = [number for number in numbers[start:end] if isinstance(number, int)]
-                    reused.append(self.give_out(part, answered))
-                start = end
+        for kind, run in groupby(self._numbers(span, known), lambda each: isinstance(each, int) or each):
+            numbers = [*run]
+            end = start + len(numbers)
+            part = span if len(numbers) == span.count else span.between(start, end)
+            start = end
+            if kind is None:
+                others.append(part)
+            elif isinstance(kind, str):
+                self._hand_back.forbid(part, kind)
+            else:
+                reused.append(self.give_out(part, [number for number in numbers if isinstance(number, int)]))
 
     def _numbers(self, span: Span, known: KnownCode) -> list[int | str | None]:
         """For each task of a span: the number of its occurrence if that has an answer which counts, or why it must not

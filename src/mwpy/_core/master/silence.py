@@ -515,9 +515,10 @@ class Answers(Struct, eq=False):
             first, *others = live.values()
             at_slaves[first.algorithm.number] -= len(others)
         found: dict[str, AlgorithmStatus] = {}
+        every_pending = jar.pending.counts
         for number, defined in jar.algorithms.defined.items():
             row = found.setdefault(defined.name, AlgorithmStatus())
-            pending = jar.pending.num_queued.get(number, 0) + jar.pending.num_addressed.get(number, 0)
+            pending = every_pending[number]
             row.pending += pending
             row.at_slaves += at_slaves[number]
             row.blocked += defined.blocked
@@ -564,7 +565,7 @@ class Answers(Struct, eq=False):
                 return self._about(delayed, Fate.AWAITED, task)
             pause = WaitReason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now))
             return self._about(delayed, Fate.DELAYED, task, reasons=[pause])
-        places = [place for slave in self.state.members.slaves.values() for place in self._places(slave, task, now)]
+        places = [*filter(None, (self._place(slave, task, now) for slave in self.state.members.slaves.values()))]
         if places:
             _, span = places[0]
             cancelling = span.state is TaskState.CANCELLING
@@ -657,15 +658,13 @@ class Answers(Struct, eq=False):
 
     # ---- slaves and agents -----------------------------------------------------------------------------------
 
-    def _places(self, slave: ConnectedSlave, task: int, now: float) -> Iterable[tuple[Place, Span]]:
-        """Where a slave has a task."""
-        before = 0
-        for span in slave.held.spans:
-            if task in span.ids:
-                agent = slave.agent
-                ahead, seconds = before + task - span.first, max(0.0, now - slave.last_heard)
-                yield Place(slave.sid, agent.name, agent.host, span.attempt, ahead, seconds), span
-            before += span.count
+    def _place(self, slave: ConnectedSlave, task: int, now: float) -> tuple[Place, Span] | None:
+        """Where a slave has a task; None if it does not have it."""
+        found = self._find(slave.held.spans, task)
+        if found is None:
+            return None
+        (span, before), agent = found, slave.agent
+        return Place(slave.sid, agent.name, agent.host, span.attempt, before, max(0.0, now - slave.last_heard)), span
 
     def _by_agent(
         self,

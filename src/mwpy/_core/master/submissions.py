@@ -14,7 +14,7 @@ So a task is always counted exactly once, and no thread waits for the other.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -206,7 +206,7 @@ class Submissions:
     def check(self) -> None:
         """Compare the counts with the tasks that wait here and in the core. The core has all tasks that were taken, and
         no other thread may add tasks during this call."""
-        pending = Counter(self._jar.pending.counts)
+        pending = self._jar.pending.counts
         pending.update(span.algorithm.number for span in self._jar.blocked.tasks.values())
         algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:

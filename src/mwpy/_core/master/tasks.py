@@ -644,19 +644,18 @@ class PendingTasks(Struct, eq=False):
     """Pending tasks that are addressed to a slave. No queue is empty."""
     num_queued: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `queues` and `suspects`. No number is zero."""
-    num_addressed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """How many tasks of each algorithm are in `addressed`. No number is zero."""
     count: int = 0
     """How many tasks are pending."""
     num_unaddressed: int = 0
     """How many pending tasks any slave may run."""
 
     @property
-    def counts(self) -> dict[int, int]:
+    def counts(self) -> Counter[int]:
         """How many tasks of each algorithm are pending, by its number. No count is zero."""
-        if not self.num_addressed:
-            return dict(self.num_queued)
-        return Counter(self.num_queued) + Counter(self.num_addressed)
+        found = Counter(self.num_queued)
+        for span in chain.from_iterable(self.addressed.values()):
+            found[span.algorithm.number] += span.count
+        return found
 
     @property
     def shortest_s(self) -> float:
@@ -758,7 +757,6 @@ class PendingTasks(Struct, eq=False):
         number, count, sid = span.algorithm.number, span.count, span.policy.sid
         self.count += count
         if sid is not None:
-            self.num_addressed[number] += count
             return self.addressed.setdefault(sid, deque())
         self.num_unaddressed += count
         self.num_queued[number] += count
@@ -771,15 +769,13 @@ class PendingTasks(Struct, eq=False):
 
     def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks from the head of their queue, which belongs to a slave or to their algorithm."""
-        queue: deque[Span] | None = self.addressed.get(sid)
-        queues: dict[Lane, deque[Span]] = self.queues
-        counted = self.num_addressed
-        lane = _lane(tasks[0].algorithm, tasks[0].expected_s)
-        if not queue or queue[0].first != tasks[0].first:
-            queue, counted = queues.get(lane), self.num_queued
-            if not queue or queue[0].first != tasks[0].first:
-                queues = self.suspects
-                queue = queues.get(lane)
+        lane, first = _lane(tasks[0].algorithm, tasks[0].expected_s), tasks[0].first
+        places: list[tuple[dict[Any, deque[Span]], Any]]
+        places = [(self.queues, lane), (self.suspects, lane), (self.addressed, sid)]
+        for queues, key in places:
+            queue = queues.get(key)
+            if queue and queue[0].first == first:
+                break
         spans: list[Span] = []
         for each in tasks:
             if not queue or queue[0].first != each.first or queue[0].count < each.count:
@@ -788,13 +784,10 @@ class PendingTasks(Struct, eq=False):
             if span.count > each.count:
                 span, rest = span.cut(each.count)
                 queue.appendleft(rest)
-            self._discount(counted, each.algorithm, each.count)
+            self._discount(span, queues)
             spans.append(span)
         if not queue:
-            if counted is self.num_addressed:
-                del self.addressed[sid]
-            else:
-                del queues[lane]
+            del queues[key]
         return spans
 
     def unaddress(self, record: records.TasksUnaddressed, _: object) -> list[Span]:
@@ -810,31 +803,32 @@ class PendingTasks(Struct, eq=False):
         ids = ids_in(tasks)
         spans: list[Span] = []
         for lane in dict.fromkeys(_lane(each.algorithm, each.expected_s) for each in tasks):
-            spans += self._take_out(self.queues, lane, ids, self.num_queued)
-            spans += self._take_out(self.suspects, lane, ids, self.num_queued)
+            spans += self._take_out(self.queues, lane, ids)
+            spans += self._take_out(self.suspects, lane, ids)
         for sid in list(self.addressed):
-            spans += self._take_out(self.addressed, sid, ids, self.num_addressed)
+            spans += self._take_out(self.addressed, sid, ids)
         return spans
 
-    def _take_out(self, queues: dict[K, deque[Span]], key: K, ids: TaskIds, counted: dict[int, int]) -> list[Span]:
+    def _take_out(self, queues: dict[K, deque[Span]], key: K, ids: TaskIds) -> list[Span]:
         """Remove tasks from one of the queues, and the queue if no other task is in it."""
         if key not in queues:
             return []
         taken = take_out(queues[key], ids)
         for span in taken:
-            self._discount(counted, span.algorithm.number, span.count)
+            self._discount(span, queues)
         if not queues[key]:
             del queues[key]
         return taken
 
-    def _discount(self, counted: dict[int, int], algorithm: int, count: int) -> None:
-        """Count tasks that were removed from a queue."""
-        self.count -= count
-        if counted is self.num_queued:
-            self.num_unaddressed -= count
-        counted[algorithm] -= count
-        if not counted[algorithm]:
-            del counted[algorithm]
+    def _discount(self, span: Span, queues: object) -> None:
+        """Count tasks that were removed from one of these queues."""
+        self.count -= span.count
+        if queues is not self.addressed:
+            number = span.algorithm.number
+            self.num_unaddressed -= span.count
+            self.num_queued[number] -= span.count
+            if not self.num_queued[number]:
+                del self.num_queued[number]
 
     def check(self) -> None:
         """Recompute the counts, and compare the queues with the tasks' states."""
@@ -847,12 +841,8 @@ class PendingTasks(Struct, eq=False):
                 alone = [span.runs_alone for span in queue]
                 assert all(each == right for each in zip(lanes, alone, strict=True)), "a task waits in a wrong queue"
         assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
-        addressed: Counter[int] = Counter()
-        for span in (span for queue in self.addressed.values() for span in queue):
-            addressed[span.algorithm.number] += span.count
-        assert addressed == self.num_addressed, "the addressed tasks were miscounted"
         assert self.num_unaddressed == queued.total(), "the tasks that are addressed to no slave were miscounted"
-        assert self.count == queued.total() + addressed.total(), "the pending tasks were miscounted"
+        assert self.count == self.counts.total(), "the pending tasks were miscounted"
         for queue in self.all_queues():
             assert queue, "an empty queue was kept"
             for span in queue:
