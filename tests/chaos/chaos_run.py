@@ -33,7 +33,10 @@ LEAVING_S = 60.0
 
 FOR_CABLES = ("host cut off", "network slowed")
 
-REUSED = "SELECT coalesce(sum(count), 0) FROM reused WHERE generation = (SELECT max(generation) FROM generations)"
+REUSED = (
+    "SELECT coalesce(sum(count), 0) FROM submissions WHERE answers IS NOT NULL AND generation = "
+    "(SELECT max(generation) FROM generations)"
+)
 
 MOST_ENDS = 10
 """If the master ends more often than this by itself, it is not started again."""

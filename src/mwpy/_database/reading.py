@@ -42,41 +42,37 @@ def summarize(connection: Connection) -> dict[str, Any]:
 
 def _tasks(connection: Connection, generation: int) -> dict[str, int]:
     """The tasks of a generation by state."""
-
-    def count(query: str) -> int:
-        return int(connection.rows(query, (generation,))[0][0] or 0)
-
-    submitted = count("SELECT sum(count) FROM submissions WHERE generation = ?")
-    reused = count("SELECT sum(count) FROM reused WHERE generation = ?")
-    old_failed = count("SELECT sum(json_array_length(failed)) FROM reused WHERE generation = ?")
-    answered = count("SELECT sum(count) FROM results WHERE generation = ?")
-    failed = count("SELECT sum(failed) FROM results WHERE generation = ?")
+    query = (
+        "SELECT coalesce(sum(count), 0), coalesce(sum(CASE WHEN answers IS NOT NULL THEN count END), 0), "
+        "coalesce(sum(json_array_length(failed)), 0) FROM submissions WHERE generation = ?"
+    )
+    [(submitted, reused, old_failed)] = connection.rows(query, (generation,))
+    query = "SELECT coalesce(sum(count), 0), coalesce(sum(failed), 0) FROM results WHERE generation = ?"
+    [(answered, failed)] = connection.rows(query, (generation,))
     ends = dict(
         connection.rows("SELECT state, sum(count) FROM ends WHERE generation = ? GROUP BY state", (generation,))
     )
     return {
-        "submitted": submitted + reused,
+        "submitted": submitted,
         "reused": reused,
         "finished": answered - failed + reused - old_failed + ends.get("finished", 0),
         "failed": failed + old_failed + ends.get("failed", 0),
         "unrunnable": ends.get("unrunnable", 0),
         "cancelled": ends.get("cancelled", 0),
-        "not ended": max(0, submitted - answered - sum(ends.values())),
+        "not ended": max(0, submitted - reused - answered - sum(ends.values())),
     }
 
 
 def _algorithms(connection: Connection, generation: int) -> dict[str, int]:
     query = (
-        "SELECT a.name, sum(t.count) FROM algorithms a JOIN "
-        "(SELECT generation, algorithm, count FROM submissions UNION ALL "
-        "SELECT generation, algorithm, count FROM reused) t "
+        "SELECT a.name, sum(t.count) FROM algorithms a JOIN submissions t "
         "ON t.generation = a.generation AND t.algorithm = a.number WHERE a.generation = ? GROUP BY a.name"
     )
     return dict(connection.rows(query, (generation,)))
 
 
 def _failures(connection: Connection, generation: int) -> list[dict[str, Any]]:
-    old = "SELECT 1 FROM reused WHERE failed IS NOT NULL AND generation = ? LIMIT 1"
+    old = "SELECT 1 FROM submissions WHERE failed IS NOT NULL AND generation = ? LIMIT 1"
     source = "(SELECT generation, error AS type, task, message, arguments FROM tasks WHERE error IS NOT NULL)"
     if not connection.rows(old, (generation,)):
         source = "failures"  # much quicker
@@ -140,8 +136,8 @@ def prune(path: Path) -> Pruned:
         [(attempts,)] = connection.rows("SELECT coalesce(sum(count), 0) FROM allocations WHERE generation < ?", (last,))
         complete = connection.rows("SELECT 1 FROM generations WHERE generation = ? AND why = 'SHUTDOWN'", (last,))
         unused = (
-            "generation < ? AND seq NOT IN (SELECT json_extract(j.value, '$[0]') FROM reused u, json_each(u.answers) j "
-            "WHERE u.generation = ?) AND seq < ?"
+            "generation < ? AND seq NOT IN (SELECT json_extract(j.value, '$[0]') "
+            "FROM submissions u, json_each(u.answers) j WHERE u.generation = ?) AND seq < ?"
         )
         results = 0
         with connection.transaction():

@@ -123,19 +123,14 @@ def columns_of(results: Results) -> tuple[object, ...]:
 # The rows of one commit.
 
 
-USED_UP = 2
-"""In place of `may_have_run` in the table `once`: the attempts of the tasks are used up. The row of the table `ends`
-with the reason has the number before."""
-
 TEXT_CHARACTERS = 2000
 """The longest message or reason that is kept, in characters. Of a longer one, the middle is left out."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "algorithms": ("number", "name", "reference", "code", "parts"),
-    "submissions": ("at", "first", "count", "algorithm", "policy", "keys"),
-    "reused": ("at", "first", "count", "algorithm", "failed", "answers", "keys"),
+    "submissions": ("at", "first", "count", "algorithm", "policy", "failed", "answers", "keys"),
     "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
-    "once": ("first", "count", "may_have_run"),
+    "once": ("first", "count", "may_have_run", "reason"),
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
     "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
@@ -348,14 +343,14 @@ class Rows:
                 and last[3] + last[4] == each.first
                 and last[5] == each.algorithm
                 and (policy is each.policy or policy == each.policy)
-                and bool(last[7][1]) == bool(size)
+                and bool(last[-1][1]) == bool(size)
             ):
                 last[4] += each.count
-                last[7][1] += size
+                last[-1][1] += size
                 continue
-            self._add(batch, "submissions", at, each.first, each.count, each.algorithm, _text_of_policy(each.policy))
+            place, kind = [start, size], _text_of_policy(each.policy)
+            self._add(batch, "submissions", at, each.first, each.count, each.algorithm, kind, None, None, place)
             last, policy = rows[-1], each.policy
-            last.append([start, size])
 
     def _reused(self, record: records.ResultsReused, at: float, batch: Batch) -> None:
         for each in record.tasks:
@@ -363,7 +358,7 @@ class Rows:
             batch.blob += each.keys
             failed = json.dumps(list(each.failed)) if each.failed else None
             answers = json.dumps([*zip(each.rows, each.places, strict=True)], separators=(",", ":"))
-            self._add(batch, "reused", at, each.first, each.count, each.algorithm, failed, answers, place)
+            self._add(batch, "submissions", at, each.first, each.count, each.algorithm, None, failed, answers, place)
 
     def _allocated(self, record: records.TasksAllocated | records.AttemptsStarted, at: float, batch: Batch) -> None:
         sid, tasks = record.sid, record.tasks
@@ -385,7 +380,7 @@ class Rows:
         """Tasks that must not run twice were sent to a slave, or came back. A later generation must know this."""
         for each in tasks:
             if each.once:
-                self._add(batch, "once", each.first, each.count, int(may_have_run))
+                self._add(batch, "once", each.first, each.count, int(may_have_run), None)
 
     def _received(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
         self._results(record, at, batch)
@@ -454,7 +449,7 @@ class Rows:
         for each in record.tasks:
             self._end([each], "unrunnable", record.sid or None, record.reason, at, batch)
             if record.used_up:
-                self._add(batch, "once", each.first, each.count, USED_UP)
+                self._add(batch, "once", each.first, each.count, 1, short(record.reason))
         if record.held:
             self._losses(record.sid, record.tasks, record.charges, at, batch)
 
@@ -470,7 +465,7 @@ class Rows:
         each, place = record.tasks, [len(batch.blob), len(record.keys)]
         batch.blob += record.keys
         policy = _text_of_policy(TaskPolicy(retry=not each.once))
-        self._add(batch, "submissions", at, each.first, each.count, each.algorithm, policy, place)
+        self._add(batch, "submissions", at, each.first, each.count, each.algorithm, policy, None, None, place)
         self._end([each], "unrunnable", None, record.reason, at, batch)
 
     def _end(

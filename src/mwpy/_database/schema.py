@@ -27,15 +27,14 @@ APPLICATION_ID = 0x6D777079
 
 CHECKED: dict[str, tuple[str, ...]] = {
     "algorithms": ("seq", "generation", "number", "name", "code", "parts"),
-    "submissions": ("seq", "generation", "first", "count", "algorithm", "keys"),
-    "reused": ("seq", "generation", "first", "count", "algorithm", "keys"),
-    "once": ("seq", "generation", "first", "count", "may_have_run"),
+    "submissions": ("seq", "generation", "first", "count", "algorithm", "answers", "keys"),
+    "once": ("seq", "generation", "first", "count", "may_have_run", "reason"),
     "results": ("seq", "generation", "checksum", "head", "file"),
 }
 """The tables that a restart reads, and their columns that decide about a value. The column `row_checksum` is the
 checksum of these. Numbers with a fraction are not among them, because SQLite may round them."""
 
-VERSION = 8
+VERSION = 9
 
 
 def row_checksum(*values: object) -> int:
@@ -84,28 +83,19 @@ CREATE TABLE submissions (
     count INTEGER NOT NULL,
     algorithm INTEGER NOT NULL,
     policy TEXT,
+    failed TEXT,
+    answers TEXT,
     row_checksum INTEGER,
     keys BLOB
 );
 CREATE INDEX submission_by_task ON submissions (generation, first);
-CREATE TABLE reused (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    algorithm INTEGER NOT NULL,
-    failed TEXT,
-    answers TEXT NOT NULL,
-    row_checksum INTEGER,
-    keys BLOB
-);
 CREATE TABLE once (
     seq INTEGER PRIMARY KEY,
     generation INTEGER NOT NULL,
     first INTEGER NOT NULL,
     count INTEGER NOT NULL,
     may_have_run INTEGER NOT NULL,
+    reason TEXT,
     row_checksum INTEGER
 );
 CREATE TABLE allocations (
@@ -247,6 +237,7 @@ SELECT t.generation, t.task, a.name AS algorithm,
     coalesce(r.at, e.at) AS ended, f.type AS error, coalesce(f.message, e.reason) AS message, f.arguments
 FROM (
     SELECT u.generation, u.first + j.key AS task, u.algorithm FROM submissions u, json_each(ZEROS(u.count)) j
+    WHERE u.answers IS NULL
 ) t
 LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
 LEFT JOIN answers r ON r.generation = t.generation AND r.task = t.task
@@ -264,7 +255,7 @@ SELECT t.generation, t.task, a.name,
 FROM (
     SELECT u.generation, u.first + j.key AS task, j.key AS place, u.algorithm, coalesce(u.failed, '[]') AS failed,
         json_extract(j.value, '$[0]') AS at_row, json_extract(j.value, '$[1]') AS at_place
-    FROM reused u, json_each(u.answers) j
+    FROM submissions u, json_each(u.answers) j
 ) t
 LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
 LEFT JOIN results r ON r.seq = t.at_row

@@ -43,7 +43,6 @@ from mwpy._database.rows import (
     LARGE_BYTES,
     RESULTS,
     TABLES_BY_SEQ,
-    USED_UP,
     Batch,
     Damaged,
     Rows,
@@ -120,15 +119,10 @@ def read_earlier(
 
     tables: dict[str, Callable[[tuple[Any, ...]], Earlier | None]] = {
         "algorithms": _algorithm,
-        "submissions": lambda row: EarlierTasks(*row[1:]),
-        "reused": _reused,
+        "submissions": _tasks,
         "once": _sent,
     }
-    reason = f", CASE may_have_run WHEN {USED_UP} THEN (SELECT reason FROM ends WHERE ends.seq = once.seq - 1) END"
-    streams = [
-        _entries(connection, table, generation, on_lost, entry_of, reason if table == "once" else "")
-        for table, entry_of in tables.items()
-    ]
+    streams = [_entries(connection, table, generation, on_lost, entry_of) for table, entry_of in tables.items()]
     frames = f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END"
     more = f", at, sid, host, {frames}"
     streams.append(_entries(connection, "results", generation, on_lost, answers, more, PAGE_ANSWERS))
@@ -189,15 +183,15 @@ def _algorithm(row: tuple[Any, ...]) -> Earlier:
     return EarlierAlgorithm(generation, number, name, code, json.loads(parts))
 
 
-def _reused(row: tuple[Any, ...]) -> Earlier:
-    _, generation, first, count, algorithm, keys = row
-    return EarlierTasks(generation, first, count, algorithm, keys, reused=True)
+def _tasks(row: tuple[Any, ...]) -> Earlier:
+    _, generation, first, count, algorithm, answers, keys = row
+    return EarlierTasks(generation, first, count, algorithm, keys, reused=answers is not None)
 
 
 def _sent(row: tuple[Any, ...]) -> Earlier:
     _, generation, first, count, may_have_run, reason = row
-    if may_have_run == USED_UP:
-        return EarlierUsedUp(generation, first, count, str(reason or ""))
+    if reason is not None:
+        return EarlierUsedUp(generation, first, count, reason)
     return EarlierSent(generation, first, count, bool(may_have_run))
 
 

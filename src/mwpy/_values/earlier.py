@@ -79,7 +79,7 @@ class EarlierUsedUp(Struct, frozen=True):
     first: int
     count: int
     reason: str
-    """Why they became unrunnable; empty if the file does not say it any more."""
+    """Why they became unrunnable."""
 
 
 class FormerAgent(Struct, frozen=True):

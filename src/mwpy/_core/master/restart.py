@@ -787,9 +787,8 @@ class Reuse:
                 self._send(entry)
             case EarlierUsedUp():
                 self._add_waiting()
-                reason = entry.reason or "it lost all attempts that its policy allows by its own fault"
                 numbers = self._former[entry.generation].numbers([entry.first], [entry.count])
-                self.answers.used_up.update((number, reason) for number in numbers if number >= 0)
+                self.answers.used_up.update((number, entry.reason) for number in numbers if number >= 0)
             case _:
                 self._add_waiting()
                 self.answer(entry)
