@@ -83,7 +83,8 @@ def test_a_message_comes_back_equal(message: messages.Message, payload: list[byt
 
 def test_every_kind_of_message_can_travel() -> None:
     kinds = {each for each in vars(messages).values() if isinstance(each, type) and issubclass(each, messages.Message)}
-    assert {type(message) for message, _ in ALL} == {each for each in kinds if not each.__subclasses__()}
+    bases = {base for each in kinds for base in each.__bases__}
+    assert {type(message) for message, _ in ALL} == kinds - bases
 
 
 @pytest.mark.parametrize(
