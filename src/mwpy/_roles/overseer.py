@@ -267,17 +267,10 @@ def _prune(folder: Path, mark: str, kept: int) -> int:
 class Round(Struct, eq=False):
     """What was decided and done in one round, for all computations."""
 
-    to_remove: list[str] = field(default_factory=list)
+    decided: OverseerActions = field(default_factory=OverseerActions)
     removed: list[str] = field(default_factory=list)
-    to_submit: dict[str, int] = field(default_factory=dict)
-    """How many jobs to submit, by the mark of the computation."""
     submitted: dict[str, list[str]] = field(default_factory=dict)
     """The jobs that were submitted, by the mark of the computation."""
-
-    def decided(self, actions: OverseerActions) -> None:
-        """Add decisions."""
-        self.to_remove += actions.remove
-        self.to_submit.update((submit.mark, submit.count) for submit in actions.submit)
 
     def of(self, computation: WatchedComputation) -> dict[str, Any]:
         """Return what concerns one computation, by name."""
@@ -291,9 +284,9 @@ class Round(Struct, eq=False):
             "slaves_needed": need.slaves_needed,
             "connected_jobs": len(need.connected),
             "jobs": {state.value: states[state] for state in JobState} if computation.listed else None,
-            "to_submit": self.to_submit.get(mark, 0),
+            "to_submit": sum(submit.count for submit in self.decided.submit if submit.mark == mark),
             "submitted": self.submitted.get(mark, []),
-            "to_remove": _among(self.to_remove, jobs),
+            "to_remove": _among(self.decided.remove, jobs),
             "removed": _among(self.removed, jobs),
         }
 
@@ -438,12 +431,11 @@ class Overseer(Struct, eq=False):
             self._read(mark)
 
     def _finish_round(self) -> None:
-        self._round = Round()
         self._list()
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
                 self._handle(Ended(job_id, self._batch.outcome(job_id)))
-        self._round.decided(actions)
+        self._round = Round(actions)
         if not self.dry_run:
             self._act(actions)
             self._decide()

@@ -203,7 +203,7 @@ class JobTable(Struct, eq=False):
     _uncertain_at: float = 0.0
     _removed: dict[str, float] = field(default_factory=dict)
     """Listed jobs that were removed, and when."""
-    _unexplained: dict[str, int] = field(default_factory=dict)
+    unexplained: dict[str, int] = field(default_factory=dict)
     """Jobs that left the list for an unknown reason, and how often the batch system was asked for the reason."""
 
     # ---- what happens ----------------------------------------------------------------------------------------
@@ -216,10 +216,10 @@ class JobTable(Struct, eq=False):
         for job_id in new:
             if (submission := self._expected.pop(job_id, None)) is not None:
                 submission.entered = True
-            self._unexplained.pop(job_id, None)
+            self.unexplained.pop(job_id, None)
         for job_id, job in before.items():
             if job_id not in jobs and job.state is not JobState.LEAVING and job_id not in self._removed:
-                self._unexplained[job_id] = 0
+                self.unexplained[job_id] = 0
         self._removed = {
             job_id: since
             for job_id, since in self._removed.items()
@@ -261,8 +261,8 @@ class JobTable(Struct, eq=False):
 
     def questions(self) -> list[str]:
         """Choose the ended jobs whose outcomes the overseer asks for."""
-        asked = list(self._unexplained)[:QUESTIONS_AT_ONCE]
-        self._unexplained = {job_id: self._unexplained[job_id] for job_id in asked}
+        asked = list(self.unexplained)[:QUESTIONS_AT_ONCE]
+        self.unexplained = {job_id: self.unexplained[job_id] for job_id in asked}
         expected = list(self._expected)
         self._unasked = expected[QUESTIONS_AT_ONCE:]
         return [*asked, *expected[:QUESTIONS_AT_ONCE]]
@@ -274,32 +274,19 @@ class JobTable(Struct, eq=False):
 
     def take_answer(self, job_id: str, *, ended: bool) -> bool:
         """Record whether the outcome of a job is known. Return whether the core had asked for it."""
-        if job_id not in self._unexplained and job_id not in self._expected:
+        if job_id not in self.unexplained and job_id not in self._expected:
             return False
         if ended:
             if (submission := self._expected.pop(job_id, None)) is not None:
                 submission.entered = True
-            self._unexplained.pop(job_id, None)
-        elif job_id in self._unexplained:
-            self._unexplained[job_id] += 1
-            if self._unexplained[job_id] >= QUESTIONS_PER_JOB:
-                del self._unexplained[job_id]
+            self.unexplained.pop(job_id, None)
+        elif job_id in self.unexplained:
+            self.unexplained[job_id] += 1
+            if self.unexplained[job_id] >= QUESTIONS_PER_JOB:
+                del self.unexplained[job_id]
         return True
 
-    def stop_asking(self) -> None:
-        """Stop asking how jobs ended."""
-        self._unexplained.clear()
-
-    @property
-    def unexplained(self) -> bool:
-        """Whether the overseer still asks for the outcome of some job."""
-        return bool(self._unexplained)
-
     # ---- counting --------------------------------------------------------------------------------------------
-
-    def is_removed(self, job_id: str) -> bool:
-        """Whether a job was removed and is still in the list."""
-        return job_id in self._removed
 
     def live(self, *states: JobState) -> list[Job]:
         """The listed jobs in one of these states, without removed jobs."""
@@ -328,7 +315,7 @@ class JobTable(Struct, eq=False):
         """
         assert not [job_id for job_id in self._expected if job_id in self.listed], "a listed job is still expected"
         assert all(job_id in self.listed for job_id in self._removed), "a removed job is kept after it left the list"
-        assert not [job_id for job_id in self._unexplained if job_id in self.listed], "a listed job counts as ended"
+        assert not [job_id for job_id in self.unexplained if job_id in self.listed], "a listed job counts as ended"
         assert self._uncertain >= 0, "the number of uncertain jobs is negative"
 
 
@@ -469,12 +456,23 @@ class WatchedComputation(Struct, eq=False):
         return self.need.finished and self.is_readable and self.finished_at is None
 
     def take_file(self, need: Need, now: float) -> bool:
-        """Record the content of its resource file. Return whether another master has written it."""
-        last, self.need = self.need, need
-        is_first, self.is_readable = not last.generation, True
+        """Record the content of its resource file. Return whether another master has written it.
+
+        Then what was learned about its jobs may be wrong now.
+        """
+        last, self.need, self.is_readable = self.need, need, True
+        is_first = not last.generation
         if not is_first and need.written != last.written:
             self._changed_at = now
-        return not is_first and need.generation != last.generation
+        has_other_master = not is_first and need.generation != last.generation
+        if has_other_master:
+            self.failures.end()
+            self.hosts.forget()
+            self._unconnected_since.clear()
+        if not need.finished:
+            self.finished_at, self.done = None, False
+        self.note_excluded()
+        return has_other_master
 
     def is_current(self, now: float) -> bool:
         """Whether decisions can use the file: it is readable, not finished, and its master still writes it."""
@@ -488,16 +486,6 @@ class WatchedComputation(Struct, eq=False):
     def _valid_since(self, now: float) -> float:
         """Since when the content of the file has been valid, if it is read for the first time."""
         return now if self._changed_at is not None else now - max(0.0, self.need.age_s)
-
-    def resume(self) -> None:
-        """Record that it is not finished, or has begun again."""
-        self.finished_at, self.done = None, False
-
-    def begin_again(self) -> None:
-        """Record that another master has taken over: what was learned about its jobs may be wrong now."""
-        self.failures.end()
-        self.hosts.forget()
-        self._unconnected_since.clear()
 
     def note_excluded(self) -> None:
         """Record the machines that the master has excluded, as far as the batch system has named them."""
@@ -521,11 +509,8 @@ class WatchedComputation(Struct, eq=False):
     def idle(self, patience_s: float, now: float) -> list[Job]:
         """The jobs that have certainly been idle for this time."""
         least_s = max(patience_s, CERTAIN_S) - ROUNDING_S
-        return [
-            self.jobs.listed[job_id]
-            for job_id, since in self._idle_since.items()
-            if now >= since + least_s and not self.jobs.is_removed(job_id)
-        ]
+        running, since = self.jobs.live(JobState.RUNNING), self._idle_since
+        return [job for job in running if now >= since.get(job.job_id, math.inf) + least_s]
 
     def waiting(self) -> list[Job]:
         """The jobs that wait in the queue, without evicted jobs that the master still believes to be connected."""
@@ -534,11 +519,9 @@ class WatchedComputation(Struct, eq=False):
     def unconnected(self) -> list[Job]:
         """The jobs that have run for a long time without connecting."""
         latest = self._noted_at - UNCONNECTED_S + ROUNDING_S
-        return [
-            job
-            for job in self.jobs.live(JobState.RUNNING)
-            if job.job_id not in self.need.connected and self._unconnected_since.get(job.job_id, math.inf) <= latest
-        ]
+        running, since = self.jobs.live(JobState.RUNNING), self._unconnected_since
+        outside = [job for job in running if job.job_id not in self.need.connected]
+        return [job for job in outside if since.get(job.job_id, math.inf) <= latest]
 
     def useless(self) -> list[Job]:
         """The jobs that only take places: held jobs, and jobs that do not connect."""

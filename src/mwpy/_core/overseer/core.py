@@ -76,11 +76,6 @@ class About(Enum):
     EXCLUDED = "excluded machines"
 
 
-class _Complaint(Struct):
-    say_at: float
-    interval_s: float = SAY_AGAIN_S
-
-
 # Which jobs to remove.
 #
 # Removals come after a delay: a job that is not needed now is often needed again when the master algorithm has examined
@@ -133,8 +128,9 @@ class OverseerCore(Struct, eq=False):
     _pause_s: float = 0.0
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
     """The submissions of the last minute: when, and how many jobs."""
-    _open: dict[tuple[str, About], _Complaint] = field(default_factory=dict)
-    """The open complaints, by mark and subject. The mark is empty if no computation is concerned."""
+    _open: dict[tuple[str, About], tuple[float, float]] = field(default_factory=dict)
+    """The open complaints, by mark and subject: when to say each, and after how many seconds again. The mark is empty
+    if no computation is concerned."""
     _actions: OverseerActions = field(default_factory=OverseerActions)
 
     def watch(self, computation: WatchedComputation) -> None:
@@ -252,11 +248,10 @@ class OverseerCore(Struct, eq=False):
             self._resolve(computation, about)
             return
         key = (computation.mark if computation else "", about)
-        complaint = self._open.setdefault(key, _Complaint(now + after_s))
-        if now >= complaint.say_at:
+        say_at, interval_s = self._open.setdefault(key, (now + after_s, SAY_AGAIN_S))
+        if now >= say_at:
             self._say(computation, text)
-            complaint.say_at = now + complaint.interval_s
-            complaint.interval_s *= 2
+            self._open[key] = now + interval_s, 2 * interval_s
 
     def _resolve(self, computation: WatchedComputation | None, about: About, text: str = "") -> None:
         """Record that something is right. If a complaint about it is open, report this text."""
@@ -321,10 +316,6 @@ class OverseerCore(Struct, eq=False):
         self._resolve(computation, About.FILE, "the resource file is readable again")
         if computation.take_file(need, now):
             self._say(computation, "another master has taken over")
-            computation.begin_again()
-        if not need.finished:
-            computation.resume()
-        computation.note_excluded()
         self._report_staleness(computation, now)
 
     # ---- the batch system ------------------------------------------------------------------------------------
@@ -348,7 +339,7 @@ class OverseerCore(Struct, eq=False):
                 self._count_failure(computation, Outcome(End.LOST, text, None, 0.0, host=job.host), text, now)
             self._notice_success(computation, now)
             if computation.finished_at is not None:
-                computation.jobs.stop_asking()
+                computation.jobs.unexplained.clear()
             self._actions.ask += computation.jobs.questions()
 
     def _report_adoption(self, computation: WatchedComputation, jobs: dict[str, Job]) -> None:
