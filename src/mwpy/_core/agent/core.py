@@ -1,8 +1,8 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Watch`, `StartOutput`, `Departure`, `FormerTasks`, `Outage` and `Dues`. This module only distributes the
-events.
+`Shares`, `Watch`, `StartOutput`, `Departure`, `FormerTasks` and `Outage`. This module distributes the events, and knows
+when to look at which slave.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
@@ -56,55 +55,6 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, is_from_outside
 from mwpy._values.last_words import NO_WORDS, LastWords
 
-# When an agent looks at each of its slaves.
-#
-# Most events concern one slave. An agent of many slaves need not look at all others then, so it remembers when each
-# slave is due, and finds out again only for slaves that may have changed.
-
-
-class Dues(Struct, eq=False):
-    """Knows which slaves are due."""
-
-    _state: AgentState
-    _departure: Departure
-    changed: dict[int, Child] = field(default_factory=dict)
-    """The slaves that may have changed, by number."""
-    _dues: dict[int, float] = field(default_factory=dict)
-    """When to look at each slave, by number; infinity if there is no such moment."""
-
-    def all_changed(self) -> None:
-        """Any slave may have changed, and some may have been added or removed."""
-        self._dues.clear()
-        self.changed = dict(self._state.children)
-
-    def first(self) -> float:
-        """When to look at a slave; infinity if there is no such moment."""
-        if self.changed:
-            for number, child in self.changed.items():
-                self._dues[number] = self._due(child)
-            self.changed.clear()
-        return min(self._dues.values(), default=inf)
-
-    def take(self, now: float) -> list[Child]:
-        """The slaves that are due, in the order of their starts. The caller does what is due."""
-        if now < self.first():
-            return []
-        due = {number: child for number, child in self._state.children.items() if now >= self._dues[number]}
-        self.changed |= due
-        return [*due.values()]
-
-    def _due(self, child: Child) -> float:
-        looks = child.read_journal_at, child.look_at, child.measure_at
-        waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
-        leaving = self._departure.code is not None
-        return min(known((*looks, *waits_for, child.states.due(leaving), child.reports.due(leaving))), default=inf)
-
-    def check(self) -> None:
-        """Recompute when each slave is due."""
-        self.first()
-        dues = {number: self._due(child) for number, child in self._state.children.items()}
-        assert self._dues == dues, "the agent looks at a slave at a wrong time"
-
 
 class AgentCore:
     """The decisions of an agent, without I/O."""
@@ -123,7 +73,10 @@ class AgentCore:
         self._former = FormerTasks(self._state, self._starts, self._traffic, self._shares)
         self.outage = Outage(self._state, self.departure, self._former)
         """How it looks for its master."""
-        self._dues = Dues(self._state, self.departure)
+        self._changed: dict[int, Child] = {}
+        """The slaves that may have changed, by number."""
+        self._dues: dict[int, float] = {}
+        """When to look at each slave, by number; infinity if there is no such moment."""
         self.children = self._state.children
         """The slaves that have not ended, by number."""
 
@@ -196,7 +149,7 @@ class AgentCore:
                 self._starts.resumed(stopped_s)
             case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
                 self.outage.handle(event, now)
-        self._dues.all_changed()
+        self._all_changed()
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         match message:
@@ -235,7 +188,7 @@ class AgentCore:
                 pass  # a probe, or a message of a newer version that does not concern agents
 
     def _pass_on(self, child: Child, group: messages.Tasks, frames: Sequence[Buffer], now: float) -> None:
-        self._dues.changed[child.number] = child
+        self._changed[child.number] = child
         admitted = self._watch.admit(child, group, frames)
         if admitted is not None:
             was_idle = not child.held
@@ -258,7 +211,7 @@ class AgentCore:
             self._starts.fill(now)
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
-        self._dues.changed[child.number] = child
+        self._changed[child.number] = child
         is_former, has_begun = child.former is not None, child.state in (ChildState.READY, ChildState.STOPPING)
         if child.condemned:
             return
@@ -291,7 +244,7 @@ class AgentCore:
         self._watch.heard(child, message, now)
 
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
-        self._dues.changed[child.number] = child
+        self._changed[child.number] = child
         if event.results is None:
             self._watch.journal_emptied(child, now)
         elif not child.condemned:
@@ -303,7 +256,7 @@ class AgentCore:
                 self._watch.settle(child)
 
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
-        self._dues.changed[child.number] = child
+        self._changed[child.number] = child
         if not child.condemned and self._watch.believes(child, event.started):
             self._watch.looked(child, event.began, now)
 
@@ -363,8 +316,8 @@ class AgentCore:
         self.outage.decide(now)
         self.departure.decide(now)
         if self._starts.goes_on(now) or self.departure.code is not None:
-            self._dues.all_changed()
-        for child in self._dues.take(now):
+            self._all_changed()
+        for child in self._take_due(now):
             if child.print_at is not None:
                 self._output.decide(child, now)
             if child.ready_by is not None:
@@ -374,9 +327,39 @@ class AgentCore:
 
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
-        first = self._dues.first()
+        first = self._first_due()
         dues = self.departure.deadline, self._starts.deadline, self.outage.deadline, None if first == inf else first
         return min(known(dues), default=None)
+
+    # Most events concern one slave. An agent of many slaves need not look at all others then, so it remembers when each
+    # slave is due, and finds out again only for slaves that may have changed.
+
+    def _all_changed(self) -> None:
+        """Any slave may have changed, and some may have been added or removed."""
+        self._dues.clear()
+        self._changed = dict(self.children)
+
+    def _first_due(self) -> float:
+        """When to look at a slave; infinity if there is no such moment."""
+        if self._changed:
+            for number, child in self._changed.items():
+                self._dues[number] = self._due(child)
+            self._changed.clear()
+        return min(self._dues.values(), default=inf)
+
+    def _take_due(self, now: float) -> list[Child]:
+        """The slaves that are due, in the order of their starts. The caller does what is due."""
+        if now < self._first_due():
+            return []
+        due = {number: child for number, child in self.children.items() if now >= self._dues[number]}
+        self._changed |= due
+        return [*due.values()]
+
+    def _due(self, child: Child) -> float:
+        looks = child.read_journal_at, child.look_at, child.measure_at
+        waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
+        sends_at = child.states.due(self.leaving), child.reports.due(self.leaving)
+        return min(known((*looks, *waits_for, *sends_at)), default=inf)
 
     def take_actions(self) -> AgentActions:
         """Everything to do now. Each action is returned once."""
@@ -389,7 +372,9 @@ class AgentCore:
         self._shares.check()
         self._starts.check()
         self._former.check()
-        self._dues.check()
+        self._first_due()
+        dues = {number: self._due(child) for number, child in self.children.items()}
+        assert self._dues == dues, "the agent looks at a slave at a wrong time"
         self.departure.check()
         self.outage.check()
         if self.welcome is not None and not self.leaving:
