@@ -28,7 +28,6 @@ from mwpy._roles.edges import AgentEdges, MasterSearch, ShareStore
 from mwpy._roles.session_link import SessionLink
 from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
 from mwpy._system import clock, forks, memory
-from mwpy._system.clock import Clock
 from mwpy._system.process import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import shared_objects, wire
@@ -41,7 +40,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, MasterUnreachable, ProtocolError
 from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
 from mwpy._values.messages import check
-from mwpy._values.options import MasterStream, Options
+from mwpy._values.options import MODULE_PATH, MasterStream, Options
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
@@ -130,29 +129,6 @@ def changed(
 
 LATE_S = 1.0
 """An agent that is later than this, in seconds, was stopped. Work that takes longer counts as a stop, too."""
-
-
-class StopDetector:
-    """Looks at the clock for an agent, and tells its core about each stop."""
-
-    def __init__(self, clock: Clock, core: AgentCore) -> None:
-        self._clock = clock
-        self._core = core
-        self.looked_at = clock.monotonic()
-        """When it last looked at the clock."""
-
-    def look(self, waits_s: float = 0.0) -> float:
-        """Return the time. Report a stop since the last look, whether the agent waited or worked.
-
-        Args:
-            waits_s: for how many seconds at most the agent meant to wait meanwhile.
-        """
-        now = self._clock.monotonic()
-        late_s = now - self.looked_at - waits_s
-        self.looked_at = now
-        if late_s > LATE_S:
-            self._core.handle(Resumed(late_s), now)
-        return now
 
 
 FAREWELL_S = 1.0
@@ -296,7 +272,8 @@ class Agent:
         self._processes = SlaveProcesses(core, edges, self._link, self._slaves, self._watched)
         self._signals_fd = edges.signals.fileno()
         self._link.watch(self._signals_fd)
-        self.stops = StopDetector(edges.clock, core)
+        self.looked_at = edges.clock.monotonic()
+        """When it last looked at the clock."""
 
     def begin(self) -> ExitCode | None:
         """Greet the master; call this once, before the first iteration."""
@@ -310,9 +287,9 @@ class Agent:
         Returns:
             The exit code; None as long as the agent stays.
         """
-        timeout_s = self.timeout(self.stops.look())
+        timeout_s = self.timeout(self._look())
         link_events, received, ready = self._link.poll(timeout_s)
-        now = self.stops.look(timeout_s)
+        now = self._look(timeout_s)
         for frames in received:
             self._hear_master(frames, now)
         for event in link_events:
@@ -332,6 +309,19 @@ class Agent:
             if now >= self._link.say_at:
                 self._link.say()
         return code
+
+    def _look(self, waits_s: float = 0.0) -> float:
+        """Return the time. Report a stop since the last look, whether the agent waited or worked.
+
+        Args:
+            waits_s: for how many seconds at most the agent meant to wait meanwhile.
+        """
+        now = self._clock.monotonic()
+        late_s = now - self.looked_at - waits_s
+        self.looked_at = now
+        if late_s > LATE_S:
+            self._core.handle(Resumed(late_s), now)
+        return now
 
     def timeout(self, now: float) -> float:
         """How long to wait at most if nothing happens, in seconds. Only an agent that is late notices that it was
@@ -439,8 +429,10 @@ class Agent:
                 self._edges.audit.write(actions.records, self._clock.wall())
             for data in actions.error_output:
                 self._outlets[STDERR].pass_on(data, now)
-            if actions.end_template or actions.module_path:
-                self._processes.renew(actions.end_template, actions.module_path)
+            if actions.end_template:
+                self._processes.leave_template()
+            if actions.module_path:
+                os.environ[MODULE_PATH] = actions.module_path
             for number in actions.start:
                 self._processes.start(number, now)
             for number in actions.fork:
@@ -527,7 +519,7 @@ class Agent:
     def _check_memory(self, slave: SlaveHandle) -> None:
         """Report how far a slave is that may be over a limit."""
         facts = slave.channel.started, slave.channel.began
-        later = self.stops.look()  # the slave may have started the task after `now`
+        later = self._look()  # the slave may have started the task after `now`
         self._core.handle(child.MemoryRead(slave.number, *facts), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:

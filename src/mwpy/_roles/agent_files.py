@@ -43,9 +43,8 @@ class WatchedFiles(Struct, eq=False):
     _outlets: Mapping[int, OutputStream]
     _slaves: Mapping[int, SlaveHandle]
     _owners: dict[int, tuple[SlaveHandle | None, int]] = field(default_factory=dict)
-    """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave."""
-    _waiting: dict[int, None] = field(default_factory=dict)
-    """The agent's own streams that have not accepted everything."""
+    """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave, and
+    are here while they have not accepted everything."""
     _listens: bool = True
     """Whether the streams of slaves are read."""
     _full: dict[int, float] = field(default_factory=dict)
@@ -99,9 +98,10 @@ class WatchedFiles(Struct, eq=False):
     def control_flow(self, now: float) -> None:
         """Watch the agent's streams that have waiting output. Do not read slaves while such a stream is full."""
         for number, outlet in self._outlets.items():
-            if not (outlet.waiting or number in self._waiting or number in self._full):
+            is_watched = self.owner(number) == (None, number)  # perhaps a slave has it, because the stream was closed
+            if not (outlet.waiting or is_watched or number in self._full):
                 continue
-            if outlet.waiting != (number in self._waiting):
+            if outlet.waiting != is_watched:
                 self._wait_for(number, outlet.waiting)
             until = outlet.patience_until()
             full = until is not None and now < until
@@ -120,11 +120,10 @@ class WatchedFiles(Struct, eq=False):
 
     def _wait_for(self, number: int, wanted: bool) -> None:
         if wanted:
-            self._waiting[number] = None
             self._owners[number] = None, number
             self._link.watch(number, writable=True, readable=False)
         else:
-            del self._waiting[number], self._owners[number]
+            del self._owners[number]
             self._link.unwatch(number)
 
     def _listen(self, slave: SlaveHandle, output: int, wanted: bool) -> None:

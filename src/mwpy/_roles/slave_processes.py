@@ -30,7 +30,6 @@ from mwpy._values import messages, records
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS
 from mwpy._values.options import (
     FAULT_HANDLER,
-    MODULE_PATH,
     SLAVE_VARIABLE,
     SlaveSettings,
     TemplateSettings,
@@ -136,13 +135,6 @@ class SlaveProcesses(Struct, eq=False):
         process is the slave."""
         template = self._template
         return template is not None and any(slave.parts.process.pid == template.pid for slave in self._slaves.values())
-
-    def renew(self, end_template: bool, module_path: str) -> None:
-        """Let processes that start from now on find modules elsewhere, unless the path is empty."""
-        if end_template:
-            self.leave_template()
-        if module_path:
-            os.environ[MODULE_PATH] = module_path
 
     def leave_template(self) -> None:
         """Have no template any more: it has ended, it has become a slave, or it ends because it gets no more orders."""

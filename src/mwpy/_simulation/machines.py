@@ -908,8 +908,8 @@ class AgentProcess:
         if self.world.now < self._frozen_until:
             self._alarm.set(self._frozen_until)
             return
-        if self._agent.stops.looked_at >= self._frozen_until:  # it waited until now, and was not frozen
-            self._agent.stops.looked_at = self.world.now
+        if self._agent.looked_at >= self._frozen_until:  # it waited until now, and was not frozen
+            self._agent.looked_at = self.world.now
         self.is_short()
         for _ in range(SOON):
             code = self._agent.iterate()
@@ -963,7 +963,7 @@ class AgentProcess:
     def freeze(self) -> None:
         """Freeze the agent for a while. Messages that arrive in this time are read afterwards, in their order."""
         if self.world.now >= self._frozen_until:
-            now = self._agent.stops.looked_at = self.world.now
+            now = self._agent.looked_at = self.world.now
             self._freezes.append((now, now + self.world.random.random() * LONGEST_FREEZE_S))
 
     def fill_outlets(self) -> None:
