@@ -27,7 +27,7 @@ from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.agent.traffic import HELD_BACK_S
 from mwpy._roles.agent import Agent
 from mwpy._roles.edges import AgentEdges, SlaveParts
-from mwpy._roles.runner import GATHER_S
+from mwpy._roles.runner import GATHER_S, SHORT_S, STRETCH_S
 from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker, Progress, read_state
 from mwpy._simulation.network import (
     ADDRESS,
@@ -38,12 +38,12 @@ from mwpy._simulation.network import (
     SimulatedPipe,
 )
 from mwpy._simulation.slaves import (
+    Ended,
     SharesOfSlave,
     SimulatedChannel,
     SimulatedJournal,
     SimulatedStore,
-    SimulatedStretch,
-    Wear,
+    group_of,
 )
 from mwpy._simulation.world import Alarm, World
 from mwpy._transport import wire
@@ -54,6 +54,9 @@ from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.errors import ExitCode, describe_exit
 from mwpy._values.messagepack import REFERRING, Pickled
 from mwpy._values.messages import LoadFailure
+
+PATIENCE_S = 0.1
+"""Seconds in which an agent that is not frozen replaces a slave that has too much memory."""
 
 LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""
@@ -154,7 +157,13 @@ class SimulatedSlave(SimulatedProcess):
         """The values that each task got, by task and attempt."""
         self._restored: dict[tuple[int, int], Progress] = {}
         """The state that each task got, by task and attempt."""
-        self.wear = Wear(self._world, number, agent.host.settings.slave_max_tasks, agent.host.max_memory)
+        self._started_tasks = 0
+        self.busy_until = 0.0
+        """When it ran a task last that was not cancelled."""
+        self._leaked = 0.0
+        """The memory that its tasks have leaked: one unit a task on average."""
+        self._worn_at: float | None = None
+        """When it reported that it has too much memory."""
         self.printed = ""
         """What it wrote to standard error when it started."""
         self.sid: SlaveId | None = None
@@ -162,8 +171,12 @@ class SimulatedSlave(SimulatedProcess):
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
-        self._stretch = SimulatedStretch(self._world, number, self.channel.reply)
-        """The results of its tasks of portions."""
+        self._in_portions: dict[int, None] = {}
+        """The positions of its tasks of portions."""
+        self._stretch: list[Ended] = []
+        """The results of such tasks. They wait outside of the journal; see `_roles/runner.py`."""
+        self._silent_from = 0.0
+        """Since when its agent has heard nothing, as far as it knows."""
         self._timed: dict[int, None] = {}
         """The positions of tasks with a limit of time."""
         self._passed_on = 0
@@ -259,7 +272,7 @@ class SimulatedSlave(SimulatedProcess):
         while self.channel.to_slave:
             self._hear(*wire.decode(self.channel.to_slave.popleft()))
         self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
-        self._stretch.silent_from = max(self._stretch.silent_from, self.channel.fed_at)
+        self._silent_from = max(self._silent_from, self.channel.fed_at)
         while self._tasks:
             position, task, attempt, algorithm = self._tasks[0]
             if not self._shares.are_here(position):
@@ -267,8 +280,8 @@ class SimulatedSlave(SimulatedProcess):
             self.channel.began = self._world.now if position in self._timed else 0.0
             self.channel.started, self._written = position, task
             recalled = self.channel.recalls != self._recalls_heard
-            if recalled or position not in self._stretch.positions:
-                self._stretch.send()
+            if recalled or position not in self._in_portions:
+                self._send_stretch()
             else:
                 self._send_journal()
             if recalled:
@@ -312,7 +325,7 @@ class SimulatedSlave(SimulatedProcess):
                     self._passed_on += 1
                     self._shares.passed_on(self._passed_on, message)
                     if portion:
-                        self._stretch.positions[self._passed_on] = None
+                        self._in_portions[self._passed_on] = None
                     self._tasks.append((self._passed_on, task, attempt, algorithm))
                     if limit is not None and limit.seconds is not None:
                         self._timed[self._passed_on] = None
@@ -358,9 +371,9 @@ class SimulatedSlave(SimulatedProcess):
         checker = self.life.checker
         checker.code.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
         checker.started(task, self.sid, self.life.peer, self._agent.running())
-        self.wear.start(self._agent.deaf_until)
+        self._check_wear()
         self.running, self._attempt = task, attempt
-        in_portion = self._position in self._stretch.positions
+        in_portion = self._position in self._in_portions
         mean_s = self.life.durations[algorithm % 2]
         self._seconds, grown_after_s = _drawn(random, mean_s, STUCK_S if in_portion else 0.0, self._slow_s)
         self._seconds = self._world.seconds.get(task, self._seconds)
@@ -368,6 +381,15 @@ class SimulatedSlave(SimulatedProcess):
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
         self._use_values(task, attempt, algorithm)
+
+    def _check_wear(self) -> None:
+        """Check that a slave may start a task: what earlier tasks have left behind in it is not too much."""
+        self._started_tasks += 1
+        most = self._agent.host.settings.slave_max_tasks
+        assert most is None or self._started_tasks <= most, f"slave {self.number} runs too many tasks"
+        if self._worn_at is not None:
+            in_time = self._world.now < max(self._worn_at, self._agent.deaf_until) + PATIENCE_S
+            assert in_time, f"slave {self.number} runs a task although it has too much memory"
 
     def _use_values(self, task: int, attempt: int, algorithm: int) -> None:
         """Begin with what came with the task, and report. Tasks of some algorithms leave states."""
@@ -424,9 +446,9 @@ class SimulatedSlave(SimulatedProcess):
         kind = checker.retries.end_of(task, attempt)
         entry = CODEC.dumps_value(checker.lives.number(task))[0] if kind == VALUE else FAILURE
         result = task, attempt, self._seconds, kind, entry
-        in_stretch = self._position in self._stretch.positions
+        in_stretch = self._position in self._in_portions
         if in_stretch:
-            self._stretch.results.append(result)
+            self._stretch.append(result)
             checker.ends.waits(self.life.peer, self.number, task, attempt)
         else:
             journal.results.append(result)
@@ -438,7 +460,8 @@ class SimulatedSlave(SimulatedProcess):
                 assert result not in unread, f"the result of task {task} waits in slave {self.number}"
 
         if in_stretch:
-            is_due = self._stretch.is_due()
+            every_s = STRETCH_S if self._seconds <= SHORT_S else STRETCH_S / 2
+            is_due = kind != VALUE or self._world.now // every_s > self._silent_from // every_s
         else:
             is_due = self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
         if is_due:
@@ -447,7 +470,12 @@ class SimulatedSlave(SimulatedProcess):
             self._world.after(GIVEN_BACK_S, partial(self._check_given_back, task, attempt))
         else:
             self._world.after(PROMISED_S, check_promptness)
-        if self.wear.finish(wanted=task not in killed_tasks):
+        if task not in killed_tasks:
+            self.busy_until = self._world.now
+        self._leaked += self._world.random.expovariate(1.0)
+        most = agent.host.max_memory
+        if most is not None and self._leaked > most and self._worn_at is None:
+            self._worn_at = self._world.now
             self._send()
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
@@ -461,9 +489,22 @@ class SimulatedSlave(SimulatedProcess):
 
     def _send(self) -> None:
         """Send all results."""
-        if self._stretch.send():
+        if self._send_stretch():
             self._send_by = self._world.now + GATHER_S
         self._send_journal()
+
+    def _send_stretch(self) -> bool:
+        """Send the results of portions. Often only the sum of their times is known. Return whether there were any."""
+        if not self._stretch:
+            return False
+        group, payload = group_of(self.number, self._stretch)
+        if self._world.random.random() >= 0.5:
+            group = replace(group, seconds=[sum(group.seconds)])
+        are_plain = not group.failed and len(self._stretch) % 5 > 0  # sometimes one of the values is a pickle
+        self.channel.reply(replace(group, plain=are_plain), payload)
+        self._stretch.clear()
+        self._silent_from = self._world.now
+        return True
 
     def _send_journal(self) -> None:
         """Send the results in the journal."""
@@ -476,7 +517,8 @@ class SimulatedSlave(SimulatedProcess):
     def _check_given_back(self, task: int, attempt: int) -> None:
         """Check that a task of a portion was given back whose result still waits here, behind a long task."""
         checker, ends = self.life.checker, self.code is not None or self._hangs or self.channel.spoilt
-        if ends or not self._stretch.waits(task, attempt) or task in checker.killed_tasks:
+        waits = any(result[:2] == (task, attempt) for result in self._stretch)
+        if ends or not waits or task in checker.killed_tasks:
             return
         if self.life is self._agent.life and self._agent.is_in_contact():
             is_given_back = checker.ends.is_given_back(self.life.peer, self.number, task, attempt)
@@ -1002,7 +1044,7 @@ class AgentProcess:
         """Check an agent that has left because its slaves had no task."""
         limit_s = self.host.settings.idle_exit_s
         assert limit_s is not None, "it has no idle exit"
-        busy = [slave.number for slave in self.slaves.values() if self.world.now < slave.wear.busy_until + limit_s]
+        busy = [slave.number for slave in self.slaves.values() if self.world.now < slave.busy_until + limit_s]
         assert not busy, f"it left, but slaves {busy} had tasks"
 
     # ---- what the user sees --------------------------------------------------------------------------------

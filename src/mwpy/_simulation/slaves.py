@@ -1,4 +1,4 @@
-"""The parts of simulated slaves: journals, channels, results that wait, wear, and shared objects."""
+"""The parts of simulated slaves: journals, channels, and shared objects."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from mwpy._roles.runner import SHORT_S, STRETCH_S
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.world import World
 from mwpy._transport import wire
@@ -148,95 +146,6 @@ class SimulatedChannel(Struct, eq=False):
         if not self._to_agent:
             self._nonsense = self.spoilt = True
             self._link.readable(self._fd, True)
-
-
-# The results of portions that wait in a simulated slave, outside of its journal; see `_roles/runner.py`.
-
-
-class SimulatedStretch(Struct, eq=False):
-    """The results of one stretch.
-
-    Args:
-        number: the number of the slave.
-        send: sends a message.
-    """
-
-    _world: World
-    _number: int
-    _send: Callable[[messages.Message, Sequence[Buffer]], None]
-    positions: dict[int, None] = field(default_factory=dict)
-    """The positions of the tasks of portions."""
-    silent_from: float = 0.0
-    """Since when the agent has heard nothing, as far as the slave knows."""
-    results: list[Ended] = field(default_factory=list)
-
-    def is_due(self) -> bool:
-        """Whether the results are sent now. A failure does not wait."""
-        *_, (_, _, seconds, kind, _) = self.results
-        every_s = STRETCH_S if seconds <= SHORT_S else STRETCH_S / 2
-        return kind != VALUE or self._world.now // every_s > self.silent_from // every_s
-
-    def waits(self, task: int, attempt: int) -> bool:
-        """Whether the result of a task waits here."""
-        return any(result[:2] == (task, attempt) for result in self.results)
-
-    def send(self) -> bool:
-        """Send the results. Often only the sum of their times is known. Return whether there were any."""
-        if not self.results:
-            return False
-        group, payload = group_of(self._number, self.results)
-        if self._world.random.random() >= 0.5:
-            group = replace(group, seconds=[sum(group.seconds)])
-        are_plain = not group.failed and len(self.results) % 5 > 0  # sometimes one of the values is a pickle
-        self._send(replace(group, plain=are_plain), payload)
-        self.results.clear()
-        self.silent_from = self._world.now
-        return True
-
-
-# What tasks leave behind in a simulated slave: it has run some, and each of them leaks memory.
-
-
-PATIENCE_S = 0.1
-"""Seconds in which an agent that is not frozen replaces a slave that has too much memory."""
-
-
-class Wear(Struct, eq=False):
-    """The wear of one slave. It checks from outside that the agent keeps the limits."""
-
-    _world: World
-    _number: int
-    _max_tasks: int | None
-    _max_memory: int | None
-    busy_until: float = 0.0
-    """When the slave ran a task last that was not cancelled."""
-    _tasks: int = 0
-    _memory: float = 0.0
-    """The memory that the tasks have leaked: one unit a task on average."""
-    _grown_at: float | None = None
-    """When the slave reported that it has too much memory."""
-
-    def start(self, frozen_until: float) -> None:
-        """Check, when the slave starts a task, that it may. Its agent was frozen until some earlier moment."""
-        self._tasks += 1
-        assert self._max_tasks is None or self._tasks <= self._max_tasks, f"slave {self._number} runs too many tasks"
-        if self._grown_at is not None:
-            in_time = self._world.now < max(self._grown_at, frozen_until) + PATIENCE_S
-            assert in_time, f"slave {self._number} runs a task although it has too much memory"
-
-    def finish(self, *, wanted: bool) -> bool:
-        """The slave has finished a task. Return whether it reports now that it has too much memory.
-
-        Args:
-            wanted: whether the task is not cancelled.
-        """
-        if wanted:
-            self.busy_until = self._world.now
-        self._memory += self._world.random.expovariate(1.0)
-        if self._max_memory is None or self._memory <= self._max_memory or self._grown_at is not None:
-            return False
-        self._grown_at = self._world.now
-        return True
 
 
 # The shared objects of an agent and its slaves.
