@@ -58,7 +58,7 @@ class ReportChecker(Struct, eq=False):
         assert checker.attempts.holds(sid, task, attempt), f"{named}: this attempt does not live"
         unwanted = task in checker.ended or task in checker.states.cancelled
         assert not unwanted, f"{named}: nobody wants its result"
-        assert report.tag is checker.tags[task], f"{named} has the tag of another task"
+        assert report.tag is checker.tasks[task].tag, f"{named} has the tag of another task"
         assert (report.values["task"], report.values["attempt"]) == (task, attempt), f"{named} has other values"
         number, before = report.values["number"], self._last.get((task, attempt), -1)
         assert number >= before, f"{named} has number {number}, and {before} came before"  # it may arrive twice
@@ -281,7 +281,7 @@ class SimulatedAlgorithm:
         if random.random() < 0.1:
             self._world.note("a module was edited: renew the slaves")
             self._io.commands.append(RenewSlaves(None))
-            self._checker.code.edited()
+            self._checker.edits += 1
         self._io.link.wake()
         if last < self._total:
             self._after(random.random() * self._submit_s, self._go_on)
@@ -371,9 +371,9 @@ class SimulatedAlgorithm:
         payload = self._calls.payload(random, refers)
         captured = None if random.random() < 0.7 else self._shares.handle(self._calls.draw)
         defined = self._calls.algorithm(random, captured)
-        tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)
         number, handles = self._io.submissions.total + 1, self._shares.handles()
-        self._checker.shares[number] = [each.shared.share.digest for each in (captured, *handles) if each is not None]
+        shares = [each.shared.share.digest for each in (captured, *handles) if each is not None]
+        tag = self._checker.submitted(number, policy, kills, errors, defined.record, shares)
         if refers:
             args = refers, *map(ResultReference, refers)
             payload, referring = CODEC.dumps_call(args, {"shared": handles}, "any")
@@ -395,10 +395,10 @@ def _submit_map(algorithm: SimulatedAlgorithm, count: int) -> None:
     kills = ["slave" if random.random() < 0.02 else "" for _ in range(count)]
     kind, size = random.choice((ROWS, ARGUMENTS)), random.choice((10, 10, 10, 90))
     arguments = algorithm._calls.portion([random.randint(0, size) for _ in range(count)])
+    shares = [] if captured is None else [captured.shared.share.digest]
     for task, killed in enumerate(kills, first):
-        algorithm._checker.submitted(task, policy, killed, int(draw.random() < 0.1), defined.record)
-        algorithm._checker.tags[task] = tag
-        algorithm._checker.shares[task] = [] if captured is None else [captured.shared.share.digest]
+        errors = int(draw.random() < 0.1)
+        algorithm._checker.submitted(task, policy, killed, errors, defined.record, shares, tag)
     if can_be_packed((defined, policy, None), algorithm._io.core.state.settings):
         if draw.random() < 0.2 and not algorithm._io.submissions.keyed:  # else only plain arguments are packed
             calls = PackedCalls.of_encoded([CODEC.dumps_call(((each,),), {}, "any")[0] for each in arguments])

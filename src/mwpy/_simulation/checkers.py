@@ -27,38 +27,21 @@ from mwpy._values.policy import MaxFailures, TaskPolicy
 from mwpy._values.records import AgentConnected, AlgorithmDefined, Charge, TaskCheckpointed, TaskRange
 from mwpy._values.task import Result, UnrunnableTask
 
-# Checks from outside that each task runs the code with which it was submitted.
 
+class SubmittedTask(Struct, frozen=True):
+    """What is known of a task when it is submitted."""
 
-class CodeChecker(Struct, eq=False):
-    """Knows the code of each task, and the edits of the modules."""
-
-    edits: int = 0
-    """How often a module of the algorithm was edited."""
-    _algorithms: dict[int, AlgorithmDefined] = field(default_factory=dict)
-    """The definition with which each task was submitted."""
-    _edits_before: dict[int, int] = field(default_factory=dict)
-    """How often before each task was submitted."""
-
-    def submitted(self, task: int, algorithm: AlgorithmDefined) -> None:
-        """A task is submitted."""
-        self._algorithms[task] = algorithm
-        self._edits_before[task] = self.edits
-
-    def edited(self) -> None:
-        """A module was edited. No slave that has started may run a task that is submitted from now on."""
-        self.edits += 1
-
-    def has(self, task: int, sid: SlaveId | None, edits: int, algorithm: tuple[str, bytes]) -> None:
-        """A slave is about to start a task.
-
-        Args:
-            edits: how often a module had been edited when the slave process started.
-            algorithm: what the slave has for the task's algorithm: the reference and the pickle.
-        """
-        assert edits >= self._edits_before[task], f"{sid} runs task {task} with a module from before an edit"
-        is_same = algorithm == (self._algorithms[task].definition.reference, self._algorithms[task].packed)
-        assert is_same, f"task {task} runs another function than it was submitted with"
+    policy: TaskPolicy
+    kills: str
+    """What it kills in each run: its slave ("slave"), its agent ("agent") or nothing ("")."""
+    errors: int
+    """How many of its first attempts end with an exception; all if it is not tried again."""
+    algorithm: AlgorithmDefined
+    edits: int
+    """How often a module of the algorithm had been edited before."""
+    shares: Sequence[str]
+    """The digests of the shared objects that it needs."""
+    tag: object
 
 
 # Checks from outside how tasks end at agents: each attempt once, and a death charges no task but the one that ran.
@@ -206,8 +189,7 @@ LIVE_MAX = 2
 class AttemptChecker(Struct, eq=False):
     """Checks the attempts of tasks, by the records of a master."""
 
-    policies: dict[int, TaskPolicy]
-    """The policy of each task."""
+    tasks: Mapping[int, SubmittedTask]
     _agent_of: dict[SlaveId, str]
     _unaddressed: dict[int, None]
     """Tasks that were addressed to a slave, until the master removed this address."""
@@ -261,7 +243,7 @@ class AttemptChecker(Struct, eq=False):
         self._live.setdefault(task, {})[sid] = attempt
 
     def _start_another(self, task: int, attempt: int, sid: SlaveId, beside: SlaveId) -> None:
-        policy, live = self.policies[task], self._live.get(task, {})
+        policy, live = self.tasks[task].policy, self._live.get(task, {})
         is_wanted = policy.speculate or self._agent_of[beside] in self._away
         assert is_wanted, f"task {task} gets a second attempt, and nobody wanted that"
         assert policy.retry, f"task {task} may only run once"
@@ -377,13 +359,11 @@ class RetryChecker(Struct, eq=False):
     """Checks the attempts of tasks."""
 
     attempts: AttemptChecker
-    """Knows the policy of each task, and which attempt has answered."""
+    """Knows each task, and which attempt has answered."""
     charged: dict[int, int]
     """How many attempts of each task were lost by its own fault, as far as the master knows."""
     cancelled: dict[int, None]
     """Tasks that must not be sent to a slave again."""
-    errors: dict[int, int] = field(default_factory=dict)
-    """How many of its first attempts each task ends with an exception; all if it is not tried again."""
     spoilt: dict[tuple[int, int], None] = field(default_factory=dict)
     """Tasks and their attempts that raise an exception, because they run on a bad host."""
     now: float = 0.0
@@ -394,9 +374,9 @@ class RetryChecker(Struct, eq=False):
     def end_of(self, task: int, attempt: int) -> int:
         """How an attempt of a task ends that kills nothing: with a value, a failure, or a reason to try again."""
         fails = (task, attempt) in self.spoilt
-        if not self.attempts.policies[task].retries_errors:
-            return FAILED if fails or self.errors[task] else VALUE
-        return AGAIN if fails or attempt <= self.errors[task] else VALUE
+        if not self.attempts.tasks[task].policy.retries_errors:
+            return FAILED if fails or self.attempts.tasks[task].errors else VALUE
+        return AGAIN if fails or attempt <= self.attempts.tasks[task].errors else VALUE
 
     def sent(self, tasks: Sequence[TaskRange]) -> None:
         """Tasks are sent to a slave."""
@@ -410,7 +390,7 @@ class RetryChecker(Struct, eq=False):
         self.lost(tasks, charges)
         for task, _ in _each_number(tasks):
             charged = any(charge.is_charged for charge in charges)
-            expected_s = self.attempts.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
+            expected_s = self.attempts.tasks[task].policy.after * 2 ** (self.charged[task] - 1) if charged else 0.0
             assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
             self._due_at[task] = self.now + pause_s
 
@@ -429,7 +409,7 @@ class RetryChecker(Struct, eq=False):
             return  # it failed at its submission
         end = self.end_of(task, self.attempts.answered[task])
         assert result.ok == (end == VALUE), f"task {task} has the result of another attempt"
-        used_up = self.charged.get(task, 0) + 1 >= self.attempts.policies[task].attempts_max
+        used_up = self.charged.get(task, 0) + 1 >= self.attempts.tasks[task].policy.attempts_max
         assert end != AGAIN or used_up or task in self.cancelled, f"task {task} was not tried again"
 
 
@@ -568,8 +548,7 @@ ROUNDING_S = 1e-6
 class TimeChecker(Struct, eq=False):
     """Checks the times of agents and tasks."""
 
-    policies: dict[int, TaskPolicy]
-    """The policy of each task."""
+    tasks: Mapping[int, SubmittedTask]
     _goes_on: dict[int, None] = field(default_factory=dict)
     """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
     _left: dict[bytes, float | None] = field(default_factory=dict)
@@ -611,7 +590,7 @@ class TimeChecker(Struct, eq=False):
         end = self._ends[agent]
         limited = [each for each in tasks if each.algorithm not in self._goes_on]
         for task in (each.first + place for each in limited for place in range(each.count)):
-            expected_s = self.policies[task].seconds_expected
+            expected_s = self.tasks[task].policy.seconds_expected
             if expected_s is not None and end is not None:
                 left_s = end - now
                 assert expected_s <= left_s + ROUNDING_S, f"task {task} takes {expected_s} s, {agent} has {left_s} s"
@@ -667,10 +646,6 @@ class HistoryChecker:
         """How often each task was started."""
         self.deaths: dict[int, int] = {}
         """How many attempts of each task were lost by its own fault. Only those that the master knows of count."""
-        self.killers: dict[int, None] = {}
-        """Tasks that kill their slave in each run."""
-        self.agent_killers: dict[int, None] = {}
-        """Tasks that kill their agent in each run."""
         self.lost: dict[int, int] = {}
         """How many agents vanished without notice while each task was at them, as far as the master knows."""
         self.unheard: dict[bytes, None] = {}
@@ -684,10 +659,8 @@ class HistoryChecker:
         """How many bytes of results the algorithm got and did not fetch."""
         self.most_waiting = 0
         """How many of them may wait when a task is sent."""
-        self.shares: dict[int, list[str]] = {}
-        """The digests of the shared objects that tasks need, for tasks that need any."""
-        self.code = CodeChecker()
-        """Checks which code runs."""
+        self.edits = 0
+        """How often a module of the algorithm was edited. No slave that has started may run a later task."""
         self.lives = lives
         """Checks what is computed again after the master crashed."""
         self.stops = StopChecker()
@@ -704,8 +677,7 @@ class HistoryChecker:
         """Whether each of these tasks was alone at the last agent that vanished with it."""
         self._announced: dict[str, None] = {}
         """Agents that the master knows to leave."""
-        self._policies: dict[int, TaskPolicy] = {}
-        self.tags: dict[int, object] = {}
+        self.tasks: dict[int, SubmittedTask] = {}
         self._unaddressed: dict[int, None] = {}
         """Tasks that were addressed to a slave, until the master removed this address."""
         self._last: dict[SlaveId, int] = {}
@@ -722,9 +694,9 @@ class HistoryChecker:
         """Tasks that the algorithm has cancelled; they may have ended before."""
         self._last_attempts: dict[int, None] = {}
         """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
-        self.attempts = AttemptChecker(self._policies, self._agent_of, self._unaddressed)
+        self.attempts = AttemptChecker(self.tasks, self._agent_of, self._unaddressed)
         self.retries = RetryChecker(self.attempts, self.deaths, self._last_attempts)
-        self.times = TimeChecker(self._policies)
+        self.times = TimeChecker(self.tasks)
         self.states = StateChecker(self._last_attempts, self.unheard)
         self.references = ReferenceChecker(self.lives.numbers)
 
@@ -734,25 +706,36 @@ class HistoryChecker:
         return [task for task in self.runs if task not in self.ended]
 
     def submitted(
-        self, task: int, policy: TaskPolicy, kills: str, errors: int, algorithm: records.AlgorithmDefined
+        self,
+        task: int,
+        policy: TaskPolicy,
+        kills: str,
+        errors: int,
+        algorithm: AlgorithmDefined,
+        shares: Sequence[str] = (),
+        tag: object = None,
     ) -> object:
         """A task is submitted, after all tasks with lower numbers.
 
-        Args:
-            kills: what it kills: "slave", "agent" or nothing ("").
-            errors: how many of its first attempts end with an exception.
-
         Returns:
-            Its tag.
+            Its tag, which is new if none is given.
         """
-        self._policies[task] = policy
-        self.code.submitted(task, algorithm)
+        tag = tag or object()
+        self.tasks[task] = SubmittedTask(policy, kills, errors, algorithm, self.edits, shares, tag)
         self.lives.submitted(task, policy, algorithm)
-        self.tags[task] = object()
-        self.retries.errors[task] = errors
-        if kills:
-            (self.killers if kills == "slave" else self.agent_killers)[task] = None
-        return self.tags[task]
+        return tag
+
+    def has(self, task: int, sid: SlaveId | None, edits: int, algorithm: tuple[str, bytes]) -> None:
+        """A slave is about to start a task.
+
+        Args:
+            edits: how often a module had been edited when the slave process started.
+            algorithm: what the slave has for the task's algorithm: the reference and the pickle.
+        """
+        submitted = self.tasks[task]
+        assert edits >= submitted.edits, f"{sid} runs task {task} with a module from before an edit"
+        is_same = algorithm == (submitted.algorithm.definition.reference, submitted.algorithm.packed)
+        assert is_same, f"task {task} runs another function than it was submitted with"
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
@@ -761,7 +744,7 @@ class HistoryChecker:
         match record:
             case records.TasksUnaddressed(sid, tasks):
                 for task in _each(tasks):
-                    policy = self._policies[task]
+                    policy = self.tasks[task].policy
                     assert policy.sid == sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
                     self._unaddressed[task] = None
             case records.AgentConnected(agent, _, host):
@@ -870,7 +853,7 @@ class HistoryChecker:
 
         After its result has arrived at the master, a task starts only in another attempt that is about to be killed.
         """
-        policy = self._policies[task]
+        policy = self.tasks[task].policy
         self.lives.started(task)
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
@@ -905,7 +888,7 @@ class HistoryChecker:
 
     def given_up(self, task: UnrunnableTask) -> None:
         """The algorithm gets a task back."""
-        number, policy = task.task_id, self._policies[task.task_id]
+        number, policy = task.task_id, self.tasks[task.task_id].policy
         heard_of, lost = self.deaths.get(number, 0), self.lost.get(number, 0)
         causes = [death.cause for death in task.deaths]
         charged = sum(death.is_charged for death in task.deaths)
@@ -929,7 +912,7 @@ class HistoryChecker:
         """The algorithm learns which of the tasks that it has cancelled had not ended, after it got all that ended."""
         for task in unended:
             if command.running is Running.DISCARD:
-                self._end(task, "discarded", self.tags[task])
+                self._end(task, "discarded", self.tasks[task].tag)
             if command.running is not Running.FINISH:
                 self.killed_tasks[task] = now
                 assert self.ended.get(task) in ("cancelled", "discarded"), f"task {task} does not come back"
@@ -945,7 +928,7 @@ class HistoryChecker:
             moments: `began`, `grown_at` and `now`.
         """
         (frozen_until, frozen_s), (began, grown_at, now) = frozen, moments
-        over_from = _over_from(self._policies[task], began, grown_at)
+        over_from = _over_from(self.tasks[task].policy, began, grown_at)
         in_time = now < max(over_from + frozen_s, frozen_until) + KILLED_WITHIN_S
         assert in_time, f"task {task} ran on although it was over its limit from {over_from} on"
         if task in self.killed_tasks and peer not in self.unheard:
@@ -965,7 +948,9 @@ class HistoryChecker:
             moments: `began`, `grown_at` and `now`.
         """
         (is_faulty, is_short), (began, grown_at, now) = faults, moments
-        if (is_short and self._policies[task].memory_max) or now >= _over_from(self._policies[task], began, grown_at):
+        if (is_short and self.tasks[task].policy.memory_max) or now >= _over_from(
+            self.tasks[task].policy, began, grown_at
+        ):
             self.overruns.killed(peer, slave, task)
         elif is_faulty:
             return
@@ -980,7 +965,7 @@ class HistoryChecker:
 
     def _end(self, task: int, how: str, tag: object) -> None:
         assert task not in self.ended, f"task {task} ended twice"
-        assert tag is self.tags[task], f"task {task} has another's tag"
+        assert tag is self.tasks[task].tag, f"task {task} has another's tag"
         self.ended[task] = how
 
     def check_end(self, total: int) -> None:
@@ -988,7 +973,7 @@ class HistoryChecker:
         assert sorted(self.ended) == list(range(1, total + 1)), "a task was lost"
         self.attempts.check_end()
         # A slave may have run the same call in an earlier life, where it did not kill.
-        for task in {*self.killers, *self.agent_killers}.difference(self.lives.reused):
+        for task in [task for task, each in self.tasks.items() if each.kills and task not in self.lives.reused]:
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
             has_value = self.ended[task] == "result" and task not in self.references.causes
             assert not (has_value and ran), f"task {task} kills, but it has a result"

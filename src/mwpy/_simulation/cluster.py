@@ -163,11 +163,6 @@ class Cluster:
         return self.checker.ended
 
     @property
-    def lives(self) -> int:
-        """How many lives the master has had."""
-        return self.checker.lives.life
-
-    @property
     def submitted(self) -> int:
         """How many tasks were submitted so far."""
         return self.master.io.submissions.total
@@ -243,6 +238,8 @@ class Cluster:
     def _begin_life(self, lives: LifeChecker) -> None:
         """Start the master."""
         self.replay, self.checker = Replay(), HistoryChecker(lives)
+        self.lives = lives.life
+        """How many lives the master has had."""
         arguments = self.world, self.checker, self.replay, self._tasks, self._pace
         self.master = SimulatedMaster(*arguments, self._local.start, self._master_ended, self._lives)
         if self._lives is not None:

@@ -290,7 +290,7 @@ class SimulatedSlave(SimulatedProcess):
             failure = self.algorithms[algorithm][0]
             if failure is None:
                 self._position = position
-                self._shares.start(position, self.life.checker.shares.get(task, ()))
+                self._shares.start(position, self.life.checker.tasks[task].shares)
                 self._run(task, attempt, algorithm)
                 return
             self.channel.reply(
@@ -358,7 +358,7 @@ class SimulatedSlave(SimulatedProcess):
         self.life, self.sid = self._agent.life, None
         for of_former_life in (self.algorithms, self._given, self._restored):
             of_former_life.clear()
-        self._shares, self._edits = SharesOfSlave(self._agent.store), self.life.checker.code.edits
+        self._shares, self._edits = SharesOfSlave(self._agent.store), self.life.checker.edits
         edited = "app.py" if self._world.chance(0.2) else ""
         self.channel.reply(messages.NextGeneration(self.number, edited))
 
@@ -369,7 +369,7 @@ class SimulatedSlave(SimulatedProcess):
     def _run(self, task: int, attempt: int, algorithm: int) -> None:
         random = self._world.random
         checker = self.life.checker
-        checker.code.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
+        checker.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
         checker.started(task, self.sid, self.life.peer, self._agent.running())
         self._check_wear()
         self.running, self._attempt = task, attempt
@@ -430,14 +430,14 @@ class SimulatedSlave(SimulatedProcess):
         if not self._runs(task, attempt):
             return
         agent, checker = self._agent, self.life.checker
-        if task in checker.killers or agent.host.bad == "slave":
+        if checker.tasks[task].kills == "slave" or agent.host.bad == "slave":
             self.end(SIGSEGV)
             return
         if agent.host.bad == "error":
             checker.retries.spoilt[task, attempt] = None
         frozen = agent.deaf_until, agent.frozen_since(self._began)
         checker.runs_on(task, self.life.peer, frozen, (self._began, self._grown_at, self._world.now))
-        if task in checker.agent_killers:
+        if checker.tasks[task].kills == "agent":
             self._world.note(f"task {task} kills its agent")
             agent.host.end(agent, None)
             return
@@ -769,7 +769,7 @@ class AgentProcess:
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
-        slave = self.make_slave(number, self.life.checker.code.edits)
+        slave = self.make_slave(number, self.life.checker.edits)
         if self.world.chance(0.05):
             slave.hang(closes=False)
             self.check_start(slave)
@@ -779,7 +779,7 @@ class AgentProcess:
     def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
         """Start a template and its first slave."""
         assert self._template is None or self._template.is_over, "there are two templates"
-        template = SimulatedTemplate(self, self.life.checker.code.edits)
+        template = SimulatedTemplate(self, self.life.checker.edits)
         parts = template.fork(number, welcome)
         template.load(self._start_s)
         self._template = template
