@@ -311,13 +311,10 @@ class _Computation(Struct, eq=False):
         for job in list(self.batch.queue.values()):
             outside = job.mark == self.mark and job.state is JobState.RUNNING and job.host is None
             if outside and job.connects_at is not None and now >= job.connects_at:
-                self._accept(job, now)
-
-    def _accept(self, job: SimulatedJob, now: float) -> None:
-        job.idle_at = now
-        ended = partial(self.batch.end_agent, job)
-        job.host = AgentHost(f"job {job.job_id}", ended, self.slaves_per_job, job.job_id)
-        self.clusters[-1].add_agent(job.host)
+                job.idle_at = now
+                ended = partial(self.batch.end_agent, job)
+                job.host = AgentHost(f"job {job.job_id}", ended, self.slaves_per_job, job.job_id)
+                self.clusters[-1].add_agent(job.host)
 
     def _write(self, now: float) -> None:
         cluster = self.clusters[-1]
@@ -333,10 +330,6 @@ class _Computation(Struct, eq=False):
         if last is None or last.generation != new.generation or resource_file.due(last, new):
             self.content = new
             self.history.append(new)
-
-    def seen(self, late_s: int, now: float) -> ResourceFile | None:
-        """The content that a reader sees, if each change becomes visible this many seconds late."""
-        return next((each for each in reversed(self.history) if each.timestamp <= now - late_s), None)
 
 
 class _OverseerKilled(Exception):
@@ -423,10 +416,10 @@ class OverseenPool:
     def read(self, mark: str) -> ResourceFile:
         """Read a file; sometimes late, sometimes torn."""
         late_s = self.world.random.randint(0, LATE_S) if self.world.faulty else 0
-        content = self.computations[mark].seen(late_s, self.world.now)
-        if content is None or self.world.chance(0.05):
+        seen = [each for each in self.computations[mark].history if each.timestamp <= self.world.now - late_s]
+        if not seen or self.world.chance(0.05):
             raise ResourceFileError("torn")
-        return content
+        return seen[-1]
 
     def launch(self, mark: str, content: ResourceFile) -> Launch:
         """Prepare a launch."""

@@ -54,30 +54,22 @@ Attempt = tuple[bytes, int, int, int]
 class EndChecker(Struct, eq=False):
     """Knows what agents say about the attempts of tasks."""
 
-    _waiting: dict[Attempt, None] = field(default_factory=dict)
+    waiting: dict[Attempt, None] = field(default_factory=dict)
     """The attempts of tasks of portions whose results have waited in their slaves."""
-    _late: dict[Attempt, None] = field(default_factory=dict)
+    late: dict[Attempt, None] = field(default_factory=dict)
     """The attempts that agents gave back because their results waited behind a long task."""
     _ends: dict[Attempt, str] = field(default_factory=dict)
     """How attempts have ended, as far as the master heard."""
-    _ran: dict[tuple[bytes, int], Sequence[int]] = field(default_factory=dict)
-    """The tasks that slaves ran when they ended, or were about to start."""
-
-    def waits(self, agent: bytes, slave: int, task: int, attempt: int) -> None:
-        """A task of a portion has ended, and its result waits in its slave."""
-        self._waiting[agent, slave, task, attempt] = None
+    ran: dict[tuple[bytes, int], Sequence[int]] = field(default_factory=dict)
+    """The tasks that slaves ran when they ended, or were about to start; of slaves that damaged nothing they share."""
 
     def sends(self, agent: bytes, message: messages.Message) -> None:
         """An agent sends a message, perhaps again."""
         if isinstance(message, messages.Revoked) and message.late:
             late = [(agent, message.slave, *task) for task in groups.each_task(message)]
-            unfinished = [task for task in late if task not in self._waiting]
+            unfinished = [task for task in late if task not in self.waiting]
             assert not unfinished, f"tasks are given back as late that have not ended: {unfinished}"
-            self._late.update(dict.fromkeys(late))
-
-    def is_given_back(self, agent: bytes, slave: int, task: int, attempt: int) -> bool:
-        """Whether an agent has given back a task whose result waits in its slave."""
-        return (agent, slave, task, attempt) in self._late
+            self.late.update(dict.fromkeys(late))
 
     def heard(self, agent: bytes, message: messages.Message) -> None:
         """The master gets a message that it did not get before."""
@@ -99,13 +91,9 @@ class EndChecker(Struct, eq=False):
             assert not before, f"attempt {attempt} of task {task} {before} already, and now it {how}"
             self._ends[agent, message.slave, task, attempt] = how
 
-    def slave_ended(self, agent: bytes, slave: int, tasks: Sequence[int]) -> None:
-        """A slave ends that has not damaged what it shares with its agent."""
-        self._ran[agent, slave] = tasks
-
     def died(self, agent: bytes, message: messages.SlaveDied) -> None:
         """The master hears of the end of a slave."""
-        ran = self._ran.get((agent, message.slave), (message.running,))
+        ran = self.ran.get((agent, message.slave), (message.running,))
         assert message.running in (0, *ran), f"task {message.running} is said to have run at a death, not {ran}"
 
 
@@ -130,16 +118,12 @@ class HostChecker(Struct, eq=False):
     """How many attempts and starts were bad on each host, as the records say."""
     _agents: dict[str, str] = field(default_factory=dict)
     """The connected agents, and their hosts."""
-    _host_of: dict[bytes, str] = field(default_factory=dict)
+    host_of: dict[bytes, str] = field(default_factory=dict)
     """The hosts of connections."""
 
     def heard(self, peer: bytes, hello: messages.Hello) -> None:
         """The master gets the first message of an agent."""
-        self._host_of[peer] = hello.host
-
-    def charges_nothing(self, peer: bytes) -> bool:
-        """Whether a death at this agent is no task's fault any more, because the agent must leave."""
-        return self._host_of.get(peer) in self.excluded
+        self.host_of[peer] = hello.host
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
@@ -281,26 +265,19 @@ def _each_number(tasks: Sequence[records.TaskRange]) -> Iterator[tuple[int, int]
 class OverrunChecker(Struct, eq=False):
     """Knows which slaves are over a limit. A slave is named by the connection of its agent, and its number."""
 
-    _killed: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    killed: dict[tuple[bytes, int], int] = field(default_factory=dict)
     """Slaves that were killed when they ran a task that was over a limit, and this task."""
-    _too_large: dict[tuple[bytes, int, int], None] = field(default_factory=dict)
-    """Slaves that alone used more memory than their jobs have, and the tasks that they ran."""
-
-    def killed(self, peer: bytes, slave: int, task: int) -> None:
-        """A slave is killed while it runs a task that is over a limit."""
-        self._killed[peer, slave] = task
-
-    def too_large(self, peer: bytes, slave: int, task: int) -> None:
-        """A slave alone uses more memory than its job has. If the agent is evicted now, its task is charged."""
-        self._too_large[peer, slave, task] = None
+    too_large: dict[tuple[bytes, int, int], None] = field(default_factory=dict)
+    """Slaves that alone used more memory than their jobs have, and the tasks that they ran. If the agent is evicted
+    then, the task is charged."""
 
     def died(self, peer: bytes, message: messages.SlaveDied, *, leaves: bool) -> None:
         """The master hears of the death of a slave; `leaves`: whether its agent has announced that it leaves."""
         task = message.running
         if not task or message.cause not in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
             return
-        over = self._killed.get((peer, message.slave))
-        too_large = leaves and (peer, message.slave, task) in self._too_large
+        over = self.killed.get((peer, message.slave))
+        too_large = leaves and (peer, message.slave, task) in self.too_large
         is_known = over == task or (too_large and message.cause is Cause.OUT_OF_MEMORY)
         assert is_known, f"task {task} is said to be over its limit, not task {over}"
 
@@ -436,16 +413,9 @@ class StateChecker(Struct, eq=False):
     """The states of each task that reached the master later than the last one that it kept."""
     _expected: dict[tuple[int, int], Progress | None] = field(default_factory=dict)
     """For each task and attempt: the state with which the attempt must begin."""
-    _left: dict[tuple[bytes, int], Progress] = field(default_factory=dict)
-    """The newest state that each slave left, by connection and number."""
-
-    def left(self, peer: bytes, slave: int, state: Progress) -> None:
-        """A slave sends a state to its agent."""
-        self._left[peer, slave] = state
-
-    def forget(self, peer: bytes, slave: int) -> None:
-        """A slave begins another attempt, or has written nonsense into its stream, so that states are lost."""
-        self._left.pop((peer, slave), None)
+    left: dict[tuple[bytes, int], Progress] = field(default_factory=dict)
+    """The newest state that each slave left, by connection and number. It is forgotten when the slave begins another
+    attempt, or has written nonsense into its stream, so that states are lost."""
 
     def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
         """A state reaches the master, perhaps a repeated one."""
@@ -463,7 +433,7 @@ class StateChecker(Struct, eq=False):
 
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
         """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
-        state = self._left.get((peer, message.slave))
+        state = self.left.get((peer, message.slave))
         if state is None:
             return
         if message.running == state[0] and state[0] not in self.cancelled:
@@ -549,7 +519,7 @@ class TimeChecker(Struct, eq=False):
     """Checks the times of agents and tasks."""
 
     tasks: Mapping[int, SubmittedTask]
-    _goes_on: dict[int, None] = field(default_factory=dict)
+    goes_on: dict[int, None] = field(default_factory=dict)
     """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
     _left: dict[bytes, float | None] = field(default_factory=dict)
     """How long the tasks of each connection may run from its beginning on."""
@@ -581,14 +551,10 @@ class TimeChecker(Struct, eq=False):
         """The master has accepted an agent."""
         self._ends[record.agent] = None if record.seconds_left is None else now + record.seconds_left
 
-    def checkpointed(self, task: TaskRange) -> None:
-        """A task has left a state."""
-        self._goes_on[task.algorithm] = None
-
     def sent(self, agent: str, tasks: Sequence[TaskRange], now: float) -> None:
         """Tasks are sent to an agent."""
         end = self._ends[agent]
-        limited = [each for each in tasks if each.algorithm not in self._goes_on]
+        limited = [each for each in tasks if each.algorithm not in self.goes_on]
         for task in (each.first + place for each in limited for place in range(each.count)):
             expected_s = self.tasks[task].policy.seconds_expected
             if expected_s is not None and end is not None:
@@ -761,7 +727,7 @@ class HistoryChecker:
                 self._agent_vanished(agent)
             case records.TaskCheckpointed():
                 self.states.recorded(record)
-                self.times.checkpointed(record.task)
+                self.times.goes_on[record.task.algorithm] = None
             case records.TasksAllocated(sid, tasks) | records.AttemptsStarted(sid, tasks):
                 self.retries.sent(tasks)
                 self.times.sent(self._agent_of[sid], tasks, self.retries.now)
@@ -840,7 +806,7 @@ class HistoryChecker:
         self.states.died(peer, message)
         self.ends.died(peer, message)
         self.overruns.died(peer, message, leaves=peer in self._leaving)
-        leaves = peer in self._leaving or self.hosts.charges_nothing(peer)
+        leaves = peer in self._leaving or self.hosts.host_of.get(peer) in self.hosts.excluded
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
         if message.running and message.cause.is_charged and not message.allowed and not leaves:
             # an agent that leaves because of the memory of a slave knew the cause before the slave was killed
@@ -951,7 +917,7 @@ class HistoryChecker:
         if (is_short and self.tasks[task].policy.memory_max) or now >= _over_from(
             self.tasks[task].policy, began, grown_at
         ):
-            self.overruns.killed(peer, slave, task)
+            self.overruns.killed[peer, slave] = task
         elif is_faulty:
             return
         elif task in self.killed_tasks:

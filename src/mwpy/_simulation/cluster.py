@@ -19,17 +19,18 @@ algorithm got in an earlier one. When the faults stop, all tasks must end, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
 from mwpy._core.agent.child import AgentSettings
 from mwpy._core.master.core import MasterCore
+from mwpy._roles.edges import Process
 from mwpy._roles.master_io import FAREWELL_S
 from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
 from mwpy._simulation.lives import LifeChecker, Lives, Replay
 from mwpy._simulation.machines import NO_HELLO, SIGKILL, AgentHost, AgentProcess, Life, Pace, SimulatedSlave
-from mwpy._simulation.master import GRACE_S, SimulatedLocalAgents, SimulatedMaster
+from mwpy._simulation.master import GRACE_S, LocalAgentProcess, SimulatedMaster
 from mwpy._simulation.world import World
 from mwpy._values.errors import ExitCode
 from mwpy._values.messages import PART_BYTES
@@ -115,15 +116,14 @@ class Cluster:
         self.world = World(seed, pace.faulty_s, now)
         crashes = Random(f"crashes {seed}").random() < CRASHES if crashes is None else crashes
         self._lives = Lives(self.world, seed, tasks) if crashes else None
-        self._local = SimulatedLocalAgents(self.world, self.add_agent, lambda: self.master)
+        self._local: list[AgentHost] = []
+        """The machines of local agents, which die with the master."""
         self._tasks, self._pace = tasks, pace
         self.hosts: list[AgentHost] = []
         self._begin_life(LifeChecker())
         random = self.world.random
         bad = Random(f"bad {seed}").choice(("", "", "", "slave", "error")) if bad is None else bad
         for number in range(agents):
-            again = partial(self._start_again, number)
-            kind = bad if number == agents - 1 > 0 else ""
             settings = AgentSettings(
                 NO_HELLO,
                 slave_max_tasks=random.choice((None, None, 1, 4, 15)),
@@ -135,19 +135,19 @@ class Cluster:
             )
             host = AgentHost(
                 f"host {number}",
-                again,
+                partial(self._start_again, number),
                 settings=settings,
                 max_memory=random.choice((None, None, 2, 10)),
                 lifetime_s=random.choice((None, None, 9.0, 15.0)),
                 unsafe=random.random() < 0.2,
                 returns_s=random.choice((0.0, 2.0, 60.0)),
                 able=number == 0,
-                bad=kind,
+                bad=bad if number == agents - 1 > 0 else "",
             )
             self.hosts.append(host)
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:
-            self.world.after(random.random(), self._local.have_one)
+            self.world.after(random.random(), self._have_local_agent)
         self._await_fault()
 
     # ---- the history ---------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Cluster:
         self.lives = lives.life
         """How many lives the master has had."""
         arguments = self.world, self.checker, self.replay, self._tasks, self._pace
-        self.master = SimulatedMaster(*arguments, self._local.start, self._master_ended, self._lives)
+        self.master = SimulatedMaster(*arguments, self._start_local_agent, self._master_ended, self._lives)
         if self._lives is not None:
             self.world.after(self.world.random.random() * CRASH_S, self._crash)
 
@@ -252,10 +252,40 @@ class Cluster:
         self.world.note("the master crashes")
         self.master.crash()
         self.master.network.is_down = True
-        self._local.end()
+        for host in [*self._local]:
+            host.kill()
         for host in self.hosts:
             host.cut_off()
         self.world.after(self.world.random.random() * DOWN_S, lambda: self._begin_life(self.checker.lives.next()))
+
+    # ---- agents that the master starts on its own machine ---------------------------------------------------
+
+    def _have_local_agent(self) -> None:
+        """The user asks for a local agent."""
+        try:
+            process = self._start_local_agent(["agent"], environment={})
+        except OSError:  # a user would see this, and start the master again
+            self.world.after(1.0, self._have_local_agent)
+        else:
+            if self.master.crashed:
+                process.kill()
+            else:
+                self.master.io.local.keep(["agent"], {}, process)
+
+    def _start_local_agent(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
+        """Start an agent on the master's machine; sometimes fail because memory is missing."""
+        if self.world.chance(0.2):
+            raise OSError("no memory")
+
+        def ended(code: ExitCode | None) -> None:
+            process.code = SIGKILL if code is None else int(code)
+            self._local.remove(host)
+
+        host = AgentHost("the master's machine", ended, able=False)
+        process = LocalAgentProcess(host)
+        self._local.append(host)
+        self.add_agent(host)
+        return process
 
     # ---- agents --------------------------------------------------------------------------------------------
 

@@ -222,9 +222,9 @@ class SimulatedSlave(SimulatedProcess):
         if self.code is None:
             self.code, self.ended_at = code, self._world.now
             if self.channel.spoilt:
-                self.life.checker.states.forget(self.life.peer, self.number)
+                self.life.checker.states.left.pop((self.life.peer, self.number), None)
             else:
-                self.life.checker.ends.slave_ended(self.life.peer, self.number, (self.running, self._written))
+                self.life.checker.ends.ran[self.life.peer, self.number] = self.running, self._written
             self.channel.end()
             for pipe in self.outputs.values():
                 pipe.close()
@@ -397,7 +397,7 @@ class SimulatedSlave(SimulatedProcess):
         checker, random = self.life.checker, self._world.random
         if given is not None:
             checker.references.saw(task, given)
-        checker.states.forget(self.life.peer, self.number)
+        checker.states.left.pop((self.life.peer, self.number), None)
         checker.states.began(task, attempt, state)
         for _ in range(random.choice((0, 0, 1, 3))):
             self._world.after(random.random() * self._seconds, partial(self._report, task, attempt))
@@ -422,7 +422,7 @@ class SimulatedSlave(SimulatedProcess):
     def _leave(self, state: Progress) -> None:
         if self._runs(*state[:2]):
             entry, buffers = CODEC.dumps_state(state)
-            self.life.checker.states.left(self.life.peer, self.number, state)
+            self.life.checker.states.left[self.life.peer, self.number] = state
             self._send_journal()
             self.channel.reply(messages.Checkpoint(self.number, *state[:2]), [entry, *buffers])
 
@@ -449,7 +449,7 @@ class SimulatedSlave(SimulatedProcess):
         in_stretch = self._position in self._in_portions
         if in_stretch:
             self._stretch.append(result)
-            checker.ends.waits(self.life.peer, self.number, task, attempt)
+            checker.ends.waiting[self.life.peer, self.number, task, attempt] = None
         else:
             journal.results.append(result)
 
@@ -521,7 +521,7 @@ class SimulatedSlave(SimulatedProcess):
         if ends or not waits or task in checker.killed_tasks:
             return
         if self.life is self._agent.life and self._agent.is_in_contact():
-            is_given_back = checker.ends.is_given_back(self.life.peer, self.number, task, attempt)
+            is_given_back = (self.life.peer, self.number, task, attempt) in checker.ends.late
             assert is_given_back, f"the result of task {task} waits in slave {self.number} behind a long task"
 
     def fail_to_load(self) -> None:
@@ -627,7 +627,7 @@ class SimulatedTemplate(SimulatedProcess):
             self.code = code
             if self._starts is not None:
                 self._starts.end(code)
-            self._agent.template_ended()
+            self._agent.catch(signal.SIGCHLD)
 
     def load(self, longest_s: float) -> None:
         """Begin to load the script. Sometimes this never ends."""
@@ -805,17 +805,12 @@ class AgentProcess:
         limit = self.host.settings.start_timeout_s + ABORT_S + LONGEST_FREEZE_S + 1.0
         self.world.after(limit, lambda: self._check_killed(slave))
 
-    def template_ended(self) -> None:
-        """The agent gets a signal."""
-        if not self._over:
-            self._catch(signal.SIGCHLD)
-
     def slave_ended(self, slave: SimulatedSlave) -> None:
         """The agent gets a signal."""
         if not self._over:
             name, running = f"slave {slave.number} on {self.host.name}", slave.running
             self.world.note(f"{name} ends: {slave.describe_exit()}, running {running}")
-            self._catch(signal.SIGCHLD)
+            self.catch(signal.SIGCHLD)
             self.world.after(REPLACED_S, lambda: self._check_replaced(slave))
 
     def cannot_load(self) -> LoadFailure | None:
@@ -853,7 +848,7 @@ class AgentProcess:
             self._short_at = self.world.now
             for slave, used_now in used.items():
                 if used_now > has:
-                    slave.life.checker.overruns.too_large(slave.life.peer, slave.number, slave.running)
+                    slave.life.checker.overruns.too_large[slave.life.peer, slave.number, slave.running] = None
         return self.world.now <= self._short_at + MOMENT_S
 
     def running(self) -> list[int]:
@@ -863,10 +858,11 @@ class AgentProcess:
 
     # ---- signals and records -------------------------------------------------------------------------------
 
-    def _catch(self, number: signal.Signals) -> None:
+    def catch(self, number: signal.Signals) -> None:
         """A signal arrives."""
-        self._signals.append(number)
-        self.link.readable(SIGNALS_FD, True)
+        if not self._over:
+            self._signals.append(number)
+            self.link.readable(SIGNALS_FD, True)
 
     def fileno(self) -> int:
         """The file descriptor that can be read when a signal has arrived."""
@@ -896,9 +892,7 @@ class AgentProcess:
         """The simulated time."""
         return self.world.now
 
-    def wall(self) -> float:
-        """The simulated time."""
-        return self.world.now
+    wall = monotonic
 
     def sleep(self, seconds: float, /) -> None:
         """The agent waits for its slaves to write which task they started. Some finish their task in this time."""
@@ -923,20 +917,16 @@ class AgentProcess:
         is_new = welcome is not None and welcome.generation != generation
         self.connection = life.network.connect(self.wake, self.connection, is_new=is_new)
         if is_new and self.core.settings.hello.generation == generation:
-            if self.life.checker is not life.checker:
-                self._follow(life)
+            if self.life.checker is not life.checker:  # it has learned which generation this is
+                self.world.note(f"the agent on {self.host.name} knows {generation}")
+                self.life = life
+                if not self.host.able:
+                    life.checker.unable[self.host.name] = None
             self.life.peer = self.connection.peer
             ends_at = self.core.settings.tasks_end_at
             left_s = None if ends_at is None else ends_at - self.world.now
             life.checker.times.begins(self.connection.peer, left_s, connects=True)
         return self.connection.link
-
-    def _follow(self, life: Life) -> None:
-        """The agent has learned from the next life of the master which generation it is."""
-        self.world.note(f"the agent on {self.host.name} knows {life.network.generation}")
-        self.life = life
-        if not self.host.able:
-            life.checker.unable[self.host.name] = None
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
@@ -990,7 +980,7 @@ class AgentProcess:
 
     def terminate(self) -> None:
         """The batch system sends SIGTERM."""
-        self._catch(signal.SIGTERM)
+        self.catch(signal.SIGTERM)
 
     def kill_template(self) -> None:
         """Something kills the template."""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-from msgspec import Struct, field
+from collections.abc import Callable, Sequence
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings, ShutDown
-from mwpy._roles.edges import Process, ProcessStarter
+from mwpy._roles.edges import ProcessStarter
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.algorithm import SimulatedAlgorithm
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.lives import Lives, Replay
-from mwpy._simulation.machines import SIGKILL, AgentHost, Pace, SimulatedProcess, due
+from mwpy._simulation.machines import AgentHost, Pace, SimulatedProcess, due
 from mwpy._simulation.network import Network
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import records
-from mwpy._values.errors import ExitCode
 from mwpy._values.policy import MaxFailures
 
 GRACE_S = 5.0
@@ -125,10 +122,7 @@ class SimulatedMaster:
             self._alarm.set(due(self._world.now, timeout_s))
 
 
-# The agents that a simulated master starts on its own machine. They die with it.
-
-
-class _LocalAgent(SimulatedProcess):
+class LocalAgentProcess(SimulatedProcess):
     """The process of a local agent, as the master sees it."""
 
     def __init__(self, host: AgentHost) -> None:
@@ -137,49 +131,3 @@ class _LocalAgent(SimulatedProcess):
     def end(self, code: int) -> None:
         """It is killed."""
         self._host.kill()
-
-
-class SimulatedLocalAgents(Struct, eq=False):
-    """The local agents of all lives of a master.
-
-    Args:
-        add: adds a machine whose agent starts now.
-        master: returns the master that runs now, or that has crashed.
-    """
-
-    _world: World
-    _add: Callable[[AgentHost], None]
-    _master: Callable[[], SimulatedMaster]
-    _hosts: list[AgentHost] = field(default_factory=list)
-
-    def have_one(self) -> None:
-        """The user asks for a local agent."""
-        try:
-            process = self.start(["agent"], environment={})
-        except OSError:  # a user would see this, and start the master again
-            self._world.after(1.0, self.have_one)
-        else:
-            if self._master().crashed:
-                process.kill()
-            else:
-                self._master().io.local.keep(["agent"], {}, process)
-
-    def start(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
-        """Start an agent on the master's machine; sometimes fail because memory is missing."""
-        if self._world.chance(0.2):
-            raise OSError("no memory")
-
-        def ended(code: ExitCode | None) -> None:
-            process.code = SIGKILL if code is None else int(code)
-            self._hosts.remove(host)
-
-        host = AgentHost("the master's machine", ended, able=False)
-        process = _LocalAgent(host)
-        self._hosts.append(host)
-        self._add(host)
-        return process
-
-    def end(self) -> None:
-        """The master is killed, and they die with it."""
-        for host in [*self._hosts]:
-            host.kill()

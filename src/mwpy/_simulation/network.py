@@ -74,14 +74,9 @@ class SimulatedAgentLink:
         self._inbox.append(frames)
         self.wake()
 
-    def begin(self) -> None:
-        """The master has accepted the connection."""
-        self._broken.append(Connected())
-        self.wake()
-
-    def break_off(self) -> None:
-        """The agent notices that its connection is broken."""
-        self._broken.append(Broken("lost", "the connection broke"))
+    def change(self, event: Connected | Broken) -> None:
+        """The master has accepted the connection, or the agent notices that it is broken."""
+        self._broken.append(event)
         self.wake()
 
     @property
@@ -231,7 +226,7 @@ class Network:
         if self.is_down or self._world.chance(0.3):
             self.cut(connection)
         elif not connection.broken:
-            connection.link.begin()
+            connection.link.change(Connected())
 
     def _delay(self) -> float:
         return 0.0005 + self._world.random.expovariate(200.0)
@@ -307,7 +302,8 @@ class Network:
         del self._connections[connection.peer]
         self._checker.unheard[connection.agent] = None
         self._world.after(self._world.random.random(), lambda: self.master.lose(connection.peer, silent_s))
-        self._world.after(self._world.random.random(), connection.link.break_off)
+        broken = Broken("lost", "the connection broke")
+        self._world.after(self._world.random.random(), partial(connection.link.change, broken))
 
     def _disconnect(self, peer: bytes) -> None:
         if peer in self._connections:

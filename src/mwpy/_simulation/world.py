@@ -67,9 +67,7 @@ class World:
         """The simulated time."""
         return self.now
 
-    def wall(self) -> float:
-        """The simulated time."""
-        return self.now
+    wall = monotonic
 
     def sleep(self, seconds: float, /) -> None:
         """Return at once: no other event happens during a sleep."""
