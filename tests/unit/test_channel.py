@@ -89,7 +89,7 @@ def test_messages_arrive_complete_in_both_directions(ends: Ends, frames: list[Bu
 
 def test_large_frames_pass_through_the_stream_if_they_cannot_be_passed_in_files(ends: Ends) -> None:
     agent, slave = ends
-    agent._stream._passage.close()
+    agent._passage.close()
     slave._passage.close()
     test_messages_arrive_complete_in_both_directions(ends, [b"a", b"b" * MEGABYTE, b"c", b"d" * stream.LARGE_BYTES])
 
@@ -98,7 +98,7 @@ def test_large_frames_pass_through_the_stream_if_they_cannot_be_passed_in_files(
 def test_the_receiver_can_change_large_frames_in_place(ends: Ends, has_passage: bool) -> None:
     agent, slave = ends
     if not has_passage:
-        agent._stream._passage.close()
+        agent._passage.close()
     agent.send([b"small", bytes(stream.LARGE_BYTES)])
     [frames] = slave.receive()
     assert isinstance(frames[0], bytes)
@@ -204,7 +204,7 @@ def test_each_task_is_either_started_or_taken_back() -> None:
         begin = max(first, agent.started + 1, first + 500)
         agent.send([struct.pack("=BQQ", 1, begin, 0)])
         taken += range(begin, first + 1000)
-    agent._stream._stream.shutdown(socket.SHUT_WR)
+    agent._stream.shutdown(socket.SHUT_WR)
     with os.fdopen(reading, "rb") as pipe:
         ran = list(struct.unpack("=" + "Q" * (200_000 - len(taken)), pipe.read()))
     os.waitpid(pid, 0)

@@ -316,33 +316,23 @@ def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
     agent, slave = socket.socketpair()
     passage, other = make_passage()
     memory = make_file()
-    stream = StreamEnd(agent, passage, max_bytes, passes_on=True)
-    return AgentEnd(stream, os.dup(memory)), SlaveFds(slave.detach(), memory, other.detach())
+    end = AgentEnd(agent, passage, max_bytes, os.dup(memory))
+    return end, SlaveFds(slave.detach(), memory, other.detach())
 
 
-class AgentEnd:
-    """The agent's end; made by `open_channel`. Nothing here ever blocks."""
+class AgentEnd(StreamEnd):
+    """The agent's end of the stream, with its side of the memory; made by `open_channel`.
 
-    def __init__(self, stream: StreamEnd, file: int) -> None:
+    Args:
+        file: the descriptor of the file of the memory.
+    """
+
+    def __init__(self, stream: socket.socket, passage: Passage, max_bytes: int, file: int) -> None:
+        super().__init__(stream, passage, max_bytes, passes_on=True)
         self._file = file
         self._memory = SharedMemory(file)
-        self._stream = stream
-        self.fileno = stream.fileno
-        self.send = stream.send
-        self.flush = stream.flush
-        self.receive = stream.receive
         self._recalls = 0
         self.journal = self._memory.journal
-
-    @property
-    def eof(self) -> bool:
-        """Whether the slave's end of the stream is closed, by the slave and by every process that it forked."""
-        return self._stream.eof
-
-    @property
-    def wants_write(self) -> bool:
-        """Whether a message waits until the slave reads: call `flush` when the stream can be written."""
-        return self._stream.wants_write
 
     def recall(self) -> None:
         """Stop the slave from starting another task until it has received a message that names the recalled tasks.
@@ -383,7 +373,7 @@ class AgentEnd:
     def close(self) -> None:
         """Close the agent's end."""
         os.close(self._file)
-        self._stream.close()
+        super().close()
         self._memory.close()
 
 
