@@ -25,8 +25,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct, field
-
 from mwpy._system import clock
 from mwpy._system.memory import read
 from mwpy._system.packages import generator_kinds, is_of_user, is_without_state, shared_generators
@@ -291,14 +289,14 @@ def _in_variables() -> str:
     names = {module.__name__ for module in modules}
     globals_of_modules = {id(vars(module)) for module in list(sys.modules.values()) if type(module) is types.ModuleType}
     seen: dict[int, object] = {id(each): each for each in shared_generators()}
-    reasons = _Reasons(_kinds())
+    kinds = _kinds()
     level = [(value, f"{name} in {each.__name__}") for each in modules for name, value in list(vars(each).items())]
     for _ in range(LEVELS):
         found: list[tuple[object, str]] = []
         for value, variable in level:
             if id(value) in seen:
                 continue
-            if reason := reasons.of(type(value)):
+            if reason := _reason_of(type(value), kinds):
                 return f"{variable} is or contains {reason}"
             seen[id(value)] = value
             if len(seen) + len(found) < PARTS:
@@ -308,20 +306,10 @@ def _in_variables() -> str:
     return ""
 
 
-class _Reasons(Struct, eq=False):
-    """Finds out why objects of a type must not be copied."""
-
-    kinds: list[tuple[type, str]]
-    _known: dict[int, str] = field(default_factory=dict)
-    """By the id of each type, because a metaclass of the user can have its own comparison."""
-
-    def of(self, kind: type) -> str:
-        """Return the reason; empty if there is none."""
-        reason = self._known.get(id(kind))
-        if reason is None:
-            found = (why for forbidden, why in self.kinds if issubclass(kind, forbidden))
-            reason = self._known[id(kind)] = "" if is_without_state(kind) else next(found, "")
-        return reason
+def _reason_of(kind: type, kinds: list[tuple[type, str]]) -> str:
+    """Return why objects of a type must not be copied; empty if they may be."""
+    reason = next((why for forbidden, why in kinds if issubclass(kind, forbidden)), "")
+    return "" if reason and is_without_state(kind) else reason
 
 
 def _kinds() -> list[tuple[type, str]]:
