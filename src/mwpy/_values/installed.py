@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from itertools import chain
 
 STANDARD_LIBRARY = os.path.dirname(os.__file__)
 
@@ -94,27 +95,26 @@ def _site_folders() -> frozenset[str]:
 
 
 @lru_cache(FOLDERS_KEPT)
-def _owners_in(folder: str, _modified_at: int) -> Mapping[str, str]:
+def _owners_in(folder: str, modified_at: int) -> Mapping[str, str]:
     """Return the packages of the top-level modules in a folder, as the lists of files of the packages say.
 
     Args:
-        _modified_at: as for `_packages_in`.
+        modified_at: as for `_packages_in`.
 
     Raises:
         OSError: it is no folder, or cannot be read.
     """
-    children = os.listdir(folder)
-    if folder.lower().endswith(".egg"):
+    packages = _packages_in(folder, modified_at)
+    if packages is None:
         name = os.path.basename(folder).partition("-")[0]
-        return {child.partition(".")[0]: name for child in children}
-    if folder not in _site_folders() and not any(child.endswith(".dist-info") for child in children):
+        return {child.partition(".")[0]: name for child in os.listdir(folder)}
+    places = [*chain.from_iterable(packages.values())]
+    if folder not in _site_folders() and not any(place.endswith(".dist-info") for place in places):
         return {}  # `NAME.egg-info` is also beside sources that stay in use
     owners: dict[str, str] = {}
-    for child in children:
-        if child.endswith((".dist-info", ".egg-info")):
-            place = os.path.join(folder, child)
-            name = _written(place, "name") or child.rpartition(".")[0].partition("-")[0]
-            owners |= dict.fromkeys(_tops_of(place), name)
+    for place in places:
+        name = _written(place, "name") or os.path.basename(place).rpartition(".")[0].partition("-")[0]
+        owners |= dict.fromkeys(_tops_of(place), name)
     return owners
 
 
