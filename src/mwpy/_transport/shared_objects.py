@@ -96,7 +96,8 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
 
     parts = [pickled, *buffers]
     sizes = [*map(len, parts)]
-    head = _head_of(parts)
+    places = places_of(sizes)
+    head = b"".join(map(_SIZE.pack, (len(sizes), *sizes)))
     hasher = hashlib.sha256(head)
     for part in parts:
         hasher.update(part)
@@ -104,33 +105,17 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
     known = KNOWN.get(digest)
     if known is not None and not known.reason:
         return known
-    file = _file_of(head, parts)
-    try:
-        shared = _kept(Share(digest, places_of(sizes)[-1], _location(file)), file)
-        finalize(shared, os.close, file)  # until then, other processes find it at this descriptor
-        return shared
-    except BaseException:
-        os.close(file)
-        raise
-
-
-def _head_of(parts: Sequence[Buffer]) -> bytes:
-    """Return the beginning of a file with these parts: how many they are, and their sizes."""
-    return b"".join(map(_SIZE.pack, (len(parts), *map(len, parts))))
-
-
-def _file_of(head: bytes, parts: Sequence[Buffer]) -> int:
-    """Make a sealed file with these parts."""
-    places = places_of([*map(len, parts)])
     file = _new_file(places[-1])
     try:
         for part, place in zip((head, *parts), (0, *places), strict=False):
             write_all(file, memoryview(part), place)
         add_seals(file, SEALS)
+        shared = _kept(Share(digest, places[-1], _location(file)), file)
+        finalize(shared, os.close, file)  # until then, other processes find it at this descriptor
+        return shared
     except BaseException:
         os.close(file)
         raise
-    return file
 
 
 def _new_file(size: int) -> int:
