@@ -189,13 +189,6 @@ def _parent(version: _Version, own: str) -> str:
     return own
 
 
-def _move(pids: Sequence[int], folder: str) -> None:
-    """Move processes into a group, and thus everything that they start."""
-    for pid in pids:
-        with suppress(OSError):  # it has ended
-            _write(f"{folder}/cgroup.procs", str(pid))
-
-
 def _write(path: str, value: str) -> None:
     with open(path, "r+", encoding="ascii") as file:  # never makes a file
         file.write(value)
@@ -220,7 +213,9 @@ class MemoryGroup:
 
     def add(self, pids: Sequence[int]) -> None:
         """Move processes into it, and thus everything that they start. What they use already is not counted."""
-        _move(pids, self._folder)
+        for pid in pids:
+            with suppress(OSError):  # it has ended
+                _write(f"{self._folder}/cgroup.procs", str(pid))
 
     def limit(self, most: int | None) -> None:
         """Set the limit in bytes; None for no limit.

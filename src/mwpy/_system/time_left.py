@@ -130,11 +130,6 @@ _open: list[_Warning] = []
 """The open blocks whose warning was not raised, the outermost first. They are global, as the timer of a process is."""
 
 
-def forget_warnings() -> None:
-    """Forget the blocks that a task has left open, for example in a generator. The caller has stopped the timer."""
-    _open.clear()
-
-
 def _close(warning: _Warning) -> None:
     """End a block and those that are open within it."""
     del _open[_open.index(warning) :]
@@ -217,7 +212,7 @@ class Surroundings:
             self._restore_handlers()
 
     def _forget_alarm(self) -> None:
-        forget_warnings()
+        _open.clear()  # a task has left these blocks open, for example in a generator
         if self._alarm_handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGALRM, signal.SIG_IGN)  # this also discards an alarm that has just gone off
             signal.signal(signal.SIGALRM, self._alarm_handler)

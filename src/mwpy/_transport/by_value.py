@@ -233,18 +233,10 @@ def _in_function(function: FunctionType) -> list[object]:
     ]
 
 
-def _in_method(method: MethodType) -> list[object]:
-    return [method.__func__, method.__self__]
-
-
-def _in_algorithm(algorithm: Algorithm) -> list[object]:
-    return [algorithm.function, *algorithm.policy, *algorithm.policy.values(), _GAP]
-
-
 _LOOKS: dict[type, Callable[[Any], list[object]]] = {
     FunctionType: _in_function,
-    MethodType: _in_method,
-    Algorithm: _in_algorithm,
+    MethodType: lambda method: [method.__func__, method.__self__],
+    Algorithm: lambda algorithm: [algorithm.function, *algorithm.policy, *algorithm.policy.values(), _GAP],
 }
 """How the content of each object that travels by value is listed."""
 

@@ -18,12 +18,9 @@ _OWN_FILES = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 def describe_error(error: BaseException) -> tuple[str, str, str]:
     """Return the type, the text and the traceback of an exception as texts, even if its own methods raise errors."""
-    return _type_name(error), text_of(error), _traceback(error)
-
-
-def _type_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return name, text_of(error), _traceback(error)
 
 
 def encodable(text: str) -> str:

@@ -99,11 +99,6 @@ def _derive(purpose: str, key: str) -> CurvePair:
     return CurvePair(zmq.curve_public(secret).decode(), secret.decode())
 
 
-def raw(key: str) -> bytes:
-    """The 32 bytes of a key that is Z85 text."""
-    return z85.decode(key)
-
-
 # Large messages travel in pieces, so that the sockets accept only small frames.
 #
 # libzmq stores a whole frame before it looks at it, also a frame of a peer that is not admitted yet. `ZMQ_MAXMSGSIZE`
@@ -859,7 +854,7 @@ class MasterLink:
     ) -> None:
         keys = server_keys(key)
         self._context = zmq.Context()
-        self._door = Door(self._context, raw(member_keys(key).public))
+        self._door = Door(self._context, z85.decode(member_keys(key).public))
         self._router = self._context.socket(zmq.ROUTER)
         configure(self._router)
         self._router.rcvhwm = MESSAGES_UNREAD

@@ -74,11 +74,9 @@ _KINDS: dict[int, type[messages.Message]] = {
 _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
 
 
-@cache
-def _decoder(kind: type[messages.Message]) -> Callable[[Buffer], messages.Message]:
-    """Return what reads headers of a kind. It is made for the first one: a process meets few of the kinds, and to make
-    all of them takes 5 ms."""
-    return messagepack.decoder(kind)
+_decoder: Callable[[type[messages.Message]], Callable[[Buffer], messages.Message]] = cache(messagepack.decoder)
+"""Returns what reads headers of a kind. It is made for the first one: a process meets few of the kinds, and to make all
+of them takes 5 ms."""
 
 
 class Route:

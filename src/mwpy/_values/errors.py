@@ -191,13 +191,9 @@ class TaskFailed(MwpyError):
         where += f" ({self.host})" if self.host else ""
         item = "" if self.item is None else f", item {_shown(self.item)}"
         story = f"task {task} failed{where}{item}: {self.type_name}: {self.text}"
-        again = f"\nmwpy.replay({self.task_id}) runs it again in this process" if self._can_run_again else ""
+        is_own = type(self) is TaskFailed and self.task_id is not None and self.remote_traceback  # of the task's code
+        again = f"\nmwpy.replay({self.task_id}) runs it again in this process" if is_own else ""
         return f"{story}\n{self.remote_traceback}".rstrip() + again
-
-    @property
-    def _can_run_again(self) -> bool:
-        """Whether this is a failure of the task's own code."""
-        return type(self) is TaskFailed and self.task_id is not None and bool(self.remote_traceback)
 
 
 class TaskCancelled(TaskFailed):

@@ -820,7 +820,8 @@ def _lines(answer: Explanation) -> Iterator[str]:
     elif answer.fate is Fate.FAILED:
         yield f"{name} failed{f' on {answer.host}' if answer.host else ''}: {_in_one_line(answer.text)}"
     else:
-        yield f"{name} {_FATES[answer.fate]}{_attempts(answer.attempts)}"
+        attempts = f", after {counted(answer.attempts, 'attempt')}" if answer.attempts else ""
+        yield f"{name} {_FATES[answer.fate]}{attempts}"
     for reason in answer.reasons:
         yield f"  {_sentence(reason, answer)}"
     for place in answer.places:
@@ -840,10 +841,6 @@ def _sentence(reason: WaitReason, answer: Explanation) -> str:
 
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _attempts(count: int) -> str:
-    return f", after {counted(count, 'attempt')}" if count else ""
 
 
 def _place(place: Place) -> str:
