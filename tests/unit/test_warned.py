@@ -12,6 +12,7 @@ import pytest
 
 import mwpy
 from mwpy._system import time_left
+from mwpy._values.task import RUNNING
 
 pytestmark = pytest.mark.timeout(100, method="thread")  # the other method uses the same timer
 
@@ -40,7 +41,7 @@ class Task:
 def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
     """A running task."""
     running = Task()
-    monkeypatch.setattr(time_left.RUNNING, "end_at", running)
+    monkeypatch.setattr(RUNNING, "end_at", running)
     former = signal.getsignal(signal.SIGALRM)
     yield running
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0), "the timer goes on"
@@ -113,7 +114,7 @@ def test_a_block_that_a_task_left_open_warns_no_other_task(task: Task, monkeypat
     left = leave_open()
     next(left)
     next_task = Task()
-    monkeypatch.setattr(time_left.RUNNING, "end_at", next_task)
+    monkeypatch.setattr(RUNNING, "end_at", next_task)
     next_task.end_in(1.0)
     with mwpy.warned(0.001):
         signal.raise_signal(signal.SIGALRM)

@@ -929,11 +929,11 @@ class TaskRunner:
             span = waiting.popleft()
             messages.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
             self._logs.algorithm = self._algorithms.names.get(span.number, "")
-            time_left.RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
+            RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
             try:
                 ran = self._run(span, most)
             finally:
-                messages.RUNNING.task = time_left.RUNNING.end_at = None
+                messages.RUNNING.task = RUNNING.end_at = None
                 self._logs.algorithm = ""
             most -= ran
             if span.seconds_max is not None:
@@ -1184,7 +1184,7 @@ def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNe
 
     So the cause of the loss is the right one, and the task is not sent to the same agent again.
     """
-    if time_left.RUNNING.end_at is None or end.forked or time_left.seconds_left() == inf:
+    if RUNNING.end_at is None or end.forked or time_left.seconds_left() == inf:
         return
     print(f"mwpy: task {task_id} gives up: {error}", file=sys.stderr, flush=True)
     runner.stretches.flush()

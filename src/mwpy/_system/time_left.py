@@ -19,30 +19,17 @@ from math import inf
 from types import TracebackType
 from typing import Any, ClassVar
 
-from msgspec import Struct
-
 from mwpy._system import clock
 from mwpy._system.process import handle_here
 from mwpy._values.algorithm import AFTER_INITIALIZER
 from mwpy._values.errors import EndIsNear, UsageError
+from mwpy._values.task import RUNNING
 
 LOOK_S = 0.25
 """How often the time is looked at, in seconds: a small part of the shortest usual grace period."""
 
 SHORTEST_S = 0.001
 """The shortest time that is set on the timer, because 0 stops it."""
-
-
-class RunningTime(Struct, eq=False):
-    """The time of the task that runs in this process."""
-
-    end_at: Callable[[], float] | None = None
-    """Returns when the task must end, on the monotonic clock, as far as this is known now. None if no task runs, or if
-    nobody would end it."""
-
-
-RUNNING = RunningTime()
-"""It is global because a process runs one task at a time, and `seconds_left` has no other way to find the task."""
 
 
 def seconds_left() -> float:

@@ -500,15 +500,19 @@ class Seeds(Struct, eq=False):
         return seed_at(seed, position)
 
 
-class RunningSeed(Struct, eq=False):
-    """The seed of the task that runs in this process."""
+class Running(Struct, eq=False):
+    """What is known about the task that runs in this process."""
 
     seed: int | None = None
     """None if no task runs, or if its policy has no seed."""
+    end_at: Callable[[], float] | None = None
+    """Returns when the task must end, on the monotonic clock, as far as this is known now. None if no task runs, or if
+    nobody would end it."""
 
 
-RUNNING = RunningSeed()
-"""It is global because a process runs one task at a time, and `task_seed` has no other way to find the task."""
+RUNNING = Running()
+"""It is global because a process runs one task at a time, and the functions that a task calls, such as `task_seed`,
+have no other way to find it."""
 
 
 def task_seed() -> int:
