@@ -107,32 +107,23 @@ RECORD_BYTES = 500
 _WITH_FRAMES = records.ResultsReceived, records.ResultsHandedOver
 
 
-class Given:
-    """Records that are written together, and what follows.
+class Given(Struct, eq=False):
+    """Records that are written together, and what follows."""
 
-    Args:
-        records: in their order.
-        wall: when they were stated, in seconds since 1970.
-        then: called in the writer's thread when the records are in the file. It must not wait.
-        calls: the encoded arguments of tasks that failed, by id, as far as they are known.
-        may_wait: whether everything that is to be called later may be called a little later.
-    """
+    records: Sequence[records.Record]
+    """In their order."""
+    wall: float
+    """When they were stated, in seconds since 1970."""
+    then: Callable[[], None] | None = None
+    """Called in the writer's thread when the records are in the file. It must not wait."""
+    calls: Mapping[int, bytes] = {}
+    """The encoded arguments of tasks that failed, by id, as far as they are known."""
+    may_wait: bool = False
+    """Whether everything that is to be called later may be called a little later."""
 
-    def __init__(
-        self,
-        records: Sequence[records.Record],
-        wall: float,
-        then: Callable[[], None] | None = None,
-        calls: Mapping[int, bytes] | None = None,
-        may_wait: bool = False,
-    ) -> None:
-        self.records = records
-        self.wall = wall
-        self.then = then
-        self.calls = {} if calls is None else calls
-        self.may_wait = may_wait
-        self.size = RECORD_BYTES * len(self.records)
-        """About how many bytes they take."""
-        for record in self.records:
-            if isinstance(record, _WITH_FRAMES):
-                self.size += sum(map(len, record.frames))
+    size: int = 0
+    """About how many bytes they take. It is found out here."""
+
+    def __post_init__(self) -> None:
+        framed = (record for record in self.records if isinstance(record, _WITH_FRAMES))
+        self.size = RECORD_BYTES * len(self.records) + sum(len(frame) for record in framed for frame in record.frames)
