@@ -239,18 +239,6 @@ MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
 """The size of the memory. In the file, the output of the fault handler follows."""
 
 
-def make_file() -> int:
-    """Make the file of a new memory, all zeros, and return its descriptor.
-
-    Raises:
-        OSError: out of file descriptors or memory.
-    """
-    fd = os.memfd_create("mwpy-slave", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, MEMORY_BYTES)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    return fd
-
-
 class SharedMemory:
     """One side's view of the memory.
 
@@ -315,7 +303,9 @@ def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
     """
     agent, slave = socket.socketpair()
     passage, other = make_passage()
-    memory = make_file()
+    memory = os.memfd_create("mwpy-slave", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, MEMORY_BYTES)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     end = AgentEnd(agent, passage, max_bytes, os.dup(memory))
     return end, SlaveFds(slave.detach(), memory, other.detach())
 
