@@ -366,7 +366,8 @@ class FailuresByKind(Struct, eq=False):
 
     def add(self, failure: TaskFailed) -> None:
         """Count a failure."""
-        kind = _kind_of(failure)
+        cause = f" ({failure.deaths[-1].cause.value})" if failure.deaths else ""  # of the last loss, if unrunnable
+        kind = failure.type_name + cause
         if kind not in self._kinds and len(self._kinds) >= KINDS_KEPT:
             kind = OTHER_KINDS
         known = self._kinds.get(kind)
@@ -377,9 +378,3 @@ class FailuresByKind(Struct, eq=False):
         """Return the kinds, the most frequent one first, and count from zero again."""
         kinds, self._kinds = self._kinds, {}
         return tuple(sorted(kinds.values(), key=lambda kind: -kind.count))
-
-
-def _kind_of(failure: TaskFailed) -> str:
-    """The type of an exception; for an unrunnable task, the cause of its last loss."""
-    cause = f" ({failure.deaths[-1].cause.value})" if failure.deaths else ""
-    return failure.type_name + cause
