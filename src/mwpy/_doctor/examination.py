@@ -27,7 +27,7 @@ from mwpy._batch.local import Local
 from mwpy._doctor.diagnosis import Address, Finding, Report, diagnose, no_report, stuck
 from mwpy._roles.join import MasterContact, find_master, try_address, visit
 from mwpy._roles.overseer import agent_command, mark_of
-from mwpy._system import clock, process
+from mwpy._system import clock, memory, process
 from mwpy._system.clock import Clock
 from mwpy._transport.link import AgentLink, library_versions
 from mwpy._values import installed, messages
@@ -72,27 +72,12 @@ def _examine(options: Options, slave_command: Sequence[str], version: str) -> Re
         clock=clock.wall(),
         libraries={"mwpy": version, **library_versions(), **installed.versions(["msgspec", "cloudpickle"])},
         cores=process.count_cores(),
-        memory=_free_memory(),
+        memory=memory.free_bytes(),
         disk=shutil.disk_usage(os.getcwd()).free,
         seconds_left=options.seconds_left(clock.wall()),
         **_connection(options),
         **_imports(slave_command),
     )
-
-
-def _free_memory() -> int | None:
-    """Return the free memory of the machine, or of the job's control group if that is less."""
-    free: list[int] = []
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            free += [1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:")]
-        with open("/proc/self/cgroup", encoding="ascii") as file:
-            group = "/sys/fs/cgroup" + file.read().strip().rpartition("::")[2]
-        with open(f"{group}/memory.max", encoding="ascii") as most, open(f"{group}/memory.current") as now:
-            free.append(int(most.read()) - int(now.read()))
-    except (OSError, ValueError):  # no such file here, or no limit
-        pass
-    return min(free, default=None)
 
 
 def _connection(options: Options) -> dict[str, Any]:

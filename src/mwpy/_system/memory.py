@@ -83,6 +83,15 @@ def available_bytes() -> int | None:
     return _sum_of(read("/proc/meminfo"), ("MemAvailable:",)) or None
 
 
+def free_bytes() -> int | None:
+    """Return how much memory this process can still get on this machine, or in its job; None if it is not known."""
+    free = [available_bytes()]
+    for _, own in _own_groups():
+        most, used = read(f"{own}/memory.max").strip(), read(f"{own}/memory.current").strip()
+        free.append(int(most) - int(used) if most.isdecimal() and used else None)
+    return min((each for each in free if each is not None), default=None)
+
+
 def family(pid: int) -> list[int]:
     """Return a process and its descendants. A process whose parent has ended is no descendant any more."""
     found = [pid]
