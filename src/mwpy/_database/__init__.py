@@ -1,1 +1,1 @@
-"""The run database: a SQLite file with the records of a master. `writer.py` says how it is written."""
+"""The run database: a SQLite file with the records of a master. `store.py` says how it is written."""

@@ -21,7 +21,7 @@ ASPLOS 2015).
 has none, and it begins again when the slave sends results. The slave can read the time of the feeding, so it knows how
 long it may keep a result.
 
-*The journal* holds finished results that were not sent yet; see `journal.py`.
+*The journal* holds finished results that were not sent yet; see `Journal`.
 
 A task may fork. The child process inherits the channel. It could start tasks, answer for its parent, and keep the
 stream open after its parent's death, so a forked child closes the channel at once (`SlaveEnd.forked`). A child that
@@ -186,7 +186,7 @@ class Journal:
 
         Returns:
             A group of results, and its payload. None if the slave sent the results itself and emptied the journal
-            during the read. If faulty code in the slave wrote into the memory, `message_checks.check` may reject it.
+            during the read. If faulty code in the slave wrote into the memory, `messages.check` may reject it.
         """
         number = self._counter[0]
         count, size = min(number % _COUNTS, CAPACITY), number % _FILLING >> _SIZE_SHIFT
@@ -230,7 +230,7 @@ class Journal:
 # numbers that it reads. The file cannot be shortened, because reading memory that the file no longer has would kill the
 # agent (SIGBUS).
 #
-# The journal follows; see `journal.py`. Behind the memory, in the same file, Python's fault handler of the slave writes
+# The journal follows; see `Journal`. Behind the memory, in the same file, Python's fault handler of the slave writes
 # what it knows of a crash in native code. So this report is complete even if a task closed its standard error.
 
 

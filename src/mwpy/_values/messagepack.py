@@ -4,7 +4,7 @@ Numbers, texts, bytes, None, lists and dicts are written as such. Every other ob
 extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
 extension type of its own, with the seed and the encoded call. So has a call with the condition under which its task is
 tried again, a call whose task left a state in an earlier attempt, a call that refers to the results of other tasks, and
-the failure of a task (see `failures.py`).
+the failure of a task (see `_transport/error_texts.py`).
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """

@@ -10,7 +10,7 @@ The first payload frame of a group is such a list, in MessagePack. Its entries a
 tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5, out of band) are frames of their own:
 `buffers[j]` says how many of the following frames belong to task j. An empty `buffers` means that no task has any.
 
-`message_checks.check` compares a header with the number of its frames. `groups.entries` reads the first frame.
+`check` compares a header with the number of its frames. `groups.entries` reads the first frame.
 """
 
 from __future__ import annotations

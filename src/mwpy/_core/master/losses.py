@@ -4,7 +4,7 @@ Each lost attempt has a cause (see `_values/causes.py`), and the cause decides w
 a slave dies, its death is charged to the task that it ran. When an agent leaves and says so, no task is charged. When
 nothing is heard from an agent, the network is blamed. When an agent ends without notice, a task may have killed it. The
 master does not know which tasks its slaves ran, so all tasks that they held are suspects. Most of them are innocent:
-they run again, and after several such losses they run alone (see `isolation.py`). If an agent comes back, it is a new
+they run again, and after several such losses they run alone (see `Isolation`). If an agent comes back, it is a new
 agent with new slaves.
 """
 
@@ -37,7 +37,7 @@ from mwpy._values.task import SlaveState
 #
 # A task pauses if its policy has `after` and its attempt was lost by its own fault: what was wrong, such as a server
 # that is overloaded, may be right later. The pause doubles with each such loss. A delayed task needs no slave, and does
-# not count as pending. Tasks that are delayed for another reason have no end here (see `awaited.py`).
+# not count as pending. Tasks that are delayed for another reason have no end here (see `Awaited`).
 
 
 OUTDATED_ALLOWED = 1000

@@ -106,7 +106,7 @@ class ConnectedAgent(Struct, eq=False):
     loss: Cause = Cause.AGENT_LOST
     """The cause of the loss of the tasks that it holds, if it goes now."""
     reserved: bool = False
-    """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
+    """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `Isolation`."""
     away_since: float = 0.0
     """If it is away: since when nothing was heard from it, on the core's clock."""
     away_until: float = 0.0

@@ -397,7 +397,7 @@ class Rate(Struct, eq=False):
 
 # Why a task waits, or how it ended: the answer to `AskTask`.
 #
-# The reasons are those of the dispatch (`dispatch.py`, `isolation.py`), in the order in which they keep a task from a
+# The reasons are those of the dispatch (`dispatch.py`), in the order in which they keep a task from a
 # slave. Agents with the same reason are counted, and the first few are named. The text for people is
 # made in `_values/messages.py`.
 

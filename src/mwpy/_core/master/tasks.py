@@ -187,7 +187,7 @@ def check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:
 # handles arguments handles these values, too: sizes, later attempts, and calls that failed.
 #
 # A result is kept while a blocked task refers to it, and while the algorithm may submit other tasks that do: until it
-# has fetched the result. `references.py` decides about blocked tasks.
+# has fetched the result. `References` decides about blocked tasks.
 
 
 class Referred(Struct, eq=False):
@@ -612,7 +612,7 @@ def move(spans: Sequence[Span], event: TaskEvent) -> None:
 # Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
 # All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
 # by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
-# Suspects, which must run alone on an agent, have queues of their own (see `isolation.py`).
+# Suspects, which must run alone on an agent, have queues of their own (see `Isolation`).
 #
 # Tasks whose policy says how long they take wait in queues of their own, one for each such time: an agent with little
 # time left skips the queues of long tasks. Policies round these times, so there are few of them.
