@@ -18,7 +18,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -286,14 +286,9 @@ class Round(Struct, eq=False):
             "jobs": {state.value: states[state] for state in JobState} if computation.listed else None,
             "to_submit": sum(submit.count for submit in self.decided.submit if submit.mark == mark),
             "submitted": self.submitted.get(mark, []),
-            "to_remove": _among(self.decided.remove, jobs),
-            "removed": _among(self.removed, jobs),
+            "to_remove": [job_id for job_id in self.decided.remove if job_id in jobs],
+            "removed": [job_id for job_id in self.removed if job_id in jobs],
         }
-
-
-def _among(job_ids: Iterable[str], jobs: Iterable[str]) -> list[str]:
-    known = {*jobs}
-    return [job_id for job_id in job_ids if job_id in known]
 
 
 LOOK_S = 1.0

@@ -341,17 +341,12 @@ class FailurePause(Struct, eq=False):
 
     failures: int = 0
     """How many jobs in a row have failed at their start."""
-    _until: float | None = None
+    until: float | None = None
     """When one job may be tried; None while there is no pause."""
     _failed_at: float = -math.inf
     _pause_s: float = FIRST_PAUSE_S
     tried_elsewhere_at: float | None = None
     """When the last job was tried, if it avoids the machines where jobs failed; otherwise None."""
-
-    @property
-    def is_pausing(self) -> bool:
-        """Whether at most one job at a time is tried."""
-        return self._until is not None
 
     def fail(self, now: float, *, may_pass: bool = False) -> float | None:
         """Count a failure.
@@ -365,11 +360,11 @@ class FailurePause(Struct, eq=False):
         """
         self.failures += 1
         self._failed_at = now
-        if self.failures < FAILURES_ALLOWED or (self._until is not None and now < self._until):
+        if self.failures < FAILURES_ALLOWED or (self.until is not None and now < self.until):
             return None
         pause_s = FIRST_PAUSE_S if may_pass else self._pause_s
         self._pause_s = self._pause_s if may_pass else min(2 * self._pause_s, LONGEST_PAUSE_S)
-        self._until = now + pause_s
+        self.until = now + pause_s
         return pause_s
 
     def succeed(self, time: float) -> bool:
@@ -378,15 +373,15 @@ class FailurePause(Struct, eq=False):
 
     def end(self) -> bool:
         """Forget all failures. Return whether there was a pause."""
-        paused = self._until is not None
-        self.failures, self._until, self._pause_s, self.tried_elsewhere_at = 0, None, FIRST_PAUSE_S, None
+        paused = self.until is not None
+        self.failures, self.until, self._pause_s, self.tried_elsewhere_at = 0, None, FIRST_PAUSE_S, None
         return paused
 
     def limit(self, wanted: int, unproven: int, now: float) -> int:
         """How many of the wanted jobs may be submitted. `unproven` other jobs may still fail at their start."""
-        if self._until is None:
+        if self.until is None:
             return wanted
-        return min(wanted, 1) if now >= self._until and not unproven else 0
+        return min(wanted, 1) if now >= self.until and not unproven else 0
 
 
 class RefusalPause(Struct, eq=False):
@@ -522,10 +517,6 @@ class WatchedComputation(Struct, eq=False):
         running, since = self.jobs.live(JobState.RUNNING), self._unconnected_since
         outside = [job for job in running if job.job_id not in self.need.connected]
         return [job for job in outside if since.get(job.job_id, math.inf) <= latest]
-
-    def useless(self) -> list[Job]:
-        """The jobs that only take places: held jobs, and jobs that do not connect."""
-        return [*self.jobs.live(JobState.HELD), *self.unconnected()]
 
     def serving(self) -> list[Job]:
         """The jobs that serve it or will serve it. The last one is the smallest loss: it waits, idles, or is young."""

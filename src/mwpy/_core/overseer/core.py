@@ -437,7 +437,7 @@ class OverseerCore(Struct, eq=False):
         The least important computations come first.
         """
         for each in reversed(active):
-            jobs = each.useless()[:count]
+            jobs = [*each.jobs.live(JobState.HELD), *each.unconnected()][:count]
             self._remove(each, jobs, "held or not connected, and others need their places", now)
             count -= len(jobs)
         for other in reversed([each for each in active if each.priority < priority]):
@@ -578,7 +578,7 @@ class OverseerCore(Struct, eq=False):
         If only one machine has many failures, the fault may be its own. So every second job that is tried avoids it.
         """
         pause, suspects = computation.failures, computation.hosts.suspects(now)
-        elsewhere = pause.is_pausing and pause.tried_elsewhere_at is None and len(suspects) == 1
+        elsewhere = pause.until is not None and pause.tried_elsewhere_at is None and len(suspects) == 1
         pause.tried_elsewhere_at = now if elsewhere else None
         return (*suspects, *computation.hosts.excluded) if elsewhere else computation.hosts.avoided(now)
 
