@@ -23,7 +23,6 @@ from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, CurvePair, ipv4_of, member_keys, server_keys
 from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
-from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy._values.messagepack import decode, encode
@@ -191,24 +190,34 @@ def visit(link: AgentLink, contact: MasterContact, why: str) -> messages.Message
         The answer of the master, or why there is none.
     """
     link.send(wire.encode(contact.hello(0)))
-    answer = _answer(link)
+    try:
+        answer = _first_message(link, CONNECT_S, wire.FROM_MASTER)
+    except ProtocolError as error:
+        return str(error)
+    except TimeoutError:
+        return f"no answer within {CONNECT_S:.0f} s, though it accepted the keys"
     if isinstance(answer, messages.Welcome):
         link.send(wire.encode(messages.Goodbye(why, Cause.CANCELLED)))
-    return answer
+    return "it ended the connection" if answer is None else answer
 
 
-def _answer(link: AgentLink) -> messages.Message | str:
-    deadline = clock.monotonic() + CONNECT_S
-    while (left := deadline - clock.monotonic()) > 0:
-        fates, received, _ = link.poll(left)
+def _first_message(link: AgentLink, patience_s: float, route: wire.Route) -> messages.Message | None:
+    """Wait for a message other than a probe, and return it; None if the master has ended the connection.
+
+    Raises:
+        ProtocolError: a message cannot be read.
+        TimeoutError: there was none.
+    """
+    deadline = clock.monotonic() + patience_s
+    while (left_s := deadline - clock.monotonic()) > 0:
+        fates, received, _ = link.poll(left_s)
         for frames in received:
-            try:
-                return wire.decode(frames, wire.FROM_MASTER)[0]
-            except ProtocolError as error:
-                return str(error)
+            message, _ = wire.decode(frames, route)
+            if not isinstance(message, messages.Probe):
+                return message
         if fates:
-            return "it ended the connection"
-    return f"no answer within {CONNECT_S:.0f} s, though it accepted the keys"
+            return None
+    raise TimeoutError
 
 
 def try_all(contact: MasterContact) -> AgentLink:
@@ -351,33 +360,25 @@ class Inquirer:
         """
         link = self._link = self._link or self._connect()
         link.send(wire.encode(question))
-        deadline = clock.monotonic() + ANSWER_S
-        while (left_s := deadline - clock.monotonic()) > 0:
-            fates, received, _ = link.poll(left_s)
-            for frames in received:
-                answer = self._read(frames)
-                if isinstance(answer, messages.Refused):
-                    raise Refused(f"the master of {self._path} refused to answer: {answer.reason}")
-                if isinstance(answer, messages.Status | messages.Explanation | messages.Shutdown):
-                    return answer
-            if fates:
-                return None
-        raise MasterUnreachable(
-            f"the master of {self._path} accepted the connection, and gave no answer for {ANSWER_S:.0f} s: is its "
-            f"process stopped, or its machine overloaded?"
-        )
+        try:
+            answer = _first_message(link, ANSWER_S, wire.TO_INQUIRER)
+        except ProtocolError as error:
+            raise Refused(f"the master of {self._path} cannot be asked: {error}") from error
+        except TimeoutError:
+            raise MasterUnreachable(
+                f"the master of {self._path} accepted the connection, and gave no answer for {ANSWER_S:.0f} s: is its "
+                f"process stopped, or its machine overloaded?"
+            ) from None
+        if isinstance(answer, messages.Refused):
+            raise Refused(f"the master of {self._path} refused to answer: {answer.reason}")
+        assert answer is None or isinstance(answer, Answer | messages.Shutdown), "the route allows no other message"
+        return answer
 
     def _connect(self) -> AgentLink:
         keys, mine = self._content.keys, self._content
         member = CurvePair(keys.member_public, keys.member_secret)
         own = mine.member_id, mine.generation, mine.client_timeout
         return try_all(MasterContact(mine.master_addresses, keys.server_public, member, *own))
-
-    def _read(self, frames: Sequence[Buffer]) -> messages.Message:
-        try:
-            return wire.decode(frames, wire.TO_INQUIRER)[0]
-        except ProtocolError as error:
-            raise Refused(f"the master of {self._path} cannot be asked: {error}") from error
 
     def close(self) -> None:
         """Close the connection."""
