@@ -117,8 +117,7 @@ class AgentCore:
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._watch.believes(child, started):
                     self._former.took_back(child, self._traffic.recalled(child, started, wanted, now))
-                    if child.retiring:
-                        self._watch.settle(child)
+                    self._watch.settle(child)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
             case ExitSeen(number, by_sigkill):
@@ -239,8 +238,7 @@ class AgentCore:
                 return
         if not child.is_up:
             self._output.is_up(child)
-        if child.retiring:
-            self._watch.settle(child)
+        self._watch.settle(child)
         self._watch.heard(child, message, now)
 
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
@@ -252,8 +250,7 @@ class AgentCore:
             if child.former is None:
                 self._traffic.look_for_late(child, event.started, now)
             self._former.settle(child)
-            if child.retiring:
-                self._watch.settle(child)
+            self._watch.settle(child)
 
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
         self._changed[child.number] = child
@@ -318,10 +315,8 @@ class AgentCore:
         if self._starts.goes_on(now) or self.departure.code is not None:
             self._all_changed()
         for child in self._take_due(now):
-            if child.print_at is not None:
-                self._output.decide(child, now)
-            if child.ready_by is not None:
-                self._starts.decide(child, now)
+            self._output.decide(child, now)
+            self._starts.decide(child, now)
             self._traffic.decide(child, self.leaving, now)
             self._watch.decide(child, now)
 

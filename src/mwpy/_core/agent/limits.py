@@ -357,8 +357,8 @@ class Watch(Struct, eq=False):
             self._state.stop(child, finished=False)
 
     def settle(self, child: Child) -> None:
-        """A slave that retires has fewer tasks: end it if it has none left."""
-        if child.is_ready and not child.held:
+        """A slave may have fewer tasks: end it if it retires and has none left."""
+        if child.retiring and child.is_ready and not child.held:
             self._state.stop(child, finished=False)
 
     def _retire(self, child: Child) -> None:

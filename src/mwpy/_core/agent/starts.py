@@ -335,8 +335,7 @@ class Starts:
 
     def decide(self, child: Child, now: float) -> None:
         """Kill a slave that hangs in its start. Before that, let it write where it hangs."""
-        assert child.ready_by is not None, "it is ready"
-        if now < child.ready_by:
+        if child.ready_by is None or now < child.ready_by:
             return
         child.ready_by = None
         if not child.ended and child.state is not ChildState.KILLED:

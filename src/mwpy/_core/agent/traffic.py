@@ -292,8 +292,7 @@ class StartOutput(Struct, eq=False):
 
     def decide(self, child: Child, now: float) -> None:
         """Print what was held back long enough."""
-        assert child.print_at is not None, "nothing is held back"
-        if now >= child.print_at:
+        if child.print_at is not None and now >= child.print_at:
             self._print(child)
 
     def _print(self, child: Child) -> None:
