@@ -321,19 +321,14 @@ def is_network(kind: str) -> bool:
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
-def kind_of_file_system(folder: Path, mounts: str | None = None) -> str:
-    """Return the kind of the file system that holds a folder, such as `ext4` or `nfs4`; empty if it is unknown.
-
-    Args:
-        mounts: the content of `/proc/self/mountinfo`, if it is known.
-    """
+def kind_of_file_system(folder: Path) -> str:
+    """Return the kind of the file system that holds a folder, such as `ext4` or `nfs4`; empty if it is unknown."""
     from pathlib import Path  # only here, as above
 
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-        except OSError:
-            return ""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
     where = folder.resolve()
     longest, kind = -1, ""
     for line in mounts.splitlines():

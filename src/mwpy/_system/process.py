@@ -107,7 +107,7 @@ class Child:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
             if not self._detached:
-                self._signal_group(signal.SIGKILL)
+                self._kill_group()
             _, status, usage = os.wait4(self.pid, 0)
             self._returncode = os.waitstatus_to_exitcode(status)
             if self._process is not None:
@@ -125,7 +125,7 @@ class Child:
         """Kill it and everything that it started. `poll` reports its end. No error if it has ended already."""
         if self._returncode is None:
             family = memory.family(self.pid)  # some may have left its group, and a fork makes its group a moment later
-            self._signal_group(signal.SIGKILL)
+            self._kill_group()
             for pid in family:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -185,9 +185,9 @@ class Child:
         for file in self._files.values():
             file.close()
 
-    def _signal_group(self, number: signal.Signals) -> None:
+    def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def start(

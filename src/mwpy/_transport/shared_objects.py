@@ -109,7 +109,7 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
     try:
         for part, place in zip((head, *parts), (0, *places), strict=False):
             write_all(file, memoryview(part), place)
-        add_seals(file, SEALS)
+        add_seals(file)
         shared = _kept(Share(digest, places[-1], _location(file)), file)
         finalize(shared, os.close, file)  # until then, other processes find it at this descriptor
         return shared
@@ -296,7 +296,7 @@ class Store(Struct, eq=False):
         self._missing[digest] -= len(part)
         if not self._missing[digest]:
             del self._missing[digest]
-            add_seals(self._files[digest], SEALS)
+            add_seals(self._files[digest])
 
     def drop(self, digest: str) -> None:
         """Drop a file, if there is one. Its memory is free as soon as no slave uses it."""

@@ -138,7 +138,7 @@ def lend(buffer: Buffer, *, briefly: bool = False) -> memoryview | None:
     try:
         fd = os.memfd_create("mwpy-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         write_all(fd, memoryview(buffer), 0)
-        add_seals(fd, SEALS)
+        add_seals(fd)
         return _mapped(fd, len(buffer), passes_on=True)
     except OSError as error:
         if fd >= 0:
@@ -204,7 +204,7 @@ def write_all(fd: int, data: memoryview, start: int) -> None:
         data, start = data[count:], start + count
 
 
-def add_seals(fd: int, seals: int) -> None:
+def add_seals(fd: int) -> None:
     """Seal a memory file. The kernel refuses this while it moves one of the pages, after 0.15 s of waiting: try again.
 
     Raises:
@@ -212,7 +212,7 @@ def add_seals(fd: int, seals: int) -> None:
     """
     for tries_left in reversed(range(SEAL_TRIES)):
         try:
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
         except OSError as error:
             if error.errno != errno.EBUSY or not tries_left:
                 raise
