@@ -29,6 +29,7 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
+from mwpy._core.master.dispatch import learn
 from mwpy._core.master.state import Actions, CancelTasks, ExpectTasks, Running
 from mwpy._roles.computation import Computation, MasterParts, follow_cells
 from mwpy._roles.definitions import Terms
@@ -187,9 +188,6 @@ AHEAD_S = 0.02
 MOST_AHEAD = 1000
 """The largest number of tasks that each slave has in addition."""
 
-LEARNING_RATE = 0.3
-"""The weight of what ended last in the mean time of a task."""
-
 OVERHEAD_S = 2e-6
 """Seconds that a task costs a slave in addition to its compute time."""
 
@@ -210,8 +208,7 @@ class Window(Struct, eq=False):
 
     def ended(self, count: int, seconds: float) -> None:
         """This many tasks have ended, which took some seconds together."""
-        task_s = seconds / count + OVERHEAD_S
-        self._task_s = task_s if self._task_s is None else self._task_s + LEARNING_RATE * (task_s - self._task_s)
+        self._task_s = learn(self._task_s, seconds / count, OVERHEAD_S)
 
 
 # The overseer that an executor starts for its own resource file.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, TypeV
 from msgspec import Struct
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.dispatch import learn
 from mwpy._core.master.state import CancelTasks, MasterSettings, Running, TakeReports
 from mwpy._roles.computation import MasterParts
 from mwpy._roles.definitions import Extras, Terms, check_map_key
@@ -71,9 +72,6 @@ PORTION_BYTES = 256 * 1024
 
 GROWTH = 4
 """A portion has at most this many times as many items as the one before."""
-
-LEARNING_RATE = 0.3
-"""The weight of what arrived last in the mean time of an item."""
 
 OVERHEAD_S = 2e-7
 """Seconds that an item costs a slave in addition to its compute time."""
@@ -265,8 +263,7 @@ class PortionSizes(Struct, eq=False):
 
     def ended(self, count: int, seconds: float) -> None:
         """This many items have taken some seconds together."""
-        item_s = seconds / count + OVERHEAD_S
-        self._item_s = item_s if self._item_s is None else self._item_s + LEARNING_RATE * (item_s - self._item_s)
+        self._item_s = learn(self._item_s, seconds / count, OVERHEAD_S)
 
 
 # The run of one map: which items are in flight, and in which order their results are given out.

@@ -37,7 +37,7 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
         wall: the Unix time.
     """
     counts = core.counts()
-    finished = core.closing is not None and core.closing.finished
+    finished = core.state.closing is not None and core.state.closing.finished
     return replace(
         content,
         computation_status=FINISHED if finished else IN_PROGRESS,

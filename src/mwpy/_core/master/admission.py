@@ -175,17 +175,13 @@ class Feeding:
 
     @property
     def why_not(self) -> str:
-        """Why no tasks are sent; empty if they are sent."""
+        """Why no tasks are sent, and what to do; empty if they are sent."""
         if self.out_of_time:
             return "the time of the master is nearly over, so no more tasks are sent"
-        return self.reason if self.holds_back else ""
-
-    @property
-    def reason(self) -> str:
-        """Why tasks are held back, and what to do."""
-        waiting_bytes = self.unfetched
+        if not self.holds_back:
+            return ""
         return (
-            f"results of about {amount(waiting_bytes)} wait for the master algorithm, so no more tasks are sent. "
+            f"results of about {amount(self.unfetched)} wait for the master algorithm, so no more tasks are sent. "
             f"Fetch them with mw.results() or from the maps that are open, or raise --mw-max-waiting-results"
         )
 

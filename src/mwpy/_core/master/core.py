@@ -211,11 +211,6 @@ class MasterCore:
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
 
-    @property
-    def closing(self) -> messages.Shutdown | None:
-        """What the agents are sent at the end; None while the computation runs."""
-        return self.state.closing
-
     # ---- requests of the master algorithm ------------------------------------------------------------------
 
     def submit(self, spans: Sequence[Span]) -> None:

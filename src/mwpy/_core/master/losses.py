@@ -131,11 +131,6 @@ class _Silent(Struct, eq=False):
     lost: Counter[str] = field(default_factory=Counter)
     """How many attempts of each algorithm were lost."""
 
-    def note(self, held: Sequence[Span]) -> None:
-        """Add what a slave held."""
-        for span in held:
-            self.lost[span.algorithm.name] += span.count
-
 
 class Losses(Struct, eq=False):
     """Decides what follows when slaves and agents are gone."""
@@ -210,7 +205,8 @@ class Losses(Struct, eq=False):
             self.state.record(records.SlaveEnded(slave.sid, cause, ended, "", NO_WORDS))
             held = self._without_cancelled(slave, slave.held.spans)
             if cause is Cause.NETWORK and agent.name in self._silent:
-                self._silent[agent.name].note(held)
+                for span in held:
+                    self._silent[agent.name].lost[span.algorithm.name] += span.count
             loss = Charge(slave.sid, cause, f"{agent.place}: {reason}")
             isolated += [span for span in self._lose(slave, held, what, loss) if span.runs_alone]
             self.kinds.lost(slave, reason)

@@ -594,7 +594,9 @@ class KnownCodes(Struct, eq=False):
             return exact
         other = self._only(others, record.parts)
         if other is None:
-            self._refuse(name, [self.captured(known.parts, record.parts) for known in others])
+            captured = [self.captured(known.parts, record.parts) for known in others]
+            reason = OTHER_VALUES.format(changes=_shown(captured[-1])) if all(captured) else SEVERAL_CODES
+            self.state.notice(NOT_USED.format(name=name, reason=reason), key=f"code {name}")
             return exact
         if not code:
             return other
@@ -611,11 +613,6 @@ class KnownCodes(Struct, eq=False):
         """The code that has captured the same values, if there is exactly one."""
         same = [known for known in others if not self.captured(known.parts, parts)]
         return same[0] if len(same) == 1 else None
-
-    def _refuse(self, name: str, captured: Sequence[Sequence[str]]) -> None:
-        """Say why answers of other code do not count."""
-        reason = OTHER_VALUES.format(changes=_shown(captured[-1])) if all(captured) else SEVERAL_CODES
-        self.state.notice(NOT_USED.format(name=name, reason=reason), key=f"code {name}")
 
 
 def _shown(found: Sequence[str]) -> str:
@@ -784,7 +781,9 @@ class Reuse:
                 self._waiting.append(entry)
             case EarlierSent():
                 self._add_waiting()
-                self._send(entry)
+                for number in self._former[entry.generation].numbers([entry.first], [entry.count]):
+                    if number >= 0:
+                        self.answers.set_sent(number, may_have_run=entry.may_have_run)
             case EarlierUsedUp():
                 self._add_waiting()
                 numbers = self._former[entry.generation].numbers([entry.first], [entry.count])
@@ -830,11 +829,6 @@ class Reuse:
         self.answers.extend(self._count)
         if entry.reused and self._codes.any_code and any(self.answers.of(number) is None for number in numbers):
             self._codes.adopt(algorithm)
-
-    def _send(self, entry: EarlierSent) -> None:
-        for number in self._former[entry.generation].numbers([entry.first], [entry.count]):
-            if number >= 0:
-                self.answers.set_sent(number, may_have_run=entry.may_have_run)
 
     def answer(self, entry: EarlierAnswers) -> list[int]:
         """Results of a former generation are in the file. Return the occurrence of each; -1 for a task that is not

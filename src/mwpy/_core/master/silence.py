@@ -171,7 +171,7 @@ class Silence(Struct, eq=False):
         """Why nothing can progress: the name of the reason, and the text for the user."""
         jar = self.state.jar
         if self.feeding.holds_back:
-            return "unfetched", self.feeding.reason
+            return "unfetched", self.feeding.why_not
         if self.absences.waits:
             return "away", self.absences.text(now)
         slaves = self.state.members.slaves.values()
@@ -230,8 +230,8 @@ class Silence(Struct, eq=False):
         members = self.state.members
         named = [(agent.place, agent.refused) for agent in members.agents.values()]
         named += [(f"{slave.sid} of {slave.agent.place}", slave.refused) for slave in members.slaves.values()]
-        refusing = [(name, refused[algorithm]) for name, refused in named if algorithm in refused]
-        name, reason = refusing[0] if refusing else ("", "")
+        refusing = ((name, refused[algorithm]) for name, refused in named if algorithm in refused)
+        name, reason = next(refusing, ("", ""))
         return (
             f"no connected slave can run {self.state.jar.algorithms.defined[algorithm].name}, for which "
             f"{self.state.jar.pending.num_queued[algorithm]} tasks wait: correct this on their machines, or start "
