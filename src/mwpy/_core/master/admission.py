@@ -94,10 +94,6 @@ class SlaveKinds(Struct, eq=False):
                 for _ in range(self.wanted[kind] - self.count(kind)):
                     yield kind
 
-    def next_kind(self) -> SlaveKind:
-        """The kind that the next slave gets."""
-        return next(self.vacancies(), _UNORDERED)
-
     def _fill_vacancies(self) -> None:
         """Give unordered slaves the kinds that lack slaves. Idle slaves come first."""
         members = self.state.members
@@ -351,7 +347,8 @@ class Admission(Struct, eq=False):
             raise ProtocolError(f"slave {number} is ready twice")
         if len(agent.slaves) >= agent.announced:
             raise ProtocolError(f"slave {number} is ready, but the agent announced {agent.announced} slaves")
-        sid, kind = self.state.members.next_sid, SlaveKind.UNORDERED if agent.leaving else self.kinds.next_kind()
+        vacancies = iter(()) if agent.leaving else self.kinds.vacancies()
+        sid, kind = self.state.members.next_sid, next(vacancies, SlaveKind.UNORDERED)
         self.state.record(records.SlaveConnected(sid, agent.name, agent.address, kind, number))
         slave = self.state.members.slaves[sid]
         self.state.change(slave, SlaveEvent.ADMIT)

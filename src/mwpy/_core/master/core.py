@@ -186,7 +186,7 @@ class MasterCore:
         self.reports = Reports(self.state)
         self.losses = Losses(*shared)
         self.absences = Absences(self.state, self.losses)
-        self.stragglers = Stragglers(self.state, self.dispatch, self.absences)
+        self.stragglers = Stragglers(self.state, self.dispatch)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.references = References(self.state, self.handback)
         self.feeding = Feeding(self.state)
@@ -227,10 +227,7 @@ class MasterCore:
         new = self.state.record(records.TasksSubmitted([span.facts() for span in good]), [span.tags for span in good])
         if self.reuse is not None:
             self.reuse.awaited.hold_new(new)
-        for span in good:
-            sid = span.policy.sid
-            if sid is not None and sid not in self.state.members.slaves and not span.refers:
-                self.handback.release_addressed(sid, "is gone or never was")
+        self.handback.release_orphans(good, "is gone or never was")
 
     def obey(self, command: Command) -> None:
         """Do what the algorithm's thread asks for."""

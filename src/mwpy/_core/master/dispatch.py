@@ -18,7 +18,6 @@ from mwpy._core.holding import count_of
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.losses import Absences
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, Members, SlaveEvent
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
@@ -706,7 +705,6 @@ class Stragglers(Struct, eq=False):
 
     state: MasterState
     dispatch: Dispatch
-    absences: Absences
     deadline: float | None = None
     """When the next task becomes a straggler, on the core's clock; None if it would get no second attempt."""
 
@@ -727,7 +725,7 @@ class Stragglers(Struct, eq=False):
 
     def _repeat_tasks_of(self, agent: ConnectedAgent, now: float) -> None:
         """Start a second attempt of the next task of each slave of an agent that is away."""
-        due = self.absences.alone_until(agent)
+        due = agent.away_until - agent.returns_s + self.state.settings.client_timeout_s
         if now < due:
             self._look_again(due)
             return

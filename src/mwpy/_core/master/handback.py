@@ -209,6 +209,12 @@ class HandBack(Struct, eq=False):
         while queue := self.state.jar.pending.addressed.get(sid):
             self.release(sid, queue[0], f"{sid}, to which it was addressed, {why}")
 
+    def release_orphans(self, spans: Iterable[Span], why: str) -> None:
+        """Decide about tasks that have become pending, and that are addressed to slaves that are not there."""
+        for sid in dict.fromkeys(span.policy.sid for span in spans):
+            if sid is not None and sid not in self.state.members.slaves:
+                self.release_addressed(sid, why)
+
     def release(self, sid: SlaveId, first: Span, reason: str) -> None:
         """Decide about the first tasks that are addressed to a slave, by their policy: the slave will not run them."""
         if first.policy.do_it_anyway:

@@ -81,13 +81,7 @@ class Delays(Struct, eq=False):
         while (end_at := self.deadline) is not None and end_at <= now:
             due.append(self.state.jar.delayed.tasks[heappop(self._ends)[1]].whole)
         if due:
-            self._end(due)
-
-    def _end(self, due: Sequence[TaskRange]) -> None:
-        spans = self.state.record(records.TasksDue(due))
-        for sid in dict.fromkeys(span.policy.sid for span in spans):
-            if sid is not None and sid not in self.state.members.slaves:
-                self.handback.release_addressed(sid, "is gone")
+            self.handback.release_orphans(self.state.record(records.TasksDue(due)), "is gone")
 
     @property
     def deadline(self) -> float | None:
@@ -438,10 +432,6 @@ class Absences(Struct, eq=False):
     def deadline(self) -> float | None:
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
         return min((agent.away_until for agent in self.state.members.away.values()), default=None)
-
-    def alone_until(self, agent: ConnectedAgent) -> float:
-        """Until when its tasks get no second attempts because it is away, on the core's clock."""
-        return agent.away_until - agent.returns_s + self.state.settings.client_timeout_s
 
     def begin(self, peer: bytes, silent_s: float, now: float) -> None:
         """The connection of a peer has ended, without a goodbye if it was an agent.

@@ -342,13 +342,8 @@ class References(Struct, eq=False):
                 elif self.handback.is_small_enough(span, blocked.added_bytes(span)):
                     ready.append(span.whole)
             if ready:
-                self._unblock(ready)
-
-    def _unblock(self, ready: Sequence[TaskRange]) -> None:
-        spans = self.state.record(records.TasksUnblocked(ready))
-        for sid in dict.fromkeys(span.policy.sid for span in spans):
-            if sid is not None and sid not in self.state.members.slaves:
-                self.handback.release_addressed(sid, "is gone or never was")
+                spans = self.state.record(records.TasksUnblocked(ready))
+                self.handback.release_orphans(spans, "is gone or never was")
 
 
 # Keeps the states that tasks leave for their next attempts.
