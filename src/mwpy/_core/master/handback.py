@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import TypeVar
@@ -76,21 +76,18 @@ class HandBack(Struct, eq=False):
         for span in spans:
             if (portion_of(span) and size_of(span) <= limit) or max(span.sizes()) <= limit:
                 good.append(span)
-            else:
-                good += self._small_ones(span, limit)
+                continue
+            for single in span.singles():
+                (size,) = single.sizes()
+                if size <= limit:
+                    good.append(single)
+                else:
+                    self._fail(
+                        single,
+                        f"its arguments are {size} bytes, the limit is {limit} bytes "
+                        f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
+                    )
         return good
-
-    def _small_ones(self, span: Span, limit: int) -> Iterator[Span]:
-        for single in span.singles():
-            (size,) = single.sizes()
-            if size <= limit:
-                yield single
-            else:
-                self._fail(
-                    single,
-                    f"its arguments are {size} bytes, the limit is {limit} bytes "
-                    f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
-                )
 
     def _fail(self, single: Span, reason: str) -> None:
         """Fail a task at its submission, or while it is blocked, because it is too large."""

@@ -256,20 +256,17 @@ class Losses(Struct, eq=False):
             since = slave.last_heard if span.left_now is None else max(slave.last_heard, slave.last_left)
             ran_s = 0.0 if number else self.state.now - since
             self.totals.lost(span, slave.agent.host, loss.cause, span.count, ran_s)
-            if loss.is_charged:
-                seconds = max(seconds, ran_s)
             if loss.cause is Cause.OUT_OF_MEMORY:
                 self.totals.measured(span.algorithm.name, slave.agent.host, words.peak_bytes)
             if loss.is_charged:
+                seconds = max(seconds, ran_s)
                 self.hosts.ended(span, slave.agent.host, span.count, span.count, f"{loss.cause.value}: {loss.reason}")
-
-        def death(span: Span) -> Death:
-            return Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory)
 
         again: list[Span] = []
         ended: dict[tuple[str, bool], list[TaskRange]] = {}
         for span in without_extra(self.state, slave.sid, held, what, (loss,)):
-            why = _why_not_again(span, death(span), slave.agent)
+            death = Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory)
+            why = _why_not_again(span, death, slave.agent)
             if why:
                 ended.setdefault((why, loss.is_charged and span.is_last_attempt), []).append(span.whole)
             else:

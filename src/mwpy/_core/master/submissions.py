@@ -24,7 +24,6 @@ from mwpy._core.holding import TaskIds
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import HandBack, cancel_at, without_extra
-from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import CancelTasks, MasterState, Running
 from mwpy._core.master.tasks import MAX_SPAN, Taskjar
@@ -277,7 +276,9 @@ class Cancellation(Struct, eq=False):
                     continue
                 held += mine
                 if running is Running.FINISH:
-                    self._let_finish(slave, ids)
+                    allocated = (span for span in slave.held.spans if span.state is TaskState.ALLOCATED)
+                    if not_again := named(allocated, ids):
+                        self.state.record(records.TasksCancelling(slave.sid, not_again))
                 else:
                     when = f"while {slave.sid} had it"
                     if last := without_extra(self.state, slave.sid, mine, f"it was cancelled {when}"):
@@ -287,9 +288,3 @@ class Cancellation(Struct, eq=False):
                 cancel_at(self.state, agent, held, kill=running is not Running.FINISH)
             found += held
         return found
-
-    def _let_finish(self, slave: ConnectedSlave, ids: TaskIds) -> None:
-        """Do not send the tasks again that a slave holds."""
-        tasks = named((span for span in slave.held.spans if span.state is TaskState.ALLOCATED), ids)
-        if tasks:
-            self.state.record(records.TasksCancelling(slave.sid, tasks))
