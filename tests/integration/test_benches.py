@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from bench import size
-from bench.peers.workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -81,9 +80,10 @@ def test_the_costs_of_a_task_are_those_of_all_parts_of_mwpy() -> None:
 
 def test_many_agents_are_measured_on_one_master(tmp_path: Path) -> None:
     options = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", str(tmp_path / "rsc"))
-    figures = json.loads(run_bench("scale", "20", *options, "--mw-audit-file", os.devnull))
-    assert len(figures) == len(WORKLOADS["W7a"].figures)
-    assert figures[-1] >= 1.0, "each agent had tasks"
+    printed = run_bench("scale", "20", *options, "--mw-audit-file", os.devnull)
+    _connected_s, _idle, _memory, rate, shares = json.loads(printed)
+    assert rate > 0
+    assert shares >= 1.0, "each agent had tasks"
 
 
 DEADLY = """
