@@ -121,3 +121,17 @@ def test_an_object_that_is_larger_than_the_memory_of_the_job_is_refused() -> Non
     [passed_on, given] = do(core, tasks(1, LARGE))
     assert passed_on == ("pass on", 1, [1])
     assert "of 12.0 MiB does not fit into the 2.0 MiB of memory that the job of this agent has" in str(given)
+
+
+def test_an_object_that_waits_is_asked_for_when_the_one_before_it_is_dropped() -> None:
+    """Also if all parts that were on their way were of the dropped one: no other part would arrive."""
+    core = new_core(replace(SETTINGS, max_share_bytes=LARGE.size + SMALL.size))
+    other = Share("other", 1000, "at the master")
+    do(core, tasks(1, LARGE), tasks(2, SMALL, slave=2))
+    assert do(core, opened(LARGE), opened(SMALL)) == [("want", "large", n * PART_BYTES) for n in range(4)]
+    assert do(core, result(1), tasks(3, other)) == [
+        ("drop", "large"),
+        ("open", "other"),
+        ("want", "small", 0),
+        ("pass on", 1, [3]),
+    ]

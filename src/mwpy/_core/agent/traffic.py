@@ -359,6 +359,9 @@ class Shares(Struct, eq=False):
     def _begin(self, share: Share) -> _Kept:
         """Ask for room for a new one, and drop others that are not needed."""
         settings = self._state.settings
+        limit = settings.memory_bytes
+        if limit is not None and share.size > limit:
+            return _Kept(share, reason=_too_large(share.size, limit))
         here = [each.share.size for each in self._kept.values() if not each.reason]
         excess = sum(here) + share.size - settings.max_share_bytes
         too_many = len(here) + 1 - settings.max_share_files
@@ -367,9 +370,7 @@ class Shares(Struct, eq=False):
                 excess -= kept.share.size
                 too_many -= 1
                 self._drop(kept)
-        limit = settings.memory_bytes
-        if limit is not None and share.size > limit:
-            return _Kept(share, reason=_too_large(share.size, limit))
+        self._ask()  # parts of the dropped ones may have been on their way
         self._state.actions.share_files.append(OpenShare(share))
         return _Kept(share)
 
