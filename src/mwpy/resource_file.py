@@ -142,7 +142,7 @@ def read(path: str | Path) -> ResourceFile:
     try:
         content = from_plain(document, ResourceFile)
         _check(content)
-    except (*MALFORMED, ValueError) as error:
+    except (*MALFORMED, ValueError, SystemError) as error:  # SystemError: msgspec 0.18, integers above all floats
         raise ResourceFileError(
             f"the resource file {path} has a wrong value ({error}): copy it again from the master"
         ) from error

@@ -73,7 +73,6 @@ def test_a_missing_file_is_named_with_its_folder(tmp_path: Path, monkeypatch: py
         ("version", True),
         ("computation-status", "odd"),
         ("timestamp", "now"),
-        ("timestamp", 10**400),
         ("update-interval", None),
         ("master-addresses", ["h:1"]),
         ("master-addresses", ["tcp://h:65536"]),
@@ -94,6 +93,14 @@ def test_a_wrong_value_is_reported_with_its_key(tmp_path: Path, key: str, value:
     write(path, CONTENT)
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(ResourceFileError, match="server-public" if key == "keys" else key):
+        read(path)
+
+
+def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rsc"
+    write(path, CONTENT)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"timestamp": 10**400}))
+    with pytest.raises(ResourceFileError, match="has a wrong value"):
         read(path)
 
 
