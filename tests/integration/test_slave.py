@@ -309,8 +309,8 @@ def test_a_result_that_does_not_fit_into_the_journal_is_sent_before_the_next_tas
     agent.define(2, gate.task())
     agent.give([1, 2], PAYLOAD_BYTES // 3 * 2)
     agent.give([3], PAYLOAD_BYTES)
-    agent.give([4], 1)
-    agent.give([5], number=2)
+    calls = [agent.codec.dumps_call(args, {}, "f")[0] for args in ((1,), ())]
+    agent.send(messages.Tasks(7, [4, 5], [1, 1], [2, 2], [1, 2]), [groups.payload(2, calls)])  # at once: no idle time
     for task_id in (1, 2, 3):
         assert list(agent.results(1)) == [task_id]
     gate.wait_until_begun()
