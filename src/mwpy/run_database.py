@@ -30,7 +30,7 @@ class RunDatabase:
         path: the file.
 
     Raises:
-        RunDatabaseError: it is missing, damaged, not a run database, or of a newer mwpy; or it is on a network file
+        RunDatabaseError: it is missing, damaged, not a run database, or of another version; or it is on a network file
             system, and its master runs.
 
     Examples:

@@ -231,7 +231,7 @@ def open_for_reading(path: Path) -> Connection:
     """Open a run database only to read it.
 
     Raises:
-        RunDatabaseError: it is missing, damaged, not a run database, or of a newer mwpy.
+        RunDatabaseError: it is missing, damaged, not a run database, or of another version.
     """
     if not os.path.exists(path):
         raise RunDatabaseError(f"there is no run database {path}: a master writes one with --mw-run-database {path}")

@@ -447,8 +447,8 @@ class Writer:
             name: the name of this generation, as the resource file has it.
 
         Raises:
-            RunDatabaseError: another master has the file; or it is damaged, no run database, of a newer mwpy, or cannot
-                be written.
+            RunDatabaseError: another master has the file; or it is damaged, no run database, of another version, or
+                cannot be written.
         """
         path = real_path(path)
         kind = kind_of_file_system(path.parent)

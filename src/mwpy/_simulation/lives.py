@@ -192,7 +192,7 @@ class LifeChecker(Struct, eq=False):
     used_up: dict[Occurrence, None] = field(default_factory=dict)
     """The calls whose attempts were used up, in any life. The master may have been killed before it stored this."""
     spent: dict[Occurrence, None] = field(default_factory=dict)
-    """Those of them that the algorithm got back. No later life may run them, unless they have an answer in doubt."""
+    """Those of them that the algorithm got back. No later life may run them."""
     _once: dict[int, None] = field(default_factory=dict)
     """Tasks that must not run twice."""
     _made: Counter[Identity] = field(default_factory=Counter)
