@@ -58,21 +58,27 @@ except Exception as error:
 if TYPE_CHECKING:
     from mwpy._roles.join import explain, status
     from mwpy._roles.replay import replay, to_frame
+    from mwpy._transport.shared_objects import share
     from mwpy.executor import Executor
     from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
     from mwpy.slave import Slave, SlaveLoop
+    from mwpy.sweep.command import Command, CommandFailed, Outcome, command
+    from mwpy.sweep.files import File, file, output
 
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
     "CannotRun",
     "Cause",
+    "Command",
+    "CommandFailed",
     "DependencyFailed",
     "EndIsNear",
     "Executor",
     "ExitCode",
     "FailureKind",
+    "File",
     "InternalError",
     "LocalMaster",
     "LoopCounts",
@@ -80,6 +86,7 @@ __all__ = [
     "MasterUnreachable",
     "MwpyError",
     "OutOfTime",
+    "Outcome",
     "Policies",
     "Refused",
     "Report",
@@ -100,15 +107,19 @@ __all__ = [
     "UnrunnableTask",
     "UsageError",
     "checkpoint",
+    "command",
     "explain",
+    "file",
     "local_master",
     "main",
     "master_algorithm",
+    "output",
     "replay",
     "report",
     "restored",
     "result",
     "seconds_left",
+    "share",
     "slave_algorithm",
     "status",
     "task",
@@ -126,14 +137,22 @@ __version__ = VERSION
 """The version of this library."""
 
 _OF_ROLES = {
+    "Command": "mwpy.sweep.command",
+    "CommandFailed": "mwpy.sweep.command",
     "Executor": "mwpy.executor",
+    "File": "mwpy.sweep.files",
     "LocalMaster": "mwpy.local",
     "LoopCounts": "mwpy.master",
     "Master": "mwpy.master",
+    "Outcome": "mwpy.sweep.command",
     "Slave": "mwpy.slave",
     "SlaveLoop": "mwpy.slave",
+    "command": "mwpy.sweep.command",
     "explain": "mwpy._roles.join",
+    "file": "mwpy.sweep.files",
+    "output": "mwpy.sweep.files",
     "replay": "mwpy._roles.replay",
+    "share": "mwpy._transport.shared_objects",
     "to_frame": "mwpy._roles.replay",
     "status": "mwpy._roles.join",
 }

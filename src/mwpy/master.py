@@ -133,7 +133,7 @@ class Master(Maps):
             >>> values = mw.map(look_up, items, itertools.repeat(table))  # doctest: +SKIP
         """
         self._access.check()
-        handle = shared_objects.share(obj, self._codec)
+        handle = shared_objects.handle_of(obj, self._codec)
         if type(obj) not in PLAIN and shared_objects.is_for_each_slave(handle):
             kind = type(obj).__qualname__
             self._access.io.command(

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mwpy._transport.codec import Codec
-from mwpy._transport.shared_objects import share
+from mwpy._transport.shared_objects import handle_of as share
 from mwpy._values import code, structure
 from mwpy._values.bounds import TaskId
 from mwpy._values.code import NotComparable, call_digest, value_digest

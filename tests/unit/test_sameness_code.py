@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from mwpy._transport.codec import Codec
-from mwpy._transport.shared_objects import share
+from mwpy._transport.shared_objects import handle_of as share
 from mwpy._values import sources
 from mwpy._values.bounds import TaskId
 from mwpy._values.code import (

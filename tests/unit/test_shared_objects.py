@@ -23,7 +23,7 @@ CODEC = Codec()
 
 
 def share(obj: object) -> Shared:
-    return shared_objects.share(obj, CODEC)
+    return shared_objects.handle_of(obj, CODEC)
 
 
 def _head(*numbers: int) -> bytes:

@@ -142,13 +142,13 @@ def test_an_object_lives_as_long_as_a_handle_or_a_task_needs_it(core: MasterCore
 
 
 def test_handles_of_equal_objects_are_equal_and_stand_for_one_object() -> None:
-    first, second = (shared_objects.share(np.arange(100_000), CODEC) for _ in range(2))
-    other = shared_objects.share(np.arange(100_001), CODEC)
+    first, second = (shared_objects.handle_of(np.arange(100_000), CODEC) for _ in range(2))
+    other = shared_objects.handle_of(np.arange(100_001), CODEC)
     assert first == second
     assert first.shared is second.shared
     assert len({first, second, other}) == 2
     assert first != other
-    assert shared_objects.share(first, CODEC) is first
+    assert shared_objects.handle_of(first, CODEC) is first
 
 
 def test_a_handle_digests_by_the_content_of_its_object() -> None:
@@ -172,13 +172,13 @@ def test_a_handle_that_is_used_as_its_object_says_what_to_do(use: Callable[[Any]
 
 def test_an_object_that_cannot_be_pickled_cannot_be_shared() -> None:
     with pytest.raises(ArgumentNotPicklable, match=r"the object to share, a dict, cannot be pickled .*generator"):
-        shared_objects.share({"a": (x for x in "ab")}, CODEC)
+        shared_objects.handle_of({"a": (x for x in "ab")}, CODEC)
     with pytest.raises(ArgumentNotPicklable, match="the object to share, a list, cannot be pickled"):
-        shared_objects.share([handle()], CODEC)
+        shared_objects.handle_of([handle()], CODEC)
 
 
 def test_a_function_by_value_brings_the_objects_that_it_has_captured() -> None:
-    captured = shared_objects.share([1, 2], CODEC)
+    captured = shared_objects.handle_of([1, 2], CODEC)
     found = Definitions(CODEC).define(algorithm_of(partial(max, captured)))
     assert found.shares == [captured.shared]
 

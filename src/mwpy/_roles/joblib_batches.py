@@ -171,7 +171,7 @@ class RepeatedArrays(Struct, eq=False):
             self._seen[key] = ref(array, partial(self._drop, key)), None
             return array
         if handle is None:
-            handle = shared_objects.share(array, self.codec)
+            handle = shared_objects.handle_of(array, self.codec)
             self._seen[key] = array_ref, handle
         return handle
 

@@ -21,18 +21,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from stat import S_ISREG
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary, finalize
 
 from msgspec import Struct, field
 
 from mwpy._system import memory
-from mwpy._transport.codec import Codec, loads_shared
+from mwpy._system.script import loaded_script
+from mwpy._transport.codec import Codec, codec_of, loads_shared
 from mwpy._transport.stream import SEALS, add_seals, write_all
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.messages import Share
 from mwpy._values.phrases import amount
 from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
+
+T = TypeVar("T")
 
 DIGEST_DIGITS = 32
 """Hexadecimal digits of a digest. Two different contents never have the same digest."""
@@ -76,7 +80,28 @@ _recent: OrderedDict[str, int] = OrderedDict()
 # ---- the content of one object -------------------------------------------------------------------------------------
 
 
-def share(obj: object, codec: Codec) -> Shared:
+def share(obj: T) -> T:
+    """Keep a large object for tasks of any master or executor of this process, and return a handle of it.
+
+    It is as `Master.share`, which says what a task gets.
+
+    Args:
+        obj: it is pickled now: later changes do not reach the tasks.
+
+    Returns:
+        The handle; for type checkers, it has the type of the object. When it is gone, the object is dropped.
+
+    Raises:
+        ArgumentNotPicklable: the object cannot be pickled; the caller's fault.
+
+    Examples:
+        >>> table = mwpy.share(numpy.load("table.npy"))        # doctest: +SKIP
+        >>> futures = [executor.submit(look_up, item, table) for item in items]       # doctest: +SKIP
+    """
+    return cast(T, handle_of(obj, codec_of(loaded_script())))
+
+
+def handle_of(obj: object, codec: Codec) -> Shared:
     """Keep an object in this process, and return a handle of it.
 
     Raises:

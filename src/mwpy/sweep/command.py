@@ -1,0 +1,513 @@
+"""A program as a task algorithm: `mwpy.command`.
+
+A `Command` is called in a slave with the values of its placeholders. It makes a folder, puts the files there that the
+program needs, runs it, reads what it has written, checks this, and returns an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from glob import escape, glob, has_magic
+from mmap import PROT_READ, mmap
+from pathlib import Path, PurePath
+from typing import IO, Any, Unpack
+
+from msgspec import Struct
+
+import mwpy
+from mwpy import Policies, TaskCall, UsageError
+from mwpy.sweep.files import SMALL_BYTES, File, file, files_in, for_this_machine, shown
+from mwpy.sweep.placeholders import Line, Template, unknown
+from mwpy.sweep.process import Ended, last_lines, own_folder, run
+
+STDOUT, STDERR = "STDOUT", "STDERR"
+"""The names of standard output and error among the outputs of a program."""
+
+MAX_OUTPUT_BYTES = 512 << 20
+
+Check = int | str | Iterable[int] | Callable[["Outcome"], Any] | None
+"""How it is decided whether a program succeeded; see `command`."""
+
+_BEFORE = """
+set -e
+{}
+set +e
+exec "$@"
+"""
+
+
+class CommandFailed(Exception):
+    """A program failed, or its check says so. The text says what ran, where, and how it ended.
+
+    Args:
+        text: the text.
+        outcome: what is known about the run; None if the program did not start.
+    """
+
+    __module__ = "mwpy"  # users see this name in the results of their tasks
+
+    def __init__(self, text: str, outcome: Outcome | None = None) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CommandFailed, (*self.args, self.outcome)
+
+
+class Outcome(Struct, eq=False):
+    """What a program did.
+
+    Examples:
+        >>> mwpy.command("echo {word}")(word="one two").stdout
+        'one two\\n'
+    """
+
+    command: str
+    """The command line as it ran. A shell can repeat it."""
+    exit_code: int
+    """0 for success; negative if a signal ended the program: the number of the signal."""
+    seconds: float
+    peak_memory: int
+    """The most memory that one of its processes used, in bytes."""
+    host: str
+    outputs: dict[str, File | list[File]]
+    """By the names in `outputs` of the command: one file, or a list of files for a pattern of names. An optional output
+    that the program did not write is missing."""
+    stdout_file: File
+    stderr_file: File
+    error: str = ""
+    """Why the run failed; empty if it succeeded."""
+
+    @property
+    def stdout(self) -> str:
+        """Its standard output, as text. Bytes that are not UTF-8 are shown as `\\xff`."""
+        return self.stdout_file.read_text(errors="backslashreplace")
+
+    @property
+    def stderr(self) -> str:
+        """Its standard error, in the same way."""
+        return self.stderr_file.read_text(errors="backslashreplace")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run succeeded."""
+        return not self.error
+
+
+class Command:
+    """A program as a task algorithm, made by `mwpy.command`. It can be called, submitted and mapped.
+
+    Args:
+        line: its command line, and `options` what else `mwpy.command` was given.
+    """
+
+    def __init__(self, line: Line, options: Options, policy: Policies) -> None:
+        self.line = line
+        self.options = options
+        self.policy = policy
+        self.__qualname__ = options.name
+        mwpy.task_algorithm(**policy)(self)
+        del self.task  # the method below checks the values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Command, (self.line, self.options, self.policy)
+
+    def __repr__(self) -> str:
+        return f"<mwpy.command {self.options.name}>"
+
+    def task(self, *values: Any, **parameters: Any) -> TaskCall[Outcome]:
+        """Make a call to submit: one run with these values of the placeholders.
+
+        Args:
+            values: of the placeholders in the order of their first appearance, or of `{}`, `{1}`, `{2}` and so on.
+            parameters: values by the names of the placeholders. An `mwpy.file` is put into the folder of the run, and
+                its placeholder becomes its name.
+
+        Raises:
+            UsageError: a placeholder has no value, or a value no placeholder; the caller's fault.
+        """
+        self._prepared(values, parameters)
+        return mwpy.task(self, *values, **parameters)
+
+    def __call__(self, *values: Any, **parameters: Any) -> Outcome:
+        """Run the program here.
+
+        Raises:
+            CommandFailed: it failed.
+            UsageError: as for `task`.
+            EndIsNear: the time of the task that calls this is over.
+        """
+        outcome = self.outcome(*values, **parameters)
+        if outcome.error:
+            raise CommandFailed(outcome.error, outcome)
+        return outcome
+
+    def outcome(self, *values: Any, **parameters: Any) -> Outcome:
+        """Run the program here, and return its outcome also if it failed.
+
+        Raises:
+            UsageError: as for `task`.
+            EndIsNear: the time of the task that calls this is over.
+        """
+        prepared = self._prepared(values, parameters)
+        if self.options.folder is not None:
+            return _Attempt(self, prepared, Path(self.options.folder)).run()
+        with own_folder("mwpy", {name: shown(value) for name, value in prepared.items()}) as folder:
+            return _Attempt(self, prepared, folder).run()
+
+    def _prepared(self, values: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all placeholders by name."""
+        prepared = _named(self.names, values, parameters, self.options.name)
+        known = {*self.names, *_numbered(prepared)}
+        for name in prepared:
+            if name not in known and not self.options.accepts_more:
+                raise UsageError(f"{self.options.name} has no placeholder {{{name}}}: it has {_listed(self.names)}")
+        for where, template in self.options.texts(self.line):
+            if (error := unknown(template.names, prepared, where)) is not None:
+                raise error
+        _check_names([*self.options.inputs, *self.options.templates], prepared)
+        self.line.filled({name: shown(value) for name, value in prepared.items()})
+        return prepared
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all placeholders, each once, in the order of their first appearance."""
+        return [*dict.fromkeys(name for _, text in self.options.texts(self.line) for name in text.names)]
+
+
+def _named(names: Sequence[str], values: Sequence[Any], parameters: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Give the unnamed values their names."""
+    if not values:
+        return {**parameters}
+    if any(name == "" or name.isdigit() for name in names):
+        numbered = {str(number): value for number, value in enumerate(values, 1)}
+        return {"": values[0] if len(values) == 1 else [*values], **numbered, **parameters}
+    free = [name for name in names if name not in parameters]
+    if len(values) > len(free):
+        raise UsageError(f"{command} got {len(values)} unnamed values for its placeholders {_listed(free)}")
+    return {**dict(zip(free, values, strict=False)), **parameters}
+
+
+def _numbered(values: Mapping[str, Any]) -> list[str]:
+    return [name for name in values if not name or name.isdigit()]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in names) or "none"
+
+
+def _check_names(names: Iterable[str], values: Mapping[str, Any]) -> None:
+    """Check that no two files have the same name in the folder of a run."""
+    known: dict[str, File | None] = dict.fromkeys(names)
+    for each in (each for value in values.values() for each in files_in(value)):
+        if each.name in known and known[each.name] != each:
+            raise UsageError(
+                f"two files have the name {each.name} in the folder of a run: give one another name, as in "
+                f"mwpy.file(path, name='other')"
+            )
+        known[each.name] = each
+
+
+class Options(Struct, frozen=True):
+    """What `command` was given beside the line."""
+
+    name: str
+    stdin: Template | File | None
+    inputs: dict[str, Any]
+    """Files, or files by the kind of machine, by their names in the folder of a run."""
+    templates: dict[str, Template]
+    outputs: dict[str, Template]
+    optional: tuple[str, ...]
+    check: Any
+    environment: dict[str, Template]
+    before: str
+    folder: str | None
+    max_output: int
+    accepts_more: bool
+
+    def texts(self, line: Line) -> list[tuple[str, Template]]:
+        """Return all texts with placeholders, each with its name in error messages."""
+        texts = [("the command line", word) for word in line.words]
+        if isinstance(self.stdin, Template):
+            texts.append(("stdin", self.stdin))
+        texts += [(f"the template of {name}", text) for name, text in self.templates.items()]
+        texts += [(f"env {name}", text) for name, text in self.environment.items()]
+        return [*texts, *((f"output {name}", text) for name, text in self.outputs.items())]
+
+
+class _Attempt:
+    """One run of a program in a folder."""
+
+    def __init__(self, command: Command, values: Mapping[str, Any], folder: Path) -> None:
+        self.options = command.options
+        self.folder = folder
+        self.files = {file.name: file for value in values.values() for file in files_in(value)}
+        self.values = {name: shown(value) for name, value in values.items()}
+        self.words = command.line.filled(self.values)
+        changes = {name: text.filled(self.values) for name, text in self.options.environment.items()}
+        self.environment = {**os.environ, **changes}
+        line = self.words[-1] if command.line.shell else shlex.join(self.words)
+        self.repeated = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in changes.items()), line])
+
+    def run(self) -> Outcome:
+        """Run the program, and return what it did."""
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            nothing = File(STDOUT, b"")
+            try:
+                self._place()
+                ended = run(
+                    self._command(),
+                    folder=self.folder,
+                    environment=self.environment,
+                    stdin=self._stdin(),
+                    output=output,
+                    errors=errors,
+                    max_output=self.options.max_output,
+                )
+            except OSError as error:
+                why = self._not_started(error)
+                return Outcome(self.repeated, 127, 0.0, 0, platform.node(), {}, nothing, nothing, why)
+            streams = {STDOUT: _read(output, STDOUT), STDERR: _read(errors, STDERR)}
+            seen = ended.exit_code, ended.seconds, ended.peak_memory, platform.node()
+            outcome = Outcome(self.repeated, *seen, {}, streams[STDOUT], streams[STDERR])
+            why = ended.stopped or self._take_outputs(outcome, streams) or _verdict(self.options.check, outcome)
+            if why:
+                outcome.error = self._failure(why, ended, last_lines(errors) or last_lines(output))
+            return outcome
+
+    def _place(self) -> None:
+        """Put the files into the folder that the program needs."""
+        for name, source in {**self.options.inputs, **self.files}.items():
+            self._path(name).parent.mkdir(parents=True, exist_ok=True)
+            for_this_machine(source).save(self._path(name))
+        for name, template in self.options.templates.items():
+            self._path(name).parent.mkdir(parents=True, exist_ok=True)
+            self._path(name).write_text(template.filled(self.values), encoding="utf-8")
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name
+
+    def _command(self) -> list[str]:
+        if not self.options.before:
+            return self.words
+        return ["/bin/bash", "-l", "-c", _BEFORE.format(self.options.before), "bash", *self.words]
+
+    def _stdin(self) -> bytes | None:
+        match self.options.stdin:
+            case Template() as text:
+                return text.filled(self.values).encode(errors="surrogateescape")
+            case File() as file:
+                return file.read_bytes()
+        return None
+
+    def _take_outputs(self, outcome: Outcome, streams: Mapping[str, File]) -> str:
+        """Read the outputs, and return what is wrong with them."""
+        total, most = sum(len(stream.content) for stream in streams.values()), self.options.max_output
+        for name, template in self.options.outputs.items():
+            pattern = template.filled(self.values)
+            if pattern in streams:
+                outcome.outputs[name] = streams[pattern]
+                continue
+            is_pattern = has_magic(pattern)
+            found = sorted(glob(pattern if is_pattern else escape(pattern), root_dir=self.folder, recursive=True))
+            found = [each for each in found if (self.folder / each).is_file()]
+            if not found and name not in self.options.optional:
+                return (outcome.exit_code == 0 and self._missing(pattern)) or ""
+            total += sum((self.folder / each).stat().st_size for each in found)
+            if total > most:
+                break
+            files = [_read_file(self.folder / each, each) for each in found]
+            if files:
+                outcome.outputs[name] = files if is_pattern else files[0]
+        return f"it wrote {total} bytes, more than max_output={most}" if total > most else ""
+
+    def _missing(self, pattern: str) -> str:
+        there = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+        shown = ", ".join(there[:10]) + (f" and {len(there) - 10} more" if len(there) > 10 else "")
+        return f"it wrote no file {pattern} (in its folder are: {shown or 'none'})"
+
+    def _not_started(self, error: OSError) -> str:
+        program = self.words[0]
+        if isinstance(error, FileNotFoundError) and os.sep not in program:
+            why = f"there is no program {program} in PATH; install it there, write its full path, or give it in inputs"
+        elif isinstance(error, FileNotFoundError):
+            why = f"there is no {error.filename}"
+        elif isinstance(error, PermissionError):
+            why = f"{error.filename} is not executable; set this with chmod +x"
+        else:
+            why = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        return f"{self.repeated} cannot run on {platform.node()}: {why}"
+
+    def _failure(self, why: str, ended: Ended, last: str) -> str:
+        where = f"on {platform.node()}, in {self.folder}, after {ended.seconds:.3g} s"
+        lines = [f"{why} ({where})", f"its last lines:\n{last}" if last else "it wrote nothing"]
+        return "\n".join([*lines, f"to repeat it: {self.repeated}"])
+
+
+def _read(stream: IO[bytes], name: str) -> File:
+    """Take over an output without a name."""
+    size = os.fstat(stream.fileno()).st_size
+    if size < SMALL_BYTES:
+        return File(name, os.pread(stream.fileno(), size, 0))
+    return File(name, memoryview(mmap(stream.fileno(), size, prot=PROT_READ)))
+
+
+def _read_file(path: Path, name: str) -> File:
+    with path.open("rb") as opened:
+        read = _read(opened, PurePath(name).name)
+        read.executable = bool(os.fstat(opened.fileno()).st_mode & 0o100)
+        return read
+
+
+def _verdict(check: Any, outcome: Outcome) -> str:
+    """Return why a run failed; empty if it succeeded."""
+    if isinstance(check, int):
+        return "" if outcome.exit_code == check else _exit(outcome.exit_code)
+    if isinstance(check, str):
+        if outcome.exit_code != 0:
+            return _exit(outcome.exit_code)
+        return "" if re.search(check, outcome.stdout, re.MULTILINE) else f"its standard output has no {check!r}"
+    if callable(check):
+        answer = check(outcome)
+        return (
+            answer if isinstance(answer, str) else "" if answer is None or answer else "its check says that it failed"
+        )
+    return "" if check is None or outcome.exit_code in check else _exit(outcome.exit_code)
+
+
+def _exit(code: int) -> str:
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    from signal import Signals
+
+    return f"{Signals(-code).name if -code in {*Signals} else f'signal {-code}'} ended it"
+
+
+def command(
+    line: str | Sequence[str],
+    *,
+    shell: bool = False,
+    stdin: str | File | None = None,
+    inputs: Iterable[str | os.PathLike[str] | File] | Mapping[str, Any] = (),
+    templates: Mapping[str, str | os.PathLike[str]] | None = None,
+    outputs: Iterable[str] | Mapping[str, str] = (),
+    optional: Iterable[str] = (),
+    check: Check = 0,
+    env: Mapping[str, str] | None = None,
+    before: str | Sequence[str] = (),
+    folder: str | os.PathLike[str] | None = None,
+    max_output: int = MAX_OUTPUT_BYTES,
+    name: str | None = None,
+    **policy: Unpack[Policies],
+) -> Command:
+    """Make a task algorithm of a program. Its value is an `Outcome`.
+
+    Each run has a folder of its own, which is removed at the end.
+
+    Args:
+        line: the command line, with placeholders such as `{alpha}` and `{alpha:.3f}`; or its words in a list. It is
+            divided into words as a shell does, before the values take their places. `{{alpha}}` stands for `{alpha}`.
+        shell: whether a shell runs the line. Values are quoted for it.
+        stdin: what the program reads from standard input: a text with placeholders, or a file.
+        inputs: files that each run gets in its folder: paths, or paths by the names that they have there. Instead of
+            a path, it can be an `mwpy.file`, or a dict of paths by the kind of machine (`x86_64`).
+        templates: text files with placeholders, by the names of the files that are made of them.
+        outputs: files that the program writes: names, or names by the names in `Outcome.outputs`. They may have
+            placeholders. A pattern such as `*.png` gives a list of files. `STDOUT` and `STDERR` are the standard ones.
+        optional: the names in `outputs` of those that may be missing.
+        check: what makes a run a success: an exit code, several of them, a pattern (as of `re`) that the standard
+            output must have, or a function of the `Outcome`, which returns whether it succeeded, or why it failed.
+            With None, every exit code is a success.
+        env: environment variables, in which placeholders may be.
+        before: lines that a login shell (bash) runs before the program, such as `module load gromacs`.
+        folder: the folder in which all runs work; None for one for each run.
+        max_output: how many bytes the program may write into its outputs, together.
+        name: the name of the task algorithm; None for that of the program.
+        policy: the policies of its tasks, as for `Master.submit`.
+
+    Returns:
+        A task algorithm. `.task(alpha=0.1)` makes a call to submit.
+
+    Raises:
+        UsageError: the line, a file or a policy is wrong; the caller's fault.
+
+    Examples:
+        >>> sim = mwpy.command("simulate --alpha {alpha}", outputs=["energy.dat"])    # doctest: +SKIP
+        >>> mw.submit(sim.task(alpha=0.1), seconds_max=600)                           # doctest: +SKIP
+    """
+    read = Line.of(line, shell)
+    first = "".join(part for part in read.words[0].parts if isinstance(part, str)).split()
+    options = Options(
+        name=name or (PurePath(first[0]).name if first else "command"),
+        stdin=Template.of(stdin) if isinstance(stdin, str) else stdin,
+        inputs=_inputs(inputs),
+        templates={_inside(target): _template(source) for target, source in (templates or {}).items()},
+        outputs=_outputs(outputs),
+        optional=tuple(optional),
+        check=check if check is None or isinstance(check, int | str) or callable(check) else tuple(check),
+        environment={key: Template.of(value) for key, value in (env or {}).items()},
+        before=before if isinstance(before, str) else "\n".join(before),
+        folder=None if folder is None else os.path.abspath(folder),
+        max_output=max_output,
+        accepts_more=False,
+    )
+    twice = {*options.inputs} & {*options.templates}
+    if twice:
+        raise UsageError(f"{min(twice)} is in inputs and in templates: give it once")
+    for each in options.optional:
+        if each not in options.outputs:
+            raise UsageError(f"optional names {each!r}, which is not in outputs")
+    return Command(read, options, policy)
+
+
+def _inputs(inputs: Iterable[Any] | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(inputs, str | os.PathLike | File):
+        raise UsageError(f"inputs={inputs!r}: give a list of files")
+    if isinstance(inputs, Mapping):
+        return {_inside(name): _source(source) for name, source in inputs.items()}
+    files = [_source(each) for each in inputs]
+    named = {each.name: each for each in files}
+    if len(named) < len(files):
+        names = [each.name for each in files]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"two inputs have the name {twice}: give them other names, as in inputs={{'other': path}}")
+    return named
+
+
+def _source(source: Any) -> Any:
+    if isinstance(source, Mapping):
+        return {kind: _source(each) for kind, each in source.items()}
+    return source if isinstance(source, File) else file(source)
+
+
+def _template(source: str | os.PathLike[str]) -> Template:
+    path = Path(source)
+    try:
+        return Template.of(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the template {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the template {path} is not text in UTF-8 (byte {error.start}): convert it") from error
+
+
+def _outputs(outputs: Iterable[str] | Mapping[str, str]) -> dict[str, Template]:
+    if isinstance(outputs, str):
+        raise UsageError(f"outputs={outputs!r}: give a list of names")
+    if not isinstance(outputs, Mapping):
+        names = [*outputs]
+        if len({*names}) < len(names):
+            raise UsageError(f"two outputs have the name {next(name for name in names if names.count(name) > 1)}")
+        outputs = {name: name for name in names}
+    return {name: Template.of(_inside(pattern)) for name, pattern in outputs.items()}
+
+
+def _inside(name: str) -> str:
+    """Check that a name is inside the folder of a run."""
+    if os.path.isabs(name) or ".." in PurePath(name).parts or not name:
+        raise UsageError(f"{name!r} is not inside the folder of a run: give a name without / at the beginning and ..")
+    return name

@@ -1,0 +1,249 @@
+"""Programs as task algorithms: `mwpy.command`, their files, and how they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mwpy
+from mwpy import CommandFailed, Outcome, UsageError
+
+PYTHON = sys.executable
+
+
+@pytest.fixture(scope="module")
+def mw() -> Iterator[mwpy.LocalMaster]:
+    with mwpy.local_master(slaves=2) as master:
+        yield master
+
+
+def program(code: str, **options: Any) -> mwpy.Command:
+    """A program of Python that gets the value of `x` as its argument."""
+    return mwpy.command([PYTHON, "-c", code, "{x}"], name="program", **options)
+
+
+def test_values_arrive_unchanged_and_the_outcome_says_how_it_went(mw: mwpy.LocalMaster) -> None:
+    echo = program("import sys; print(ascii(sys.argv[1]), end='')")
+    values = ["a  b", 'it\'s "x"', "-n", "--", "é\n", "$HOME", "*", ""]
+    outcomes = list(mw.map(echo, values))
+    assert [outcome.stdout for outcome in outcomes] == [ascii(value) for value in values]
+    first = outcomes[0]
+    assert first.ok
+    assert first.exit_code == 0
+    assert first.host
+    assert first.seconds > 0
+    assert first.peak_memory > 1_000_000
+    assert first.command.endswith("'a  b'")
+
+
+def test_each_run_has_a_folder_of_its_own_that_is_removed(mw: mwpy.LocalMaster) -> None:
+    where = program("import os; print(os.getcwd(), *sorted(os.listdir()), open('parameters.json').read(), sep='\\n')")
+    outcomes = list(mw.map(where, [1, 2]))
+    folders = [Path(outcome.stdout.splitlines()[0]) for outcome in outcomes]
+    assert len({*folders}) == 2
+    assert not any(folder.exists() for folder in folders)
+    assert outcomes[0].stdout.splitlines()[1:] == ["parameters.json", '{"x": 1}']
+
+
+def test_files_come_into_the_folder_and_back(mw: mwpy.LocalMaster, tmp_path: Path) -> None:
+    """Inputs, rendered templates, files as values, text on standard input, and outputs that are named or a pattern."""
+    big = os.urandom(200_000)
+    (tmp_path / "big.bin").write_bytes(big)
+    (tmp_path / "job.sh").write_text("#!/bin/sh\ncat > copy.txt; cp big.bin out/a.bin; cp $1 out/b.bin; cat conf.ini\n")
+    (tmp_path / "job.sh").chmod(0o755)
+    (tmp_path / "conf.in").write_text("alpha={alpha:.2f} {{alpha}}\n")
+    (tmp_path / "conf.d").write_text("")
+    job = mwpy.command(
+        "./job.sh {data}",
+        inputs=[tmp_path / "job.sh", tmp_path / "big.bin"],
+        templates={"conf.ini": tmp_path / "conf.in", "out/empty": tmp_path / "conf.d"},
+        stdin="alpha is {alpha}",
+        outputs={"copy": "copy.txt", "all": "out/*.bin", "text": "STDOUT", "never": "x{alpha}.txt"},
+        optional=["never"],
+    )
+    (tmp_path / "data").write_bytes(b"data")
+    mw.submit(job.task(alpha=0.5, data=mwpy.file(tmp_path / "data", name="given.dat")))
+    outcome = _only_result(mw).value
+    assert outcome.stdout == "alpha=0.50 {alpha}\n"
+    copy, files = outcome.outputs["copy"], outcome.outputs["all"]
+    assert copy.read_text() == "alpha is 0.5"
+    assert [file.name for file in files] == ["a.bin", "b.bin"]
+    assert files[0].read_bytes() == big
+    assert files[1].read_bytes() == b"data"
+    assert "never" not in outcome.outputs
+    assert outcome.outputs["text"].read_text() == outcome.stdout
+    assert files[0].save(tmp_path / "saved").read_bytes() == big
+
+
+def test_an_output_is_the_input_of_a_later_program(mw: mwpy.LocalMaster) -> None:
+    make = mwpy.command("cp parameters.json {name}", outputs={"made": "{name}", "several": "*.json"})
+    use = mwpy.command("cat {one} {several}")
+    first = mw.submit(make.task(name="a.txt"))
+    mw.submit(use.task(one=mwpy.output(first, "made"), several=mwpy.output(first, "several")), tag="use")
+    mw.submit(use.task(one=mwpy.output(first, "no such"), several=""), tag="wrong")
+    ended = {result.tag: result for result in _results(mw, 3)}
+    assert ended["use"].value.stdout == '{"name": "a.txt"}' * 2
+    assert "has no output no such (there are: made, several)" in str(ended["wrong"].error)
+
+
+def _results(mw: mwpy.LocalMaster, count: int) -> list[mwpy.Result[Any]]:
+    found: list[mwpy.Result[Any]] = []
+    while len(found) < count:
+        mw.loop()
+        found += mw.results()
+    return found
+
+
+def _only_result(mw: mwpy.LocalMaster) -> mwpy.Result[Any]:
+    [result] = _results(mw, 1)
+    return result
+
+
+FAILING: list[tuple[mwpy.Command, str]] = [
+    (mwpy.command("sh -c {x}"), "it ended with exit code 3 (on "),
+    (mwpy.command("sh -c {x}", check=[0, 1]), "it ended with exit code 3 (on "),
+    (mwpy.command("sh -c 'kill -9 $$' {x}"), "SIGKILL ended it (on "),
+    (mwpy.command("no-such-program {x}"), "there is no program no-such-program in PATH"),
+    (mwpy.command("/no/such {x}"), "there is no /no/such"),
+    (mwpy.command("./parameters.json {x}"), "parameters.json is not executable; set this with chmod +x"),
+    (mwpy.command("true {x}", outputs=["a.txt"]), "it wrote no file a.txt (in its folder are: parameters.json)"),
+    (mwpy.command("echo {x}", check="energy = .*"), "its standard output has no 'energy = .*'"),
+    (mwpy.command("echo {x}", check=lambda outcome: "too cold"), "too cold (on "),
+    (mwpy.command("echo {x}", check=lambda outcome: False), "its check says that it failed (on "),
+    (mwpy.command("head -c 3000 /dev/zero {x}", max_output=2000, check=None), "bytes, more than max_output=2000"),
+    (mwpy.command("true {x}", before="echo before >&2; false"), "it ended with exit code 1 (on "),
+]
+
+
+@pytest.mark.parametrize(("command", "said"), FAILING, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_failure_says_what_ran_and_why_it_failed(command: mwpy.Command, said: str) -> None:
+    with pytest.raises(CommandFailed) as failed:
+        command(x="echo some; echo last lines >&2; exit 3")
+    assert said in str(failed.value)
+    if failed.value.outcome is not None and failed.value.outcome.exit_code == 3:
+        assert "its last lines:\nlast lines\nto repeat it: sh -c 'echo some" in str(failed.value)
+
+
+def test_a_failure_is_the_result_of_its_task(mw: mwpy.LocalMaster) -> None:
+    mw.submit(mwpy.command("sh -c {x}").task(x="echo out; exit 4"), tag="a")
+    error = _only_result(mw).error
+    assert error is not None
+    assert isinstance(error.__cause__, CommandFailed)
+    assert error.__cause__.outcome is not None
+    assert (error.__cause__.outcome.exit_code, error.__cause__.outcome.stdout) == (4, "out\n")
+
+
+def test_bytes_that_are_not_text_are_shown_and_kept() -> None:
+    outcome = mwpy.command(r"printf \\377\\000a")()
+    assert (outcome.stdout, outcome.stdout_file.read_bytes()) == ("\\xff\0a", b"\xff\0a")
+
+
+def test_a_long_output_is_a_file(mw: mwpy.LocalMaster) -> None:
+    mw.submit(mwpy.command("head -c {size} /dev/zero").task(size=300_000))
+    assert _only_result(mw).value.stdout_file.read_bytes() == bytes(300_000)
+
+
+def test_a_check_and_the_login_shell_run_where_the_program_runs() -> None:
+    checked: list[int] = []
+
+    def check(outcome: Outcome) -> bool:
+        checked.append(outcome.exit_code)
+        return outcome.exit_code == 7
+
+    run = mwpy.command("sh -c 'echo $MODE $SPEED; exit 7'", env={"SPEED": "{x}"}, before="export MODE=m", check=check)
+    assert run("it's").stdout == "m it's\n"
+    assert checked == [7]
+
+
+# What is left of a program
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)
+
+
+LEAVES_A_CHILD = "sh -c 'sleep 1000 & echo $! > {file}; trap \"\" TERM; {then}'"
+
+
+def test_children_that_a_program_leaves_are_killed_and_nobody_waits_for_them(tmp_path: Path) -> None:
+    mwpy.command(LEAVES_A_CHILD.replace("{then}", "exit 0"))(file=tmp_path / "pid")
+    pid = int((tmp_path / "pid").read_text())
+    wait_for(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize("how", ["cancel", "seconds_max"])
+def test_the_whole_group_of_a_program_that_ignores_sigterm_is_killed(how: str, tmp_path: Path) -> None:
+    stays = mwpy.command(LEAVES_A_CHILD.replace("{then}", "while true; do sleep 1; done"), attempts_max=1)
+    with mwpy.local_master(slaves=1) as mw:
+        limits: mwpy.Policies = {"seconds_max": 1.0} if how == "seconds_max" else {}
+        task = mw.submit(stays.task(file=tmp_path / "pid"), **limits)
+        wait_for((tmp_path / "pid").exists)
+        wait_for(lambda: (tmp_path / "pid").read_text().endswith("\n"))
+        pid = int((tmp_path / "pid").read_text())
+        if how == "cancel":
+            mw.cancel([task])
+        error = _only_result(mw).error
+        assert isinstance(error, mwpy.TaskCancelled if how == "cancel" else mwpy.TaskUnrunnable)
+        wait_for(lambda: is_gone(pid))
+
+
+def test_a_signal_to_the_terminal_does_not_reach_programs(tmp_path: Path) -> None:
+    """A program has a process group of its own."""
+    group = mwpy.command("sh -c 'ps -o pgid= -p $$; echo $$'")
+    ids = group().stdout.split()
+    assert ids[0] == ids[1] != str(os.getpgrp())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# Mistakes
+
+
+def test_mistakes_are_found_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_text("{beta}")
+    (tmp_path / "x").write_bytes(b"\xff")
+    two, template = [tmp_path / "a" / "x", tmp_path / "x"], {"t": tmp_path / "a" / "x"}
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: mwpy.command("run {a}").task(b=1), "no placeholder {b}: it has {a}"),
+        (lambda: mwpy.command("run {a}").task(), "the placeholder {a}, and there is no value for it"),
+        (lambda: mwpy.command("run {a}").task(1, 2), "2 unnamed values"),
+        (lambda: mwpy.command("run", templates=template).task(), "the template of t has the placeholder {beta}"),
+        (lambda: mwpy.command("run", templates={"t": tmp_path / "x"}), "is not text in UTF-8"),
+        (lambda: mwpy.command("run", templates={"t": tmp_path / "no"}), "cannot be read: No such file"),
+        (lambda: mwpy.command("run", inputs=[tmp_path / "no"]), "cannot be read: No such file"),
+        (lambda: mwpy.command("run", inputs=two), "two inputs have the name x"),
+        (lambda: mwpy.command("run", inputs="x"), "give a list of files"),
+        (lambda: mwpy.command("run", inputs=[two[0]], templates={"x": two[0]}), "in inputs and in templates"),
+        (lambda: mwpy.command("run", outputs=["a", "a"]), "two outputs have the name a"),
+        (lambda: mwpy.command("run", outputs=["../a"]), "not inside the folder"),
+        (lambda: mwpy.command("run", optional=["a"]), "not in outputs"),
+        (lambda: mwpy.command("run {a} {b}").task(*map(mwpy.file, two)), "two files have the name x"),
+        (lambda: mwpy.output("a", "x"), "needs the id of a task"),  # type: ignore[arg-type]
+    ]
+    for call, said in wrong:
+        with pytest.raises(UsageError) as refused:
+            call()
+        assert said in str(refused.value)
+
+
+def test_a_file_for_each_kind_of_machine(tmp_path: Path) -> None:
+    (tmp_path / "right").write_text("right")
+    kind, other = os.uname().machine, {"vax": tmp_path / "right"}
+    assert mwpy.command("cat f", inputs={"f": {kind: tmp_path / "right", **other}})().stdout == "right"
+    with pytest.raises(UsageError, match="there is a file for vax, and none for this machine"):
+        mwpy.command("cat f", inputs={"f": other})()
