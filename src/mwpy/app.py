@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     from mwpy._core.master.state import Command
     from mwpy._roles.computation import Computation
+    from mwpy._roles.own_overseer import OwnOverseer
+    from mwpy._system.script import LoadedScript
     from mwpy.audit import AuditFile
     from mwpy.local import LocalMaster
     from mwpy.master import Master
@@ -331,6 +334,10 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
 def local_master(
     slaves: int | None = None,
     *,
+    resource_file: str | os.PathLike[str] | None = None,
+    system: str | None = None,
+    max_jobs: int = 100,
+    overseer_options: Sequence[str] = (),
     max_failures: FailureLimit = None,
     lifetime: float | None = None,
     slave_max_tasks: int | None = None,
@@ -348,8 +355,11 @@ def local_master(
     Slaves load a script that calls this inside `if __name__ == "__main__":`. Elsewhere its functions travel by value.
 
     Args:
-        slaves: how many slave processes; None for one per core. With 0, tasks run in this process whenever the master
-            waits for results, so that `breakpoint()`, tracebacks and Ctrl-C reach them.
+        slaves: how many slave processes; None for one per core, or for none with a resource file. With 0 and without
+            such a file, tasks run in this process whenever the master waits for results, so that `breakpoint()`,
+            tracebacks and Ctrl-C reach them.
+        resource_file, system, max_jobs, overseer_options: as for `mwpy.Executor`: agents of other machines, and the
+            batch system that starts them. They get what is defined in the script by value.
         max_failures: at how many failures of all tasks the computation stops, as for `Master.map_results`; None for no
             limit. The calls that wait for tasks then raise `TooManyFailures`.
         lifetime: how long the master may run, in seconds; None until the end of its job in a batch system, if there is
@@ -397,19 +407,33 @@ def local_master(
         rerun=rerun,
     )
     options = replace(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
-    return _local_master(slaves, replace(options, lifetime=check_seconds("lifetime", lifetime)), policy)
+    options = replace(options, lifetime=check_seconds("lifetime", lifetime))
+    if resource_file is None:
+        if system is not None:
+            raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
+        return _local_master(slaves, options, policy, loaded_script())
+    from mwpy._roles.own_overseer import own_overseer
+
+    path = Path(resource_file).absolute()
+    overseer = own_overseer(path, system, max_jobs, overseer_options)
+    return _local_master(slaves or 0, replace(options, resource_file=str(path)), policy, None, overseer)
 
 
-def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
+def _local_master(
+    slaves: int | None,
+    options: Options,
+    policy: Policies,
+    loaded: LoadedScript | None,
+    overseer: OwnOverseer | None = None,
+) -> LocalMaster:
     """Start an agent, and import what the master needs while the agent starts."""
     from mwpy._roles.computation import start_local
 
-    loaded = loaded_script()
     computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded)
     from mwpy._transport.codec import codec_of
     from mwpy.local import LocalMaster
 
-    return LocalMaster(computation, codec_of(loaded), policy)
+    return LocalMaster(computation, codec_of(loaded), policy, overseer)
 
 
 @atexit.register

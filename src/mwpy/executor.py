@@ -17,11 +17,11 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from msgspec.structs import replace
 
 from mwpy._roles.computation import MasterParts, start_local
-from mwpy._roles.executor import Demand, ExecutorThread, OwnComputation, OwnOverseer, SharedComputation
+from mwpy._roles.executor import Demand, ExecutorThread, OwnComputation, SharedComputation
 from mwpy._roles.executor_future import Future
+from mwpy._roles.own_overseer import own_overseer
 from mwpy._roles.progress import ShowProgress, progress_of
 from mwpy._system import clock, script
-from mwpy._system.packages import module_path
 from mwpy._system.process import count_cores
 from mwpy._system.script import loaded_script
 from mwpy._transport.codec import codec_of
@@ -34,9 +34,6 @@ __all__ = ["Executor", "Future"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-SYSTEMS = ("htcondor", "slurm", "local")
-"""The batch systems that an executor can use by itself."""
 
 MOST_ELSEWHERE = 100
 """For how many tasks in the queue of an executor of a master algorithm the master wants slaves, if slaves of other
@@ -135,7 +132,7 @@ class Executor(concurrent.futures.Executor):
             thread = ExecutorThread(computation, policy, wrap, most)
         else:
             path = Path(resource_file).absolute()
-            overseer = _overseer(path, system, max_jobs, overseer_options)
+            overseer = own_overseer(path, system, max_jobs, overseer_options)
             most = max_jobs + (slaves or 0)
             options = replace(options, resource_file=str(path))
             computation = OwnComputation(partial(start_local, slaves or 0, options, None), codec_of(None))
@@ -297,21 +294,6 @@ def _check(policy: Policies, own: Sequence[str] = ()) -> None:
         check_keywords("mwpy.Executor()", own, policy)
     else:
         TaskPolicy.of(**policy)
-
-
-def _overseer(path: Path, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
-    """Make the overseer of an executor, if it has one.
-
-    Raises:
-        UsageError: an argument is wrong; the caller's fault.
-    """
-    if max_jobs < 1:
-        raise UsageError(f"max_jobs={max_jobs!r}: give a whole number from 1 on")
-    if system is None:
-        return None
-    if system not in SYSTEMS:
-        raise UsageError(f"system={system!r}: give one of {', '.join(SYSTEMS)}, or None for no overseer")
-    return OwnOverseer(path, system, max_jobs, options, module_path())
 
 
 def _values(

@@ -14,6 +14,7 @@ from mwpy.master import Master
 
 if TYPE_CHECKING:
     from mwpy._roles.computation import Computation
+    from mwpy._roles.own_overseer import OwnOverseer
 
 __all__ = ["LocalMaster"]
 
@@ -53,11 +54,20 @@ class LocalMaster(Master):
         >>> mw.close()                                         # doctest: +SKIP
     """
 
-    def __init__(self, computation: Computation, codec: Codec, policy: Policies) -> None:
+    def __init__(
+        self, computation: Computation, codec: Codec, policy: Policies, overseer: OwnOverseer | None = None
+    ) -> None:
         super().__init__(computation.access, codec, for_all=policy)
         self._computation = computation
+        self._overseer = overseer
         self._io = computation.access.io
         self._is_closed = False
+        if overseer is not None:
+            try:
+                overseer.start()
+            except BaseException:
+                computation.end(False)
+                raise
 
     def close(self) -> None:
         """End the computation and its slaves. A second call does nothing.
@@ -90,4 +100,6 @@ class LocalMaster(Master):
             ended = finished
         finally:
             self._computation.end(ended)
+            if self._overseer is not None and not self._is_closed:
+                self._overseer.end()
             self._is_closed = True

@@ -365,9 +365,20 @@ with mwpy.Executor(resource_file="executor.rsc", system="local", max_jobs=2) as 
 """
 
 
-def test_an_executor_has_an_overseer_of_its_own(stage: Stage) -> None:
+OVERSEEN_MASTER = """
+import mwpy
+from tests.integration.apps import chores
+
+with mwpy.local_master(resource_file="executor.rsc", system="local", max_jobs=2) as mw:
+    met = list(mw.starmap(chores.meet, [(".", number, 2) for number in range(2)]))
+    print([*met, *mw.map(lambda x: -x, range(0, -20, -1))])
+"""
+
+
+@pytest.mark.parametrize("script", [OVERSEEN, OVERSEEN_MASTER], ids=["executor", "local_master"])
+def test_a_master_has_an_overseer_of_its_own(script: str, stage: Stage) -> None:
     """It asks for as many slaves as there are tasks: here, two tasks wait for each other. No job is left."""
-    started = start(stage, OVERSEEN)
+    started = start(stage, script)
     assert started.end() == 0, started.err
     assert started.out == f"{[0, 1, *range(20)]}\n"
     assert "submits" in (stage.folder / "executor.rsc.overseer").read_text()
@@ -383,12 +394,13 @@ def test_a_task_that_waits_for_a_slave_can_be_cancelled(stage: Stage) -> None:
     assert json.loads(stage.resource.read_text())["computation-status"] == "finished"
 
 
-def test_an_executor_whose_overseer_cannot_start_leaves_nothing(stage: Stage) -> None:
+@pytest.mark.parametrize("make", [mwpy.Executor, mwpy.local_master])
+def test_a_master_whose_overseer_cannot_start_leaves_nothing(make: Callable[..., object], stage: Stage) -> None:
     """Its log file cannot be written, because a folder has its name."""
     before = {*threading.enumerate()}
     Path(f"{stage.resource}.overseer").mkdir()
     with pytest.raises(IsADirectoryError, match="overseer"):
-        mwpy.Executor(slaves=1, resource_file=stage.resource, system="local")
+        make(slaves=1, resource_file=stage.resource, system="local")
     names = {"mwpy-executor", "mwpy-io"}
     until(lambda: not any(each.name in names for each in {*threading.enumerate()} - before), "the end of the threads")
 

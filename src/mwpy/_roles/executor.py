@@ -16,14 +16,11 @@ interpreter ends, all executors are shut down, and the interpreter waits for the
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 from concurrent.futures import BrokenExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, cast
 from weakref import WeakSet
 
@@ -36,13 +33,12 @@ from mwpy._roles.definitions import Terms
 from mwpy._roles.executor_future import Future
 from mwpy._roles.inbox import FORKED, Access
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._roles.progress import Careful, Figures, OpenProgress, Progress
 from mwpy._roles.users import Owner, User
-from mwpy._system import clock, process
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import OutOfTime, UsageError
-from mwpy._values.options import AGENT, MODULE_PATH
 from mwpy._values.policy import Policies
 from mwpy._values.task import Result, Seeds, failed
 
@@ -209,72 +205,6 @@ class Window(Struct, eq=False):
     def ended(self, count: int, seconds: float) -> None:
         """This many tasks have ended, which took some seconds together."""
         self._task_s = learn(self._task_s, seconds / count, OVERHEAD_S)
-
-
-# The overseer that an executor starts for its own resource file.
-
-
-END_S = 60.0
-"""How long the batch system may take to remove the jobs at the end, in seconds."""
-
-KILL_S = 0.01
-"""Seconds between two checks whether a killed process has ended."""
-
-LOG = ".overseer"
-"""What follows the name of the resource file in the name of the overseer's log file."""
-
-
-class OwnOverseer(Struct, eq=False):
-    """A process that oversees one computation. It ends with the thread that starts it, even if this process is killed.
-
-    Args:
-        path: the resource file.
-        system: the batch system.
-        max_jobs: how many jobs it may have in the queue.
-        options: more options of `mwpy oversee`.
-        modules: where the jobs of this machine find modules.
-    """
-
-    path: Path
-    system: str
-    max_jobs: int
-    options: Sequence[str]
-    modules: str
-    _child: process.Child | None = None
-
-    @property
-    def _command(self) -> list[str]:
-        return [sys.executable, *AGENT[:-1], "oversee", str(self.path), "--with", self.system, *self.options]
-
-    def start(self) -> None:
-        """Start it.
-
-        Raises:
-            OSError: it cannot be started, or its log file cannot be written.
-        """
-        own = ["--max", str(self.max_jobs), "--parent", str(os.getpid())]
-        with open(f"{self.path}{LOG}", "wb") as log:
-            environment = {MODULE_PATH: self.modules}
-            self._child = process.start([*self._command, *own], environment=environment, output=(log, log))
-
-    def end(self) -> None:
-        """End it, and remove the jobs of the computation, which is over. If this fails, say so on standard error."""
-        child = self._child
-        if child is None:
-            return
-        child.kill()
-        while child.poll() is None:
-            clock.sleep(KILL_S)
-        child.close()
-        command = [*self._command, "--remove"]
-        try:
-            ended = process.run(command, timeout_s=END_S)
-            problem = "" if not ended.returncode else ended.err
-        except (OSError, process.TimedOut) as error:
-            problem = str(error)
-        if problem:
-            text = f"mwpy: jobs of {self.path} may be left ({' '.join(problem.split())}): run `{shlex.join(command)}`"
-            print(text, file=sys.stderr, flush=True)
 
 
 SHUT_DOWN = "cannot schedule new futures after shutdown"
