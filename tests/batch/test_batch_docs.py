@@ -32,7 +32,7 @@ REST = "The useful number of slaves changes"
 def follow(system: System, folder: Path, text: str) -> None:
     """Run all commands of a section. Each must succeed and print the lines that are shown."""
     for block in blocks(text):
-        if block.is_script:
+        if block.is_file:
             path = folder / str(block.name)
             path.write_text(block.text, encoding="utf-8")
             path.chmod(0o644)

@@ -32,6 +32,6 @@ def configured(ssh_node: SshNode) -> Iterator[None]:
 
 def test_the_commands_for_ssh_work(ssh_node: SshNode, ssh_dir: Path, configured: None) -> None:
     """The commands use the script of an earlier section."""
-    [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_script]
+    [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_file]
     (ssh_dir / str(script.name)).write_text(script.text)
     follow(ssh_node, ssh_dir, SECTIONS["Hosts that are reached by ssh"])

@@ -1,9 +1,9 @@
 """Every command that the documents show is run, in a new folder, as a reader would run it.
 
 The lines of a `sh` block are run one by one. In a `console` block, each command follows a `$`, and its output is below.
-A `python` block with a whole script is saved under the name that the next paragraph gives. Any other `python` block is
-run by an interpreter. A command with `--mw-master` goes on while the lines below it are run, as in another terminal.
-It must end before its block ends.
+A `python` block with a whole script, and a `toml` block, are saved under the name that the next paragraph gives. Any
+other `python` block is run by an interpreter. A command with `--mw-master` goes on while the lines below
+it are run, as in another terminal. It must end before its block ends.
 
 A new command needs no change here. A command that no test can run is listed in `CANNOT_RUN`, with the reason.
 """
@@ -92,8 +92,9 @@ class Block:
     name: str | None = None
 
     @property
-    def is_script(self) -> bool:
-        return self.language == "python" and "mwpy.main()" in self.text
+    def is_file(self) -> bool:
+        """Whether it is a script, or a study of `mwpy sweep`."""
+        return self.language == "toml" or (self.language == "python" and "mwpy.main()" in self.text)
 
     def commands(self) -> list[Command]:
         """Return the commands of the block, in order."""
@@ -126,18 +127,18 @@ def faults(text: str) -> Iterator[str]:
         yield f"{hidden[0].strip()!r} is not run: fence it, from the first column, with ``` and `sh`, and end the fence"
     for block in blocks(text):
         first = block.text.partition("\n")[0]
-        if block.language not in ("sh", "console", "python"):
+        if block.language not in ("sh", "console", "python", "toml"):
             yield f"the block of {first!r} is not run: say `sh`, `console` or `python` behind its fence, not more"
         if block.language == "console" and not first.startswith("$ "):
             yield f"the block of {first!r} does not begin with a command: write `$ ` before what is typed"
-        if block.is_script and block.name is None:
-            yield f"the script of {first!r} has no name: write 'Save it as `NAME.py`' in the paragraph after it"
+        if block.is_file and block.name is None:
+            yield f"the file of {first!r} has no name: write 'Save it as `NAME`' in the paragraph after it"
 
 
 def follow(stage: Stage, text: str) -> None:
     """Run all commands of a document. Each must succeed and print the lines that are shown."""
     for block in blocks(text):
-        if block.is_script:
+        if block.is_file:
             (stage.folder / str(block.name)).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             succeed(start(stage, [sys.executable, "-c", block.text]), Command(block.text))
@@ -224,7 +225,7 @@ def test_all_code_of_a_document_is_run(document: str) -> None:
 def test_the_roles_are_shown(document: str) -> None:
     """Both documents have a script, and commands that run it alone, as a master, and as a slave."""
     found = list(blocks(TEXTS[document]))
-    assert any(block.is_script for block in found)
+    assert any(block.is_file for block in found)
     assert {command.options.role for block in found for command in block.commands()} == {*Role}
 
 

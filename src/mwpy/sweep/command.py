@@ -160,6 +160,15 @@ class Command:
         with own_folder("mwpy", {name: shown(value) for name, value in prepared.items()}) as folder:
             return _Attempt(self, prepared, folder).run()
 
+    def shown(self, *values: Any, **parameters: Any) -> str:
+        """Return the command line for these values, as a shell could run it.
+
+        Raises:
+            UsageError: as for `task`.
+        """
+        prepared = self._prepared(values, parameters)
+        return _shown(self.line, self.options, {name: shown(value) for name, value in prepared.items()})
+
     def _prepared(self, values: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of all placeholders by name."""
         prepared = _named(self.names, values, parameters, self.options.name)
@@ -240,6 +249,13 @@ class Options(Struct, frozen=True):
         return [*texts, *((f"output {name}", text) for name, text in self.outputs.items())]
 
 
+def _shown(line: Line, options: Options, values: Mapping[str, Any]) -> str:
+    """Return a command line as a shell could run it."""
+    words = line.filled(values)
+    changes = (f"{name}={shlex.quote(text.filled(values))}" for name, text in options.environment.items())
+    return " ".join([*changes, words[-1] if line.shell else shlex.join(words)])
+
+
 class _Attempt:
     """One run of a program in a folder."""
 
@@ -251,8 +267,7 @@ class _Attempt:
         self.words = command.line.filled(self.values)
         changes = {name: text.filled(self.values) for name, text in self.options.environment.items()}
         self.environment = {**os.environ, **changes}
-        line = self.words[-1] if command.line.shell else shlex.join(self.words)
-        self.repeated = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in changes.items()), line])
+        self.repeated = _shown(command.line, command.options, self.values)
 
     def run(self) -> Outcome:
         """Run the program, and return what it did."""

@@ -1,0 +1,173 @@
+"""mwpy sweep COMMAND|STUDY.toml [--values NAME=VALUES ...] [::: VALUE ...]: run a program with many settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mwpy import ExitCode, UsageError
+from mwpy.cli._arguments import Parser, number
+from mwpy.sweep.settings import Settings, Sweep
+from mwpy.sweep.study import Selection, dry_run, run
+
+__all__ = ["main", "make_parser"]
+
+DESCRIPTION = """Run a program with many settings, and collect what it gives. {name} in the command stands for the
+values of a parameter. After :::, each value is one run in the current folder, as with GNU parallel. The same command
+continues where it stopped."""
+
+EXAMPLES = (
+    "mwpy sweep 'simulate --alpha {alpha}' --values alpha=0..1..0.1 --result energy='E = (.*)'",
+    "mwpy sweep 'gzip -9 {}' ::: *.log",
+    "mwpy sweep study.toml --with htcondor --max 200",
+    "mwpy sweep study.toml --again 'alpha > 0.3'",
+)
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.OK: "all runs succeeded",
+    1: "some runs failed",
+    ExitCode.USAGE: "a bad option or setting",
+    ExitCode.INTERRUPTED: "it was stopped",
+}
+
+SIGNS = (":::", ":::+", "::::")
+"""What begins a list of values: values, values beside those before, and files with one value a line."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a sweep; return the exit code."""
+    parsed = make_parser().parse_args(arguments)
+    sweep = _sweep(parsed)
+    selection = Selection(parsed.first, parsed.sample, parsed.again, parsed.accept)
+    return dry_run(sweep, selection) if parsed.dry_run else run(sweep, selection)
+
+
+class _Parser(Parser):
+    """A parser that leaves the values after `:::` alone."""
+
+    def parse_args(self, arguments: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
+        """Parse the arguments. `unnamed` has the lists of values, each with its sign."""
+        own: list[str] = []
+        lists: list[tuple[str, list[str]]] = []
+        for word in arguments:
+            if word in SIGNS:
+                lists.append((word, []))
+            else:
+                (lists[-1][1] if lists else own).append(word)
+        return super().parse_args(own, argparse.Namespace(unnamed=lists))
+
+
+def make_parser() -> Parser:
+    """Describe the command line."""
+    parser = _Parser("sweep", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    command = "the command line, with placeholders such as {alpha}; or a study file, which ends in .toml"
+    parser.add_argument("command", metavar="COMMAND|STUDY.toml", help=command)
+    add = parser.add_argument_group("parameters").add_argument
+    values = "the values of a parameter: a,b,c or first..last or first..last..step (repeatable: all combinations)"
+    add("--values", action="append", default=[], metavar="NAME=VALUES", help=values)
+    add("--zip", action="append", default=[], metavar="NAME=VALUES", help="the same, side by side with other --zip")
+    table = "a table of values: .csv, .tsv, .jsonl, or cells with | between them"
+    add("--table", metavar="FILE", help=table)
+    add("--repeat", type=number(1, int), metavar="N", help="make each run N times; {seed} is a number for each run")
+    add = parser.add_argument_group("the program").add_argument
+    add("--shell", action="store_true", default=None, help="a shell runs the command, so that pipes are possible")
+    add("--input", action="append", default=[], metavar="FILE", help="a file that each run gets in its folder")
+    add("--template", action="append", default=[], metavar="NAME=FILE", help="a text file with placeholders")
+    add("--output", action="append", default=[], metavar="NAME", help="a file that each run writes")
+    add("--stdin", metavar="TEXT", help="what the program reads, with placeholders")
+    add("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
+    before = "a line that a login shell runs before, such as module load (repeatable)"
+    add("--before", action="append", default=[], metavar="LINE", help=before)
+    add("--exit-codes", type=_codes, metavar="CODES", help="the exit codes of success, as 0,1; or any; default 0")
+    add = parser.add_argument_group("results").add_argument
+    result = "a result: a pattern in the standard output, whose first group is taken (repeatable)"
+    add("--result", action="append", default=[], metavar="NAME=PATTERN", help=result)
+    folder = "where results and state are; default: beside the study, or a folder in .mwpy-sweep"
+    add("--folder", type=Path, metavar="DIR", help=folder)
+    add = parser.add_argument_group("which runs").add_argument
+    add("--dry-run", action="store_true", help="show the first commands and how many runs there are, and run nothing")
+    add("--first", type=number(1, int), metavar="N", help="run only the first N rows")
+    add("--sample", type=_part, default=1.0, metavar="P%", help="run only a part of the rows, as 1%%")
+    add("--order", choices=["given", "shuffled"], help="the order in which runs start; default given")
+    again = "run rows again: failed, all, or those of an expression such as 'alpha > 0.3'"
+    add("--again", default="", metavar="WHICH", help=again)
+    add("--accept", action="store_true", help="keep the results of another program, input or template")
+    add = parser.add_argument_group("where, and how long").add_argument
+    add(
+        "--slaves",
+        type=number(0, int),
+        metavar="N",
+        help="how many runs at a time on this machine; default one per core",
+    )
+    add("--with", choices=["htcondor", "slurm", "local"], metavar="SYSTEM", help="the batch system that runs them")
+    add("--max", type=number(1, int), metavar="N", help="at most N jobs; default 100")
+    add("--line", action="append", default=[], metavar="LINE", help="add this line to each submission (repeatable)")
+    add("--seconds-max", type=number(0, float), metavar="S", help="how long a run may take")
+    add("--memory-max", metavar="SIZE", help="how much memory a run may use, as 4GB")
+    add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
+    return parser
+
+
+def _codes(text: str) -> list[int] | str:
+    try:
+        return text if text == "any" else [int(code) for code in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write exit codes, as 0,1, or any") from None
+
+
+def _part(text: str) -> float:
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        part = 0.0
+    if not 0 < part <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no part: write 1% or 0.01")
+    return part
+
+
+def _sweep(parsed: argparse.Namespace) -> Sweep:
+    """Make the sweep that the options describe, beside a study file or without one."""
+    found: dict[str, Any] = {
+        "values": _pairs("--values", parsed.values),
+        "zip": _pairs("--zip", parsed.zip),
+        "table": parsed.table,
+        "repeat": parsed.repeat,
+        "shell": parsed.shell,
+        "inputs": parsed.input,
+        "templates": _pairs("--template", parsed.template),
+        "outputs": parsed.output,
+        "stdin": parsed.stdin,
+        "env": _pairs("--env", parsed.env),
+        "before": parsed.before,
+        "exit-codes": parsed.exit_codes,
+        "results": _pairs("--result", parsed.result),
+        "order": parsed.order,
+        "slaves": parsed.slaves,
+        "with": vars(parsed)["with"],
+        "max": parsed.max,
+        "lines": parsed.line,
+        "seconds-max": parsed.seconds_max,
+        "memory-max": parsed.memory_max,
+        "on-end": parsed.on_end,
+        "unnamed": parsed.unnamed,
+    }
+    given = {name: value for name, value in found.items() if value is not None and value != [] and value != {}}
+    if not parsed.command.endswith(".toml"):
+        return Sweep.of(Settings.of({"command": parsed.command, **given}, "the command"), Path.cwd(), parsed.folder)
+    path = Path(parsed.command).absolute()
+    settings = Settings.in_file(path, given)
+    return Sweep.of(settings, path.parent, parsed.folder or path.with_suffix(".sweep"))
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise UsageError(f"{option} {text}: write {option} NAME=VALUE")
+        if name in pairs:
+            raise UsageError(f"{option} has {name} twice")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,290 @@
+"""The settings of a sweep: those of a study file, and those of a command line in the same form."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct, field
+
+import mwpy
+from mwpy import Policies, UsageError
+from mwpy.sweep.command import Command
+from mwpy.sweep.parameters import Grid, Rows, Samples, Table, Zipped, table_in, values_of
+from mwpy.sweep.results import Result
+
+NUMBER, SEED = "#", "seed"
+"""The parameters that each run has: its number, counted from 1, and a random number."""
+
+FOLDER = ".mwpy-sweep"
+"""Where sweeps without a study file keep what they need, in the current folder."""
+
+
+class Settings(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
+    """All settings of a sweep, as they are written in a study file. docs/guides/sweeps.md explains them."""
+
+    command: str | list[str]
+    shell: bool = False
+    stdin: str | None = None
+    inputs: list[str] | dict[str, str | dict[str, str]] = field(default_factory=list)
+    templates: dict[str, str] = field(default_factory=dict)
+    outputs: list[str] | dict[str, str] = field(default_factory=list)
+    optional: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    before: str | list[str] = field(default_factory=list)
+    exit_codes: list[int] | str = field(default_factory=lambda: [0])
+    """Those of a success; `any` for all."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    zip: dict[str, Any] = field(default_factory=dict)
+    table: str | None = None
+    samples: dict[str, str | int] = field(default_factory=dict)
+    unnamed: list[tuple[str, list[str]]] = field(default_factory=list)
+    """The values after `:::` on a command line, each list with its sign."""
+    repeat: int = 1
+
+    results: dict[str, Any] = field(default_factory=dict)
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    validate: str | None = None
+    """A Python file and a function in it, such as `checks.py:valid`."""
+
+    order: str = "given"
+    seconds_max: float | None = None
+    memory_max: str | int | None = None
+    attempts_max: int | None = None
+    slaves: int | None = None
+    system: str | None = field(default=None, name="with")
+    max: int = 100
+    lines: list[str] = field(default_factory=list)
+    on_end: str | None = None
+
+    @classmethod
+    def in_file(cls, path: Path, instead: Mapping[str, Any]) -> Settings:
+        """Read a study file.
+
+        Args:
+            instead: settings that count instead of those in the file.
+
+        Raises:
+            UsageError: it cannot be read, or a setting is wrong; the message names it.
+        """
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        except OSError as error:
+            raise UsageError(f"the study {path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UsageError(f"the study {path} is no TOML: {error}") from error
+        return cls.of({**found, **instead}, str(path))
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any], where: str) -> Settings:
+        """Check settings that were read from somewhere.
+
+        Raises:
+            UsageError: one is unknown, or has a wrong type; the message names it.
+        """
+        names = [each.encode_name for each in msgspec.structs.fields(cls)]
+        for name in found:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, 1)
+                meant = f"; do you mean {close[0]}?" if close else f": there are {', '.join(names)}"
+                raise UsageError(f"{where} has an unknown setting {name}{meant}")
+        try:
+            return msgspec.convert(found, cls)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{where} has a wrong setting: {error}") from error
+
+
+class Sweep(Struct):
+    """A sweep that can run: the settings, and what is made of them."""
+
+    settings: Settings
+    base: Path
+    """Where relative paths begin."""
+    folder: Path
+    """Where the sweep keeps what it needs."""
+    command: Command
+    rows: Rows
+    results: tuple[Result, ...]
+    validate: Callable[..., Any] | None
+
+    @classmethod
+    def of(cls, settings: Settings, base: Path, folder: Path | None = None) -> Sweep:
+        """Make what the settings describe.
+
+        Args:
+            base: the folder of the study, in which relative paths begin.
+            folder: where the sweep keeps what it needs; None for a folder in `FOLDER` with a name of its own.
+
+        Raises:
+            UsageError: a setting or a file is wrong; the message names it.
+        """
+        command = _command(settings, base)
+        made = cls(
+            settings,
+            base,
+            base / FOLDER / _own_name(command, settings) if folder is None else folder,
+            command,
+            _rows(settings, base, command),
+            tuple(Result.of(name, source) for name, source in settings.results.items()),
+            None if settings.validate is None else _function(settings.validate, base),
+        )
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Find mistakes before anything runs: a placeholder without a parameter, for example.
+
+        Raises:
+            UsageError: there is one.
+        """
+        if self.settings.order not in ("given", "shuffled"):
+            raise UsageError(f"order={self.settings.order!r}: write given or shuffled")
+        if not len(self.rows):
+            raise UsageError("the sweep has no rows: give values, a table, or ::: and values")
+        for name in self.settings.bounds:
+            if name not in self.settings.results:
+                raise UsageError(f"bounds has {name}, which is not in results")
+        self.command.task(**self.values(0))
+
+    def values(self, number: int) -> dict[str, Any]:
+        """Return the values of a row for its run."""
+        values = self.rows.row(number)
+        wanted = self.command.names
+        if NUMBER in wanted:
+            values[NUMBER] = number + 1
+        if SEED in wanted and SEED not in values:
+            values[SEED] = seed_of(number)
+        return {name: value for name, value in values.items() if name in wanted or not name or name.isdigit()}
+
+    @property
+    def policy(self) -> Policies:
+        """The policies of the runs."""
+        settings = self.settings
+        limits = {name: getattr(settings, name) for name in ("seconds_max", "memory_max", "attempts_max")}
+        return cast(Policies, {name: limit for name, limit in limits.items() if limit is not None})
+
+
+def seed_of(number: int) -> int:
+    """Return the random number of a row: 31 bits, the same at each start."""
+    return int.from_bytes(sha256(f"{SEED} {number}".encode()).digest()[:4], "big") >> 1
+
+
+def _own_name(command: Command, settings: Settings) -> str:
+    line = msgspec.json.encode([settings.command, settings.shell])
+    return f"{command.options.name}-{sha256(line).hexdigest()[:6]}"
+
+
+def _command(settings: Settings, base: Path) -> Command:
+    codes = settings.exit_codes
+    if isinstance(codes, str) and codes != "any":
+        raise UsageError(f"exit-codes={codes!r}: write a list of numbers, or any")
+    return mwpy.command(
+        settings.command,
+        shell=settings.shell,
+        stdin=settings.stdin,
+        inputs=_absolute(settings.inputs, base),
+        templates={name: base / path for name, path in settings.templates.items()},
+        outputs=settings.outputs,
+        optional=settings.optional,
+        check=None if isinstance(codes, str) else codes,
+        env=settings.env,
+        before=settings.before,
+        folder=base if settings.unnamed else None,
+    )
+
+
+def _absolute(inputs: Any, base: Path) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: _absolute(source, base) for name, source in inputs.items()}
+    return base / inputs if isinstance(inputs, str) else [base / source for source in inputs]
+
+
+def _function(text: str, base: Path) -> Callable[..., Any]:
+    """Load a function of the user from a Python file.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    path, _, name = text.rpartition(":")
+    specification = importlib.util.spec_from_file_location(Path(path).stem, base / path)
+    try:
+        assert specification is not None and specification.loader is not None
+        module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+        return cast(Callable[..., Any], getattr(module, name))
+    except (AssertionError, OSError, AttributeError) as error:
+        raise UsageError(f"{text!r} cannot be loaded ({error}): write FILE.py:FUNCTION") from error
+
+
+def _rows(settings: Settings, base: Path, command: Command) -> Rows:
+    parts: list[Rows] = []
+    if settings.table is not None:
+        parts.append(table_in(base / settings.table))
+    parts += [_listed(name, values) for name, values in settings.values.items()]
+    if settings.zip:
+        parts.append(Zipped([_listed(name, values) for name, values in settings.zip.items()]))
+    if settings.samples:
+        parts.append(_samples(settings.samples))
+    if settings.unnamed:
+        parts.append(Unnamed(settings.unnamed, base))
+    if settings.repeat > 1:
+        parts.append(Table(["repeat"], [(number,) for number in range(1, settings.repeat + 1)]))
+    if not parts:  # a program without parameters runs once
+        return Table([], [] if {*command.names} - {NUMBER, SEED} else [()])
+    return Grid(parts)
+
+
+def _listed(name: str, values: Any) -> Table:
+    if isinstance(values, str):
+        return values_of(name, values)
+    if not isinstance(values, list) or not values:
+        raise UsageError(f"the values of {name} are {values!r}: give a list, or a range such as '0..1..0.1'")
+    return Table([name], [(value,) for value in values])
+
+
+def _samples(found: Mapping[str, str | int]) -> Samples:
+    kinds = {name: str(kind) for name, kind in found.items() if name not in ("count", SEED)}
+    count, seed = found.get("count"), found.get(SEED, 0)
+    if not isinstance(count, int) or count < 1 or not isinstance(seed, int):
+        raise UsageError(f"samples has count={count!r} and seed={seed!r}: give whole numbers")
+    return Samples(kinds, count, seed)
+
+
+class Unnamed(Grid):
+    """The values after `:::`: their names are `1`, `2` and so on. With one list, the name is empty."""
+
+    def __init__(self, sources: Sequence[tuple[str, list[str]]], base: Path) -> None:
+        groups: list[list[Rows]] = []
+        for place, (sign, words) in enumerate(sources, 1):
+            found = words if sign != "::::" else [line for path in words for line in _lines(base / path)]
+            part = Table([str(place) if len(sources) > 1 else ""], [(word,) for word in found])
+            if sign == ":::+" and groups:
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        super().__init__([Zipped(group) for group in groups])
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return the values of a row by name; the empty name has all of them, and `1` the first."""
+        values = self[number]
+        return {
+            "": values[0] if len(values) == 1 else [*values],
+            **{str(n): value for n, value in enumerate(values, 1)},
+        }
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise UsageError(f"the values in {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the values in {os.fspath(path)} are not text in UTF-8: convert the file") from error

@@ -1,0 +1,514 @@
+"""Makes the runs of a sweep, continues where it stopped, and writes its tables.
+
+The folder of a sweep has the run database. A run is known there by the values of its row, by the digests of the
+program, its inputs and its templates, and by how often the row was asked for again. So the same sweep continues where
+it stopped, and rows that were added are the only ones that run.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+import mwpy
+from mwpy import ExitCode, TaskId, UsageError
+from mwpy.sweep.command import Command, Outcome
+from mwpy.sweep.files import File, file
+from mwpy.sweep.results import NotFound, Result, typed
+from mwpy.sweep.settings import Settings, Sweep
+
+WINDOW = 1000
+"""How many runs are submitted and have not ended: more than slaves there are, and few enough for the memory."""
+
+LOOK_S = 0.5
+"""How often a sweep looks for Ctrl-C and for runs that may start, in seconds."""
+
+SHOWN_FAILURES = 5
+SHOWN_COMMANDS = 5
+
+STATE, DATABASE = "sweep.json", "run.db"
+
+
+class Plan(Struct, frozen=True):
+    """What each run of a sweep does."""
+
+    command: Command
+    results: tuple[Result, ...]
+    keeps_streams: bool
+    """Whether the standard output and error of each run are brought back, to be printed."""
+
+
+class Ran(Struct, frozen=True):
+    """What a run brought back."""
+
+    results: dict[str, int | float | str]
+    outputs: dict[str, File | list[File]]
+    seconds: float
+    peak_memory: int
+    streams: tuple[File, File] | None
+
+
+class RunFailed(Exception):
+    """A program ended well, but what it wrote is not what was asked for."""
+
+    __module__ = "mwpy"
+
+
+def one_run(plan: Plan, values: dict[str, Any]) -> Ran:
+    """Make one run of a sweep. This is the task algorithm of all sweeps.
+
+    Raises:
+        CommandFailed: the program failed.
+        RunFailed: a result was not found.
+    """
+    outcome = plan.command(**values)
+    try:
+        results = {result.name: result.found_in(outcome) for result in plan.results}
+    except NotFound as error:
+        raise RunFailed(f"{error}\nto repeat it: {outcome.command}") from None
+    streams = (outcome.stdout_file, outcome.stderr_file) if plan.keeps_streams else None
+    return Ran(results, outcome.outputs, outcome.seconds, outcome.peak_memory, streams)
+
+
+# What the folder of a sweep says about earlier starts.
+
+
+class Known(Struct):
+    """What the folder of a sweep says."""
+
+    settings: Settings
+    base: str
+    digests: dict[str, str]
+    """The digests of what the results depend on, by name."""
+    again: dict[str, int] = field(default_factory=dict)
+    """How often rows were asked for again, by the digest of their values."""
+    all_again: int = 0
+
+    @property
+    def digest(self) -> str:
+        """The digest of all that the results depend on, beside the values."""
+        return _digest(sorted(self.digests.items()))
+
+    def key_of(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, str, int]:
+        """Return by what a run is known.
+
+        Args:
+            row: the values of its row, and `values` those that the program gets.
+        """
+        return json.dumps([_texts(row), _texts(values)]), self.digest, self.all_again + self.again.get(_row(row), 0)
+
+    @classmethod
+    def read(cls, folder: Path) -> Known | None:
+        """Read what a folder says; None if it is no folder of a sweep.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        try:
+            return msgspec.json.decode((folder / STATE).read_bytes(), type=cls)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UsageError(
+                f"{folder / STATE} cannot be read ({error}): remove it, or give another --folder"
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        """Write it, as a whole.
+
+        Raises:
+            UsageError: the folder cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{STATE}.new").write_bytes(msgspec.json.format(msgspec.json.encode(self)))
+            (folder / f"{STATE}.new").replace(folder / STATE)
+        except OSError as error:
+            raise UsageError(
+                f"the folder {folder} cannot be written ({error.strerror}): give another --folder"
+            ) from error
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, default=str).encode()).hexdigest()
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a row as texts: a study may have the number 5, and a command line has the text."""
+    return {name: str(value) for name, value in row.items()}
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    return _digest(_texts(row))
+
+
+def digests_of(command: Command) -> dict[str, str]:
+    """Return the digests of what the results of a command depend on, beside the values."""
+    options, line = command.options, command.line
+    digests = {"the command line": _digest([str(line), options.before, str(options.environment)])}
+    first = line.words[0]
+    if not line.shell and not first.names and (program := shutil.which(first.filled({}))) is not None:
+        digests[f"the program {program}"] = file(program).digest
+    for name, source in options.inputs.items():
+        files = source.values() if isinstance(source, Mapping) else [source]
+        digests[f"the input {name}"] = _digest([each.digest for each in files])
+    for name, template in options.templates.items():
+        digests[f"the template {name}"] = _digest(str(template))
+    if options.stdin is not None:
+        digests["stdin"] = options.stdin.digest if isinstance(options.stdin, File) else _digest(str(options.stdin))
+    return digests
+
+
+class Selection(Struct, frozen=True):
+    """Which rows of a sweep run at one start."""
+
+    first: int | None = None
+    """Only this many of the first rows."""
+    sample: float = 1.0
+    """Only this part of the rows."""
+    again: str = ""
+    """Which rows run again: `failed`, `all`, or an expression of parameters."""
+    accept: bool = False
+    """Whether results of another program, input or template count."""
+
+    def numbers(self, sweep: Sweep) -> Sequence[int]:
+        """Return the numbers of the rows, counted from 0, in the order in which they start."""
+        count = len(sweep.rows)
+        numbers: Sequence[int] = range(count if self.first is None else min(self.first, count))
+        if self.sample < 1:
+            numbers = sorted(random.Random(0).sample(numbers, max(1, round(self.sample * len(numbers)))))
+        return random.Random(0).sample(numbers, len(numbers)) if sweep.settings.order == "shuffled" else numbers
+
+
+def known_of(sweep: Sweep, selection: Selection) -> tuple[Known, list[str]]:
+    """Return what the folder of a sweep says, with the changes of this start, and the names of what has changed.
+
+    Raises:
+        UsageError: the folder is of another sweep, or cannot be read, or `again` is wrong.
+    """
+    now = digests_of(sweep.command)
+    found = Known.read(sweep.folder)
+    if found is not None and found.settings.command != sweep.settings.command and sweep.settings.unnamed:
+        raise UsageError(f"{sweep.folder} is of another sweep ({found.settings.command}): give another --folder")
+    known = Known(sweep.settings, str(sweep.base), now)
+    if found is None:
+        return known, []
+    known.again, known.all_again = found.again, found.all_again
+    changed = sorted(name for name in {*found.digests, *now} if found.digests.get(name) != now.get(name))
+    if selection.accept:
+        known.digests = found.digests
+    if selection.again == "all":
+        known.all_again += 1
+    elif selection.again not in ("", "failed"):
+        for number in selection.numbers(sweep):
+            row = sweep.rows.row(number)
+            if _matches(selection.again, row):
+                known.again[_row(row)] = known.again.get(_row(row), 0) + 1
+    return known, changed
+
+
+def _matches(expression: str, row: Mapping[str, Any]) -> bool:
+    values = {name: typed(value) if isinstance(value, str) else value for name, value in row.items()}
+    try:
+        return bool(eval(expression, {"__builtins__": {}}, values))
+    except Exception as error:
+        raise UsageError(
+            f"--again {expression!r} cannot be evaluated for the row {shown(row)} ({error}): write failed, all, or an "
+            f"expression such as 'alpha > 0.3'"
+        ) from error
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """Return the values of a row as a short text."""
+    named = {name: value for name, value in row.items() if name}  # the empty name has all unnamed values
+    return ", ".join(str(value) if name.isdigit() else f"{name}={value}" for name, value in named.items())
+
+
+# The runs.
+
+
+class Report(Struct):
+    """What is known about the runs of a sweep, by the number of the row."""
+
+    results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why rows failed."""
+    places: dict[int, tuple[str, str, float, int]] = field(default_factory=dict)
+    """Host, slave, seconds and attempts."""
+    reused: int = 0
+    """How many runs were made at an earlier start."""
+
+
+def run(sweep: Sweep, selection: Selection) -> int:
+    """Make the runs of a sweep that were not made before, write its tables, and return the exit code.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    known, changed = known_of(sweep, selection)
+    for name in changed if not selection.accept else ():
+        _say(f"mwpy sweep: {name} has changed, so its runs are made again (--accept keeps their results)")
+    known.write(sweep.folder)
+    numbers, report = selection.numbers(sweep), Report()
+    with _interrupts() as interrupts:
+        with _master(sweep, rerun="failed" if selection.again == "failed" else None) as mw:
+            mw.progress(None, total=len(numbers))
+            _Runs(mw, sweep, known, report, interrupts).make(numbers)
+        write_tables(sweep, report)
+    summary = summary_of(sweep, report, len(numbers))
+    _end(sweep, report, summary)
+    if interrupts:
+        return ExitCode.INTERRUPTED
+    return 1 if report.failures else ExitCode.OK
+
+
+def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
+    settings, database = sweep.settings, sweep.folder / DATABASE
+    if settings.system is None:
+        return mwpy.local_master(settings.slaves, run_database=database, rerun=rerun, **sweep.policy)
+    return mwpy.local_master(
+        settings.slaves,
+        resource_file=sweep.folder / "sweep.rsc",
+        system=settings.system,
+        max_jobs=settings.max,
+        overseer_options=[f"--line={line}" for line in settings.lines],
+        run_database=database,
+        rerun=rerun,
+        **sweep.policy,
+    )
+
+
+class _Runs:
+    """Submits the runs of a sweep, and takes over how they end."""
+
+    def __init__(self, mw: mwpy.Master, sweep: Sweep, known: Known, report: Report, interrupts: Sequence[int]) -> None:
+        self.mw = mw
+        self.sweep = sweep
+        self.known = known
+        self.report = report
+        self.interrupts = interrupts
+        self.plan = mw.share(Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed)))
+        self.printer = _Printer() if sweep.settings.unnamed else None
+        self.waiting: set[TaskId] = set()
+        self.stopped = False
+
+    def make(self, numbers: Sequence[int]) -> None:
+        """Make the runs of these rows, until all have ended or the user stops them."""
+        rows, began = iter(numbers), time.time()
+        while True:
+            while len(self.waiting) < WINDOW and not self.interrupts and (number := next(rows, None)) is not None:
+                self._submit(number)
+            if not self.waiting:
+                return
+            if self.interrupts and not self.stopped:
+                self.stopped = True
+                _say("mwpy sweep: stops; what runs may finish (Ctrl-C again ends it)")
+                self.mw.cancel([*self.waiting], running="finish")
+            self.mw.loop(timeout=LOOK_S)
+            for result in self.mw.results():
+                self.waiting.discard(result.task_id)
+                self._take(result, began)
+
+    def _submit(self, number: int) -> None:
+        row, values = self.sweep.rows.row(number), self.sweep.values(number)
+        call = mwpy.task(one_run, self.plan, values)
+        self.waiting.add(self.mw.submit(call, tag=number, key=self.known.key_of(row, values)))
+
+    def _take(self, result: mwpy.Result[Ran], began: float) -> None:
+        """Take over how a run has ended."""
+        number, error, report = result.tag, result.error, self.report
+        if isinstance(error, mwpy.TaskCancelled):
+            return
+        report.places[number] = (result.host or "", result.sid or "", result.compute_seconds, result.attempts)
+        report.reused += result.finished < began
+        streams = None
+        if error is None:
+            ran = result.value
+            streams = ran.streams
+            if why := self._refused(number, ran):
+                report.failures[number] = why
+            else:
+                report.results[number] = tuple(ran.results.values())
+        else:
+            report.failures[number] = str(error.__cause__ or error.text)
+            outcome: Outcome | None = getattr(error.__cause__, "outcome", None)
+            streams = None if outcome is None else (outcome.stdout_file, outcome.stderr_file)
+        if self.printer is not None:
+            self.printer.add(number, streams)
+
+    def _refused(self, number: int, ran: Ran) -> str:
+        """Return why the results of a run are not valid; empty if they are."""
+        for name, (low, high) in self.sweep.settings.bounds.items():
+            found = ran.results[name]
+            if isinstance(found, str) or not low <= found <= high:
+                return f"{name} is {found}, and not from {low} to {high}"
+        if self.sweep.validate is None:
+            return ""
+        try:
+            answer = self.sweep.validate(self.sweep.rows.row(number), ran.results)
+        except Exception as error:
+            return f"{self.sweep.settings.validate} raised {type(error).__name__}: {error}"
+        if isinstance(answer, str):
+            return answer
+        return "" if answer is None or answer else f"{self.sweep.settings.validate} says that it is not valid"
+
+
+class _Printer:
+    """Prints the outputs of the runs in the order of the rows."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._waiting: dict[int, tuple[File, File] | None] = {}
+
+    def add(self, number: int, streams: tuple[File, File] | None) -> None:
+        """A run has ended with these outputs."""
+        self._waiting[number] = streams
+        while self._next in self._waiting:
+            written = self._waiting.pop(self._next)
+            self._next += 1
+            for stream, output in zip((sys.stdout, sys.stderr), written or (), strict=False):
+                if output.content:
+                    stream.buffer.write(output.content)
+                    stream.buffer.flush()
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Give a list that is filled by the first Ctrl-C. The second one interrupts."""
+    signals: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            signal.default_int_handler(number, frame)
+
+    former = signal.signal(signal.SIGINT, note)
+    try:
+        yield signals
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# What a sweep writes at its end.
+
+
+def write_tables(sweep: Sweep, report: Report) -> None:
+    """Write the tables: results in the order of the rows, failed rows, and where and how long each run ran."""
+    tables: list[tuple[str, list[str], Mapping[int, Sequence[Any]]]] = [
+        ("results.csv", [result.name for result in sweep.results], report.results),
+        ("failed.csv", ["error"], {number: [why] for number, why in report.failures.items()}),
+        ("runs.csv", ["host", "slave", "seconds", "attempts"], report.places),
+    ]
+    names = [name or "value" for name in sweep.rows.names]
+    for file_name, columns, entries in tables:
+        path = sweep.folder / file_name
+        with path.with_suffix(".new").open("w", encoding="utf-8", newline="") as opened:
+            writer = csv.writer(opened, lineterminator="\n")
+            writer.writerow([*names, *columns])
+            writer.writerows([*sweep.rows[number], *entries[number]] for number in sorted(entries))
+        path.with_suffix(".new").replace(path)
+
+
+def summary_of(sweep: Sweep, report: Report, total: int) -> dict[str, Any]:
+    """Return how a sweep ended, ready for JSON."""
+    hosts: dict[str, dict[str, float]] = {}
+    for host, _, seconds, _ in report.places.values():
+        entry = hosts.setdefault(host, {"runs": 0, "seconds": 0.0})
+        entry["runs"] += 1
+        entry["seconds"] += seconds
+    return {
+        "runs": total,
+        "succeeded": len(report.results),
+        "failed": len(report.failures),
+        "made before": report.reused,
+        "hosts": dict(sorted(hosts.items())),
+        "folder": str(sweep.folder),
+    }
+
+
+def _end(sweep: Sweep, report: Report, summary: Mapping[str, Any]) -> None:
+    """Print the summary, and run the command that the user wants at the end."""
+    before = f", {report.reused} of them before" if report.reused else ""
+    if not (sweep.settings.unnamed and not report.failures and not report.reused):
+        done = f"{summary['succeeded']} of {summary['runs']} runs succeeded{before}, {summary['failed']} failed"
+        _say(f"{done}; the tables are in {sweep.folder}")
+        for host, entry in summary["hosts"].items():
+            _say(f"  {host}: {entry['runs']} runs, {entry['seconds']:.1f} s")
+    for number in sorted(report.failures)[:SHOWN_FAILURES]:
+        _say(f"  failed: {shown(sweep.rows.row(number))}: {report.failures[number].partition(chr(10))[0]}")
+    if len(report.failures) > SHOWN_FAILURES:
+        _say(f"  and {len(report.failures) - SHOWN_FAILURES} more, see {sweep.folder / 'failed.csv'}")
+    if sweep.settings.on_end is not None:
+        ended = mwpy.command(sweep.settings.on_end, shell=True, stdin="{summary}", folder=sweep.base, check=None)(
+            summary=json.dumps(summary)
+        )
+        if ended.exit_code:
+            _say(f"mwpy sweep: on-end ended with exit code {ended.exit_code}: {ended.stderr.strip()}")
+
+
+# What can be asked without running anything.
+
+
+def each_answer(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[tuple[int, mwpy.Result[Ran] | None]]:
+    """Yield the result of each row in the order of the rows; None if it has not ended. No run is made.
+
+    Raises:
+        RunDatabaseError: the sweep runs just now.
+    """
+    if not (sweep.folder / DATABASE).exists():
+        yield from ((number, None) for number in numbers)
+        return
+    with mwpy.local_master(0, resource_file=sweep.folder / "look.rsc", run_database=sweep.folder / DATABASE) as mw:
+        plan = mw.share(Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed)))
+        for start in range(0, len(numbers), WINDOW):
+            part = numbers[start : start + WINDOW]
+            ids: dict[TaskId, int] = {}
+            for number in part:
+                row, values = sweep.rows.row(number), sweep.values(number)
+                ids[mw.submit(mwpy.task(one_run, plan, values), key=known.key_of(row, values))] = number
+            open_ones = {*mw.cancel([*ids])}
+            found: dict[int, mwpy.Result[Ran]] = {}
+            while len(found) < len(ids):
+                mw.loop()
+                found.update((ids[result.task_id], result) for result in mw.results())
+            yield from ((number, None if task in open_ones else found[number]) for task, number in ids.items())
+
+
+def dry_run(sweep: Sweep, selection: Selection, show: Callable[[str], None] = print) -> int:
+    """Show the first commands, and how many runs are new, done, failed and changed."""
+    known, changed = known_of(sweep, selection)
+    numbers = selection.numbers(sweep)
+    counts = {"new": 0, "done": 0, "failed": 0}
+    seconds: list[float] = []
+    for _, result in each_answer(sweep, known, numbers):
+        counts["new" if result is None else "done" if result.ok else "failed"] += 1
+        if result is not None:
+            seconds.append(result.compute_seconds)
+    for number in numbers[:SHOWN_COMMANDS]:
+        show(sweep.command.shown(**sweep.values(number)))
+    if len(numbers) > SHOWN_COMMANDS:
+        show(f"and {len(numbers) - SHOWN_COMMANDS} more")
+    show(", ".join(f"{count} {name}" for name, count in counts.items()))
+    for name in changed:
+        show(f"{name} has changed" + (": the results are kept" if selection.accept else ": the runs are made again"))
+    if seconds and counts["new"]:
+        show(f"the new runs take about {counts['new'] * sum(seconds) / len(seconds):.0f} s of one slave")
+    return ExitCode.OK

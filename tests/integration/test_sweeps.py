@@ -1,0 +1,292 @@
+"""`mwpy sweep`: runs, tables, continuing, choosing rows, and what a careless user does."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import until
+
+import mwpy
+from mwpy.cli import sweep as command_line
+from mwpy.run_database import RunDatabase
+
+Sweep = Callable[..., int]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """Runs `mwpy sweep` in an empty folder, with two slaves."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> int:
+        before = arguments.index(":::") if ":::" in arguments else len(arguments)
+        return command_line.main([*arguments[:before], "--slaves", "2", *arguments[before:]])
+
+    return run
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    with path.open(newline="") as opened:
+        return list(csv.reader(opened))
+
+
+def write_study(folder: Path, more: str = "") -> None:
+    """A study that notes each run in the file `ran`, and whose run of alpha=3 fails."""
+    (folder / "conf.in").write_text("E = {alpha}.{beta}\n")
+    (folder / "study.toml").write_text(
+        f"""command = "sh -c 'echo {{alpha}}{{beta}} >> {folder}/ran; cat conf; test {{alpha}} != 3'"
+templates = {{ conf = "conf.in" }}
+values = {{ alpha = "1..4", beta = [5, 6] }}
+results = {{ energy = "E = (.*)" }}
+{more}"""
+    )
+
+
+def ran(folder: Path) -> list[str]:
+    """The runs since the last call."""
+    path = folder / "ran"
+    lines = sorted(path.read_text().split()) if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+def test_a_study_gives_tables_and_the_same_command_continues(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_study(tmp_path)
+    assert sweep("study.toml") == 1
+    folder = tmp_path / "study.sweep"
+    expected = [["alpha", "beta", "energy"], *([a, b, f"{a}.{b}"] for a in "124" for b in "56")]
+    assert rows_of(folder / "results.csv") == expected
+    failed = rows_of(folder / "failed.csv")
+    assert [row[:2] for row in failed] == [["alpha", "beta"], ["3", "5"], ["3", "6"]]
+    assert "it ended with exit code 1 (on " in failed[1][2]
+    assert "E = 3.5\nto repeat it: sh -c " in failed[1][2]
+    assert rows_of(folder / "runs.csv")[0] == ["alpha", "beta", "host", "slave", "seconds", "attempts"]
+    assert "6 of 8 runs succeeded, 2 failed" in capfd.readouterr().err
+    assert len(ran(tmp_path)) == 8
+
+    assert sweep("study.toml") == 1
+    assert ran(tmp_path) == []
+    assert rows_of(folder / "results.csv") == expected
+    assert sweep("study.toml", "--again", "failed") == 1
+    assert ran(tmp_path) == ["35", "36"]
+    assert sweep("study.toml", "--again", "alpha > 2 and beta == 5") == 1
+    assert ran(tmp_path) == ["35", "45"]
+    assert sweep("study.toml", "--again", "all") == 1
+    assert len(ran(tmp_path)) == 8
+    assert sweep("study.toml", "--values", "alpha=1..5", "--values", "beta=5,6") == 1
+    assert ran(tmp_path) == ["55", "56"]
+    capfd.readouterr()
+
+    (tmp_path / "conf.in").write_text("E = {alpha}.{beta}0\n")
+    assert sweep("study.toml", "--dry-run") == 0
+    said = capfd.readouterr().out
+    assert "8 new, 0 done, 0 failed\nthe template conf has changed: the runs are made again\n" in said
+    assert "echo 15 >>" in said
+    assert "and 3 more" in said
+    assert sweep("study.toml", "--accept", "--dry-run") == 0
+    assert "0 new, 6 done, 2 failed\nthe template conf has changed: the results are kept\n" in capfd.readouterr().out
+    assert ran(tmp_path) == []
+    assert sweep("study.toml", "--first", "2") == 0
+    assert ran(tmp_path) == ["15", "16"]
+    assert "the template conf has changed, so its runs are made again" in capfd.readouterr().err
+
+
+def test_only_added_rows_run(sweep: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,note\n1,a\n2,b\n")
+    command = (f"echo {{x}} >> {tmp_path}/ran", "--shell", "--table", "t.csv")
+    assert sweep(*command) == 0
+    assert ran(tmp_path) == ["1", "2"]
+    (tmp_path / "t.csv").write_text("x,note\n0,c\n1,a\n2,b\n")
+    assert sweep(*command) == 0
+    assert ran(tmp_path) == ["0"]
+    [results] = (tmp_path / ".mwpy-sweep").glob("*/results.csv")
+    assert rows_of(results) == [["x", "note"], ["0", "c"], ["1", "a"], ["2", "b"]]
+
+
+def test_results_are_checked_on_the_master(sweep: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "checks.py").write_text(
+        "def valid(row, results):\n    assert results['e'] != 4\n    return results['e'] != 3 or 'three is odd'\n"
+    )
+    write_study(tmp_path)
+    (tmp_path / "study.toml").write_text(
+        """command = "echo E={x}"
+values = { x = "1..5" }
+results = { e = "E=(.*)" }
+bounds = { e = [2, 10] }
+validate = "checks.py:valid"
+on-end = "cat > end.json"
+"""
+    )
+    assert sweep("study.toml") == 1
+    failed = rows_of(tmp_path / "study.sweep" / "failed.csv")[1:]
+    assert failed == [
+        ["1", "e is 1, and not from 2.0 to 10.0"],
+        ["3", "three is odd"],
+        ["4", "checks.py:valid raised AssertionError: "],
+    ]
+    end = json.loads((tmp_path / "end.json").read_text())
+    assert (end["runs"], end["succeeded"], end["failed"]) == (5, 2, 3)
+
+
+def test_results_of_all_kinds(sweep: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "j").write_text('{"a": [1.5, {"b": {x}}]}')
+    (tmp_path / "study.toml").write_text(
+        """command = ["sh", "-c", "echo n={x}; cp j o.json; printf 'u,v\\n1,2\\n3,{x}\\n' > t.csv"]
+templates = { j = "j" }
+outputs = ["o.json", "t.csv"]
+[values]
+x = [7, 8]
+[results]
+n = "n=(.*)"
+all = { file = "STDOUT" }
+first = { file = "o.json", json = "a.0" }
+inner = { file = "o.json", json = "a.1.b" }
+last = { file = "t.csv", column = "v" }
+"""
+    )
+    assert sweep("study.toml") == 0
+    table = rows_of(tmp_path / "study.sweep" / "results.csv")
+    assert table == [
+        ["x", "n", "all", "first", "inner", "last"],
+        ["7", "7", "n=7", "1.5", "7", "7"],
+        ["8", "8", "n=8", "1.5", "8", "8"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ("'m=(.*)'", "its standard output has no match of the pattern 'm=(.*)' of r"),
+        ("{ file = 'no' }", "there is no output no"),
+        ("{ json = 'a' }", "its standard output has no a for r"),
+        ("{ column = 'a' }", "STDOUT has no column a for r"),
+    ],
+)
+def test_a_result_that_is_missing_fails_the_run(result: str, said: str, sweep: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(
+        f"command = 'echo n={{x}}'\nvalues = {{ x = '1' }}\nresults = {{ r = {result} }}\n"
+    )
+    assert sweep("study.toml") == 1
+    assert said in rows_of(tmp_path / "study.sweep" / "failed.csv")[1][1]
+
+
+def test_unnamed_values_run_in_the_current_folder_and_print_in_order(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in "b c", "a":
+        (tmp_path / f"{name}.txt").write_text(name)
+    assert sweep("sleep 0.$(({#} % 2)); cat {}; echo {#}:{.} >&2", "--shell", ":::", "b c.txt", "a.txt", "b c.txt") == 0
+    said = capfd.readouterr()
+    assert said.out == "b cab c"
+    assert said.err == "1:b c\n2:a\n3:b c\n"
+    assert sweep("exit {}", "--shell", ":::", "0", "1") == 1
+    assert "failed: 1: it ended with exit code 1" in capfd.readouterr().err
+
+
+def test_a_long_run_fails_at_its_limit_and_stays_failed(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = (f"echo {{}} >> {tmp_path}/ran; sleep {{}}", "--shell", "--seconds-max", "1", ":::", "0", "1000")
+    assert sweep(*command) == 1
+    assert ran(tmp_path) == ["0", "1000", "1000", "1000"]
+    assert "failed: 1000: it lost 3 attempts" in capfd.readouterr().err
+    assert sweep(*command) == 1
+    assert ran(tmp_path) == []
+
+
+# Ctrl-C and the end of the machine
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mwpy", "sweep", *arguments]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, start_new_session=True, **streams)  # type: ignore[call-overload, no-any-return]
+
+
+def test_ctrl_c_lets_runs_finish_and_a_second_one_ends_them(tmp_path: Path) -> None:
+    line = "touch began{}; while ! test -e gate; do sleep 0.02; done; echo {}"
+    started = start(tmp_path, line, "--shell", "--slaves", "1", ":::", "1", "2")
+    until((tmp_path / "began1").exists, "the first run")
+    os.kill(started.pid, signal.SIGINT)
+    assert started.stderr is not None
+    assert started.stderr.readline() == "mwpy sweep: stops; what runs may finish (Ctrl-C again ends it)\n"
+    (tmp_path / "gate").touch()
+    out, err = started.communicate()
+    assert (out, started.returncode) == ("1\n", mwpy.ExitCode.INTERRUPTED), err
+    assert not (tmp_path / "began2").exists()
+
+    (tmp_path / "gate").unlink()
+    started = start(tmp_path, line, "--shell", "--slaves", "1", ":::", "1", "2")
+    until((tmp_path / "began2").exists, "the second run")
+    os.kill(started.pid, signal.SIGINT)
+    assert started.stderr is not None
+    while "stops" not in started.stderr.readline():
+        assert started.poll() is None
+    os.kill(started.pid, signal.SIGINT)
+    started.communicate()
+    assert started.returncode == mwpy.ExitCode.INTERRUPTED
+
+
+def num_stored(folder: Path) -> int:
+    """How many results are in the run database of the only sweep."""
+    [path] = folder.glob(".mwpy-sweep/*/run.db")
+    with RunDatabase(path) as database:
+        return int(database.summary()["tasks"]["finished"])
+
+
+def test_a_sweep_that_was_killed_makes_each_run_once_more_at_most(tmp_path: Path) -> None:
+    """All of its processes are killed. What is in the run database, after a second at most, is not made again."""
+    line = f"echo {{}} >> {tmp_path}/ran; test {{}} -lt 30 || test -e {tmp_path}/gate || sleep 1000; echo {{}}"
+    values = [str(number) for number in range(60)]
+    started = start(tmp_path, line, "--shell", "--slaves", "2", ":::", *values)
+
+    def waiting() -> int:
+        lines = (tmp_path / "ran").read_text().split() if (tmp_path / "ran").exists() else []
+        return sum(int(line) >= 30 for line in lines)
+
+    until(lambda: waiting() == 2, "two runs that wait")
+    until(lambda: num_stored(tmp_path) == 30, "the results of all others in the run database")
+    os.killpg(started.pid, signal.SIGKILL)
+    started.communicate()
+    (tmp_path / "gate").touch()
+    first = ran(tmp_path)
+    started = start(tmp_path, line, "--shell", "--slaves", "2", ":::", *values)
+    out, err = started.communicate()
+    assert (out, started.returncode) == ("".join(f"{value}\n" for value in values), 0), err
+    second = ran(tmp_path)
+    assert sorted(first, key=int)[:30] == values[:30]
+    assert sorted(second, key=int) == values[30:]
+
+
+def test_a_mistake_is_one_line(sweep: Sweep, tmp_path: Path) -> None:
+    write_study(tmp_path)
+    (tmp_path / "broken.toml").write_text("command = \n")
+    wrong: list[tuple[list[str], str]] = [
+        (["no.toml"], "the study .*no.toml cannot be read: No such file"),
+        (["broken.toml"], "the study .*broken.toml is no TOML"),
+        (["run {a}"], "no rows: give values, a table"),
+        (["run {a}", "--values", "a"], "write --values NAME=VALUES|--values a: write --values NAME=VALUE"),
+        (["run {a}", "--values", "a=1", "--values", "a=2"], "--values has a twice"),
+        (["run {a}", "--values", "a=1", "--sample", "2"], "'2' is no part: write 1% or 0.01"),
+        (["run {a}", "--values", "a=1", "--exit-codes", "x"], "write exit codes, as 0,1, or any"),
+        (["study.toml", "--template", "conf=no"], "the template .*no cannot be read"),
+    ]
+    for arguments, said in wrong:
+        with pytest.raises(mwpy.UsageError, match=said):
+            sweep(*arguments)
+    assert sweep("study.toml") == 1
+    with pytest.raises(mwpy.UsageError, match="cannot be evaluated for the row alpha=1, beta=5"):
+        sweep("study.toml", "--again", "gamma > 1")
+    (tmp_path / "study.sweep" / "sweep.json").write_text("{")
+    with pytest.raises(mwpy.UsageError, match=r"sweep.json cannot be read .*: remove it, or give another"):
+        sweep("study.toml")
