@@ -266,7 +266,7 @@ class _Attempt:
         self.values = {name: shown(value) for name, value in values.items()}
         self.words = command.line.filled(self.values)
         changes = {name: text.filled(self.values) for name, text in self.options.environment.items()}
-        self.environment = {**os.environ, **changes}
+        self.environment = {**os.environ, **changes} if changes else None
         self.repeated = _shown(command.line, command.options, self.values)
 
     def run(self) -> Outcome:

@@ -69,12 +69,18 @@ def own_folder(name: str, parameters: Mapping[str, Any]) -> Iterator[Path]:
         OSError: it cannot be made, as on a full disk.
     """
     base = next((os.environ[variable] for variable in SCRATCH if os.environ.get(variable)), tempfile.gettempdir())
-    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base))
+    folder = tempfile.mkdtemp(prefix=f"{name}-", dir=base)
+    listed = f"{folder}/parameters.json"
     try:
-        (folder / "parameters.json").write_text(json.dumps(parameters, default=str, ensure_ascii=False))
-        yield folder
+        with open(listed, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(json.dumps(parameters, default=str, ensure_ascii=False))
+        yield Path(folder)
     finally:
-        shutil.rmtree(folder, onerror=_make_removable)
+        try:
+            os.unlink(listed)
+            os.rmdir(folder)  # most programs write nothing else, and `rmtree` takes longer than they do
+        except OSError:
+            shutil.rmtree(folder, onerror=_make_removable)
 
 
 def _make_removable(function: Any, path: str, _: Any) -> None:
@@ -88,7 +94,7 @@ def run(
     words: Sequence[str],
     *,
     folder: str | Path,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] | None,
     stdin: bytes | None,
     output: IO[bytes],
     errors: IO[bytes],
@@ -99,7 +105,7 @@ def run(
     Args:
         words: the program and its arguments.
         folder: its working folder.
-        environment: all of its variables.
+        environment: all of its variables; None for those of this process.
         stdin: what it can read from its standard input.
         output, errors: the files for its standard output and error.
         max_output: the program is ended when these files have more bytes.
