@@ -204,6 +204,55 @@ def test_a_long_run_fails_at_its_limit_and_stays_failed(
     assert ran(tmp_path) == []
 
 
+def test_outputs_and_tables_are_collected_in_the_order_of_the_rows(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "post.py").write_text(
+        "def keep(row, results, outputs):\n"
+        "    with open('called', 'a') as file:\n"
+        "        print(row['x'], results['e'], outputs['o'].read_text(), file=file)\n"
+    )
+    study = """command = "sh -c 'sleep 0.$((3 - {x})); echo E={x}; echo {x}{x} > o{x}.txt; test {x} != 2'"
+outputs = { o = "o{x}.txt", STDOUT = "STDOUT" }
+values = { x = "1..3" }
+results = { e = "E=(.*)" }
+collect = [
+    { to = "all.txt" },
+    { to = "blocks.txt", output = "o", form = "blocks" },
+    { to = "each/{x}-{file}", output = "o" },
+    { to = "table.tsv" },
+    { function = "post.py:keep" },
+]
+"""
+    (tmp_path / "study.toml").write_text(study)
+    assert sweep("study.toml") == 1
+    texts = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.suffix in (".txt", ".tsv")}
+    assert texts == {
+        "all.txt": "E=1\nE=3\n",
+        "blocks.txt": "# x=1\n11\n# x=3\n33\n",
+        "1-o1.txt": "11\n",
+        "3-o3.txt": "33\n",
+        "table.tsv": "x\te\n1\t1\n3\t3\n",
+    }
+    assert (tmp_path / "called").read_text() == "1 1 11\n\n3 3 33\n\n"
+    for name, content in ("t.jsonl", '{"x": "1", "e": 1}\n{"x": "3", "e": 3}\n'), ("t.csv", "x,e\n1,1\n3,3\n"):
+        assert command_line.main(["collect", "study.toml", "--to", name]) == 0
+        assert (tmp_path / name).read_text() == content
+    with pytest.raises(mwpy.UsageError, match="needs the output p, and the outputs of the sweep are: o, STDOUT"):
+        command_line.main(["collect", "study.sweep", "--to", "x", "--output", "p"])
+    capfd.readouterr()
+
+    assert command_line.main(["failed", "study.sweep"]) == 1
+    assert capfd.readouterr().out.startswith("row 2: x=2\n  it ended with exit code 1 (on ")
+    assert command_line.main(["failed", "study.toml", "--json"]) == 1
+    said = json.loads(capfd.readouterr().out)
+    assert (said["row"], said["parameters"]) == (2, {"x": "2"})
+    assert command_line.main(["clean", "study.toml"]) == 0
+    assert not (tmp_path / "study.sweep").exists()
+    with pytest.raises(mwpy.UsageError, match="is no folder of a sweep"):
+        command_line.main(["failed", "study.toml"])
+
+
 # Ctrl-C and the end of the machine
 
 

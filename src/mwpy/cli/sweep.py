@@ -9,7 +9,8 @@ from typing import Any
 
 from mwpy import ExitCode, UsageError
 from mwpy.cli._arguments import Parser, number
-from mwpy.sweep.settings import Settings, Sweep
+from mwpy.sweep.collect import clean, collect, opened, print_failures
+from mwpy.sweep.settings import Collection, Settings, Sweep
 from mwpy.sweep.study import Selection, dry_run, run
 
 __all__ = ["main", "make_parser"]
@@ -32,16 +33,55 @@ EXIT_CODES: dict[int, str] = {
     ExitCode.INTERRUPTED: "it was stopped",
 }
 
+AFTERWARDS = {
+    "failed": "Show which rows of a sweep failed and why, with commands that repeat them.",
+    "collect": "Write a table of a sweep, or an output of all of its runs.",
+    "clean": "Remove the folder of a sweep.",
+}
+"""What can be done with a sweep that does not run. A program of this name is run as `./failed` or `command failed`."""
+
 SIGNS = (":::", ":::+", "::::")
 """What begins a list of values: values, values beside those before, and files with one value a line."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a sweep; return the exit code."""
+    if len(arguments) > 1 and arguments[0] in AFTERWARDS and not arguments[1].startswith(":"):
+        return _afterwards(arguments)
     parsed = make_parser().parse_args(arguments)
     sweep = _sweep(parsed)
     selection = Selection(parsed.first, parsed.sample, parsed.again, parsed.accept)
-    return dry_run(sweep, selection) if parsed.dry_run else run(sweep, selection)
+    if parsed.dry_run:
+        return dry_run(sweep, selection)
+    asked = sweep.settings.collect
+    return run(sweep, selection, lambda: collect(sweep, asked) if asked else None)
+
+
+def _afterwards(arguments: Sequence[str]) -> int:
+    """Ask or change something of a sweep that does not run; return the exit code."""
+    what, *rest = arguments
+    parser = Parser(f"sweep {what}", description=AFTERWARDS[what])
+    parser.add_argument("path", type=Path, metavar="DIR|STUDY.toml", help="the folder of a sweep, or its study")
+    if what == "failed":
+        parser.add_argument("--json", action="store_true", help="print a JSON object for each row")
+    if what == "collect":
+        _add_collection(parser)
+    parsed = parser.parse_args(rest)
+    sweep = opened(parsed.path)
+    if what == "failed":
+        return print_failures(sweep, parsed.json)
+    if what == "clean":
+        return clean(sweep)
+    collection = Collection(str(parsed.to.absolute()), parsed.output, "blocks" if parsed.blocks else "plain")
+    collect(sweep, [collection])
+    return ExitCode.OK
+
+
+def _add_collection(parser: Parser) -> None:
+    to = "a table (.csv, .tsv, .jsonl, .parquet), or a file for an output of all runs; with {alpha}, one for each run"
+    parser.add_argument("--to", type=Path, required=True, metavar="FILE", help=to)
+    parser.add_argument("--output", default="", metavar="NAME", help="the output; default: a table, or STDOUT")
+    parser.add_argument("--blocks", action="store_true", help="write a line with the parameters before each output")
 
 
 class _Parser(Parser):
@@ -85,6 +125,8 @@ def make_parser() -> Parser:
     result = "a result: a pattern in the standard output, whose first group is taken (repeatable)"
     add("--result", action="append", default=[], metavar="NAME=PATTERN", help=result)
     folder = "where results and state are; default: beside the study, or a folder in .mwpy-sweep"
+    collected = "at the end, write a table, or an output (NAME, default STDOUT) of all runs into FILE (repeatable)"
+    add("--collect", action="append", default=[], metavar="FILE[=NAME]", help=collected)
     add("--folder", type=Path, metavar="DIR", help=folder)
     add = parser.add_argument_group("which runs").add_argument
     add("--dry-run", action="store_true", help="show the first commands and how many runs there are, and run nothing")
@@ -143,6 +185,10 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
         "before": parsed.before,
         "exit-codes": parsed.exit_codes,
         "results": _pairs("--result", parsed.result),
+        "collect": [
+            dict(zip(("to", "output"), each.rpartition("=")[::2] if "=" in each else (each,), strict=False))
+            for each in parsed.collect
+        ],
         "order": parsed.order,
         "slaves": parsed.slaves,
         "with": vars(parsed)["with"],

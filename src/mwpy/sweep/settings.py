@@ -27,6 +27,20 @@ FOLDER = ".mwpy-sweep"
 """Where sweeps without a study file keep what they need, in the current folder."""
 
 
+class Collection(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What is written at the end of a sweep."""
+
+    to: str = ""
+    """A table (`.csv`, `.tsv`, `.jsonl`, `.parquet`), or a file for an output of all runs. With placeholders, each run
+    has its own file."""
+    output: str = ""
+    """The name of the output; empty for a table, or for the standard output."""
+    form: str = "plain"
+    """`plain`, or `blocks` to have a line with the parameters before each output."""
+    function: str = ""
+    """Instead of all others, a function that is called for each run with its parameters, results and outputs."""
+
+
 class Settings(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
     """All settings of a sweep, as they are written in a study file. docs/guides/sweeps.md explains them."""
 
@@ -54,6 +68,8 @@ class Settings(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
     validate: str | None = None
     """A Python file and a function in it, such as `checks.py:valid`."""
+
+    collect: list[Collection] = field(default_factory=list)
 
     order: str = "given"
     seconds_max: float | None = None
@@ -134,7 +150,7 @@ class Sweep(Struct):
             command,
             _rows(settings, base, command),
             tuple(Result.of(name, source) for name, source in settings.results.items()),
-            None if settings.validate is None else _function(settings.validate, base),
+            None if settings.validate is None else function_in(settings.validate, base),
         )
         made.check()
         return made
@@ -207,7 +223,7 @@ def _absolute(inputs: Any, base: Path) -> Any:
     return base / inputs if isinstance(inputs, str) else [base / source for source in inputs]
 
 
-def _function(text: str, base: Path) -> Callable[..., Any]:
+def function_in(text: str, base: Path) -> Callable[..., Any]:
     """Load a function of the user from a Python file.
 
     Raises:

@@ -253,8 +253,11 @@ class Report(Struct):
     """How many runs were made at an earlier start."""
 
 
-def run(sweep: Sweep, selection: Selection) -> int:
+def run(sweep: Sweep, selection: Selection, collect: Callable[[], None]) -> int:
     """Make the runs of a sweep that were not made before, write its tables, and return the exit code.
+
+    Args:
+        collect: makes the collections of the sweep.
 
     Raises:
         UsageError: a setting is wrong.
@@ -269,6 +272,8 @@ def run(sweep: Sweep, selection: Selection) -> int:
             mw.progress(None, total=len(numbers))
             _Runs(mw, sweep, known, report, interrupts).make(numbers)
         write_tables(sweep, report)
+    if not interrupts:
+        collect()
     summary = summary_of(sweep, report, len(numbers))
     _end(sweep, report, summary)
     if interrupts:

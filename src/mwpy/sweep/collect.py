@@ -1,0 +1,213 @@
+"""Collects what the runs of a sweep gave: tables, the outputs of all runs in one file, or a file for each run.
+
+Everything is read from the run database in the order of the rows, one row after the other. So the order in which runs
+ended has no effect, and a sweep can have more outputs than the memory holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Self
+
+import mwpy
+from mwpy import ExitCode, UsageError
+from mwpy.sweep.command import STDOUT
+from mwpy.sweep.files import File, files_in
+from mwpy.sweep.placeholders import Template
+from mwpy.sweep.settings import Collection, Sweep, function_in
+from mwpy.sweep.study import Known, Ran, Selection, each_answer, known_of, shown
+
+Answer = tuple[int, mwpy.Result[Ran] | None]
+
+TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
+
+
+def opened(path: Path) -> Sweep:
+    """Return the sweep that a folder is of.
+
+    Raises:
+        UsageError: it is no folder of a sweep.
+    """
+    folder = path.with_suffix(".sweep") if path.suffix == ".toml" else path
+    known = Known.read(folder)
+    if known is None:
+        raise UsageError(f"{folder} is no folder of a sweep: give the study, or the folder with its run.db")
+    return Sweep.of(known.settings, Path(known.base), folder)
+
+
+def answers_of(sweep: Sweep) -> Iterator[Answer]:
+    """Yield the result of each row of a sweep, in the order of the rows; None if it has not ended."""
+    selection = Selection(accept=True)
+    return each_answer(sweep, known_of(sweep, selection)[0], range(len(sweep.rows)))
+
+
+def print_failures(sweep: Sweep, as_json: bool) -> int:
+    """Print which rows failed and why, with the commands that repeat them. Return the exit code."""
+    count = 0
+    for number, result in answers_of(sweep):
+        if result is None or result.error is None:
+            continue
+        count += 1
+        why = str(result.error.__cause__ or result.error.text)
+        if as_json:
+            row = {name or "value": value for name, value in sweep.rows.row(number).items()}
+            print(json.dumps({"row": number + 1, "parameters": row, "host": result.host, "error": why}, default=str))
+        else:
+            print(f"row {number + 1}: {shown(sweep.rows.row(number))}\n  " + why.replace("\n", "\n  "))
+    return 1 if count else ExitCode.OK
+
+
+def collect(sweep: Sweep, collections: Sequence[Collection]) -> None:
+    """Make all collections in one pass over the rows.
+
+    Raises:
+        UsageError: a setting is wrong, or a package is missing.
+        OSError: a file cannot be written.
+    """
+    with ExitStack() as stack:
+        takers = [stack.enter_context(_taker(sweep, each)) for each in collections]
+        for number, result in answers_of(sweep):
+            if result is not None and result.error is None:
+                for taker in takers:
+                    taker.take(number, result.value)
+
+
+class _Taker:
+    """Takes over the values of successful runs, in the order of the rows."""
+
+    def __init__(self, sweep: Sweep, collection: Collection) -> None:
+        self.sweep = sweep
+        self.collection = collection
+
+    def take(self, number: int, ran: Ran) -> None:
+        """Take over one value."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """All values were taken, or an error was raised."""
+
+    @property
+    def path(self) -> Path:
+        """Where the collection is written."""
+        return self.sweep.base / self.collection.to
+
+
+class _ToFunction(_Taker):
+    """Calls a function of the user."""
+
+    def __init__(self, sweep: Sweep, collection: Collection) -> None:
+        super().__init__(sweep, collection)
+        self.function: Callable[..., Any] = function_in(collection.function, sweep.base)
+
+    def take(self, number: int, ran: Ran) -> None:
+        self.function(self.sweep.rows.row(number), ran.results, ran.outputs)
+
+
+class _ToOneFile(_Taker):
+    """Writes an output of all runs into one file."""
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file: IO[bytes] = self.path.open("wb")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def take(self, number: int, ran: Ran) -> None:
+        if self.collection.form == "blocks":
+            self.file.write(f"# {shown(self.sweep.rows.row(number))}\n".encode())
+        for each in _files_of(ran, self.collection.output):
+            self.file.write(each.content)
+
+
+class _ToFiles(_Taker):
+    """Writes an output of each run into a file of its own, whose name has its parameters."""
+
+    def take(self, number: int, ran: Ran) -> None:
+        values = {**self.sweep.rows.row(number), "#": number + 1}
+        found = _files_of(ran, self.collection.output)
+        for each in found:
+            path = self.sweep.base / Template.of(self.collection.to).filled({**values, "file": each.name})
+            path.parent.mkdir(parents=True, exist_ok=True)
+            each.save(path)
+
+
+class _ToTable(_Taker):
+    """Writes a table of parameters and results."""
+
+    def __init__(self, sweep: Sweep, collection: Collection) -> None:
+        super().__init__(sweep, collection)
+        self.names = [*(name or "value" for name in sweep.rows.names), *(result.name for result in sweep.results)]
+        self.rows: list[tuple[Any, ...]] = []
+
+    def take(self, number: int, ran: Ran) -> None:
+        self.rows.append((*self.sweep.rows[number], *ran.results.values()))
+
+    def __exit__(self, *failure: object) -> None:
+        if any(failure):
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.suffix == ".parquet":
+            _write_parquet(self.path, self.names, self.rows)
+            return
+        with self.path.open("w", encoding="utf-8", newline="") as file:
+            if self.path.suffix == ".jsonl":
+                file.writelines(json.dumps(dict(zip(self.names, row, strict=True))) + "\n" for row in self.rows)
+                return
+            writer = csv.writer(file, delimiter="\t" if self.path.suffix == ".tsv" else ",", lineterminator="\n")
+            writer.writerow(self.names)
+            writer.writerows(self.rows)
+
+
+def _write_parquet(path: Path, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    from mwpy.sweep.results import typed
+
+    try:
+        import pandas as pd
+
+        typed_rows = [[typed(value) if isinstance(value, str) else value for value in row] for row in rows]
+        pd.DataFrame(typed_rows, columns=[*names]).to_parquet(path)
+    except ImportError as error:
+        raise UsageError(
+            f"{path} needs pandas and pyarrow ({error}): pip install pandas pyarrow, or write .csv"
+        ) from error
+
+
+def _taker(sweep: Sweep, collection: Collection) -> _Taker:
+    if collection.function:
+        return _ToFunction(sweep, collection)
+    if not collection.output and Path(collection.to).suffix in TABLES:
+        return _ToTable(sweep, collection)
+    output = collection.output or STDOUT
+    if output not in sweep.command.options.outputs:
+        known = ", ".join(sweep.command.options.outputs) or "none"
+        raise UsageError(
+            f"the collection {collection.to} needs the output {output}, and the outputs of the sweep are: {known}. "
+            f"Name it in outputs, and run the sweep again with --again all"
+        )
+    if collection.form not in ("plain", "blocks"):
+        raise UsageError(f"the collection {collection.to} has form={collection.form!r}: write plain or blocks")
+    return _ToFiles(sweep, collection) if Template.of(collection.to).names else _ToOneFile(sweep, collection)
+
+
+def _files_of(ran: Ran, output: str) -> list[File]:
+    found: Mapping[str, Any] = ran.outputs
+    return [*files_in(found.get(output or STDOUT))]
+
+
+def clean(sweep: Sweep) -> int:
+    """Remove the folder of a sweep. Return the exit code."""
+    with mwpy.local_master(0, resource_file=sweep.folder / "look.rsc", run_database=sweep.folder / "run.db"):
+        pass  # no sweep uses it now
+    shutil.rmtree(sweep.folder)
+    print(f"removed {sweep.folder}", file=sys.stderr)
+    return ExitCode.OK
