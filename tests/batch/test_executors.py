@@ -1,4 +1,4 @@
-"""`mwpy.Executor` with real batch systems: it submits its slaves itself, computes on them, and leaves no job."""
+"""`mwpy.Executor` and `mwpy sweep` with real batch systems: they submit slaves, compute on them, and leave no job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import Desk
 from tests.batch.test_oversee_slurm import SlurmDesk
+from tests.batch.test_oversee_ssh import SshDesk
 from tests.systems.condor import CondorPool
 from tests.systems.slurm import SlurmNode
+from tests.systems.ssh import SshNode
 
 SCRIPT = """
 import os
@@ -50,6 +52,17 @@ def slurm_desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
     desk.end()
 
 
+STUDY = """
+command = "sh run.sh {alpha} grid.dat"
+inputs = ["run.sh", "grid.dat"]
+templates = { "config.ini" = "config.in" }
+outputs = ["out.txt", "STDOUT"]
+values = { alpha = "0..1..0.25", word = ["a b", "it's"] }
+results = { sum = "sum (.*)", config = { file = "out.txt", pattern = "c=(.*)" } }
+collect = [{ to = "all.txt", form = "blocks" }]
+"""
+
+
 def compute(desk: Desk, *words: str) -> None:
     """Run the script, whose tasks see a variable that only jobs of the batch system have."""
     (desk.folder / "script.py").write_text(SCRIPT)
@@ -59,6 +72,57 @@ def compute(desk: Desk, *words: str) -> None:
     assert run.out == "values: True\n", log.read_text()
     assert "submits" in log.read_text()
     until(lambda: desk.queue() == [], "no job left")
+
+
+def sweep(desk: Desk, *words: object, user: str = "submit") -> tuple[bytes, bytes]:
+    """Make the runs of a study. Return its table of results, and the output of all runs."""
+    (desk.folder / "study.toml").write_text(STUDY)
+    (desk.folder / "run.sh").write_text("cat config.ini > out.txt; pwd >&2; echo sum $(cat $2 | wc -c) $1\n")
+    (desk.folder / "grid.dat").write_bytes(bytes(200_000))
+    (desk.folder / "config.in").write_text("c={alpha:} {word}\n")
+    run = desk.start(desk.folder / ".venv/bin/mwpy", "sweep", "study.toml", *words, user=user)
+    assert run.end() == 0, run.out
+    assert "10 of 10 runs succeeded, 0 failed" in run.out
+    if "--with" in words:
+        assert "submits" in (desk.folder / "study.sweep" / "sweep.rsc.overseer").read_text()
+    return (desk.folder / "study.sweep" / "results.csv").read_bytes(), (desk.folder / "all.txt").read_bytes()
+
+
+SWEPT = (
+    b"alpha,word,sum,config\n"
+    + b"".join(
+        f"{alpha:.2f},{word},200000 {alpha:.2f},{alpha:.2f} {word}\n".encode()
+        for alpha in (0, 0.25, 0.5, 0.75, 1)
+        for word in ("a b", "it's")
+    ),
+    b"".join(
+        f"# alpha={alpha:.2f}, word={word}\nsum 200000 {alpha:.2f}\n".encode()
+        for alpha in (0, 0.25, 0.5, 0.75, 1)
+        for word in ("a b", "it's")
+    ),
+)
+"""The table of a sweep, and the output of all runs: the same everywhere, byte for byte."""
+
+
+def test_a_sweep_gives_the_same_in_htcondor_without_shared_files(condor_desk: Desk) -> None:
+    options = "--interval 0.5 --memory 200MB --disk 20MB"
+    assert sweep(condor_desk, "--with", "htcondor", "--max", 2, "--oversee", options) == SWEPT
+    until(lambda: condor_desk.queue() == [], "no job left")
+
+
+def test_a_sweep_gives_the_same_in_slurm_and_without_a_batch_system(slurm_desk: SlurmDesk) -> None:
+    assert sweep(slurm_desk, "--slaves", 2) == SWEPT
+    options = ("--with", "slurm", "--max", 2, "--oversee", "--interval 0.5", "--again", "all")
+    assert sweep(slurm_desk, *options) == SWEPT
+    until(lambda: slurm_desk.queue() == [], "no job left")
+
+
+def test_a_sweep_gives_the_same_over_ssh(ssh_node: SshNode, ssh_dir: Path) -> None:
+    desk = SshDesk(ssh_node, ssh_dir)
+    desk.hosts("node1 slots=1\nnode2 slots=1\n")
+    options = f"--hosts hosts --ssh-options '-F {desk.config}' --interval 0.5"
+    assert sweep(desk, "--with", "ssh", "--max", 2, "--oversee", options, user="root") == SWEPT
+    desk.end()
 
 
 def test_an_executor_computes_in_htcondor(condor_desk: Desk) -> None:

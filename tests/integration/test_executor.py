@@ -248,7 +248,7 @@ def test_wrong_arguments_are_refused() -> None:
             mwpy.Executor(slaves=wrong)  # type: ignore[arg-type]
     with pytest.raises(mwpy.UsageError, match="give resource_file"):
         mwpy.Executor(system="local")
-    with pytest.raises(mwpy.UsageError, match="give one of htcondor, slurm, local"):
+    with pytest.raises(mwpy.UsageError, match="give one of htcondor, slurm, ssh, local"):
         mwpy.Executor(resource_file="executor.rsc", system="pbs")
     with pytest.raises(mwpy.UsageError, match="max_jobs=0"):
         mwpy.Executor(resource_file="executor.rsc", max_jobs=0)

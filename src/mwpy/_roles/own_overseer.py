@@ -15,7 +15,7 @@ from mwpy._system.packages import module_path
 from mwpy._values.errors import UsageError
 from mwpy._values.options import AGENT, MODULE_PATH
 
-SYSTEMS = ("htcondor", "slurm", "local")
+SYSTEMS = ("htcondor", "slurm", "ssh", "local")
 """The batch systems that a master can use by itself."""
 
 END_S = 60.0

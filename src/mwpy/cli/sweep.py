@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mwpy import ExitCode, UsageError
-from mwpy.cli._arguments import Parser, number
+from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, number
 from mwpy.sweep.collect import clean, collect, opened, print_failures
 from mwpy.sweep.settings import Collection, Settings, Sweep
 from mwpy.sweep.study import Selection, dry_run, run
@@ -143,9 +144,10 @@ def make_parser() -> Parser:
         metavar="N",
         help="how many runs at a time on this machine; default one per core",
     )
-    add("--with", choices=["htcondor", "slurm", "local"], metavar="SYSTEM", help="the batch system that runs them")
+    add("--with", choices=BATCH_SYSTEMS, metavar="SYSTEM", help="the batch system that runs them")
     add("--max", type=number(1, int), metavar="N", help="at most N jobs; default 100")
-    add("--line", action="append", default=[], metavar="LINE", help="add this line to each submission (repeatable)")
+    oversee = "more options of mwpy oversee, such as '--memory 4GB --line=...'"
+    add("--oversee", type=shlex.split, default=[], metavar="'OPTION ...'", help=oversee)
     add("--seconds-max", type=number(0, float), metavar="S", help="how long a run may take")
     add("--memory-max", metavar="SIZE", help="how much memory a run may use, as 4GB")
     add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
@@ -193,7 +195,7 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
         "slaves": parsed.slaves,
         "with": vars(parsed)["with"],
         "max": parsed.max,
-        "lines": parsed.line,
+        "oversee": parsed.oversee,
         "seconds-max": parsed.seconds_max,
         "memory-max": parsed.memory_max,
         "on-end": parsed.on_end,

@@ -78,7 +78,8 @@ class Settings(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults
     slaves: int | None = None
     system: str | None = field(default=None, name="with")
     max: int = 100
-    lines: list[str] = field(default_factory=list)
+    oversee: list[str] = field(default_factory=list)
+    """More options of `mwpy oversee`."""
     on_end: str | None = None
 
     @classmethod

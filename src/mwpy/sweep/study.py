@@ -290,7 +290,7 @@ def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
         resource_file=sweep.folder / "sweep.rsc",
         system=settings.system,
         max_jobs=settings.max,
-        overseer_options=[f"--line={line}" for line in settings.lines],
+        overseer_options=settings.oversee,
         run_database=database,
         rerun=rerun,
         **sweep.policy,
@@ -306,7 +306,7 @@ class _Runs:
         self.known = known
         self.report = report
         self.interrupts = interrupts
-        self.plan = mw.share(Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed)))
+        self.plan = Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed))
         self.printer = _Printer() if sweep.settings.unnamed else None
         self.waiting: set[TaskId] = set()
         self.stopped = False
@@ -482,7 +482,7 @@ def each_answer(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[
         yield from ((number, None) for number in numbers)
         return
     with mwpy.local_master(0, resource_file=sweep.folder / "look.rsc", run_database=sweep.folder / DATABASE) as mw:
-        plan = mw.share(Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed)))
+        plan = Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed))
         for start in range(0, len(numbers), WINDOW):
             part = numbers[start : start + WINDOW]
             ids: dict[TaskId, int] = {}
