@@ -27,7 +27,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> int:
-        before = arguments.index(":::") if ":::" in arguments else len(arguments)
+        before = next((place for place, word in enumerate(arguments) if word in command_line.SIGNS), len(arguments))
         return command_line.main([*arguments[:before], "--slaves", "2", *arguments[before:]])
 
     return run
@@ -191,6 +191,34 @@ def test_unnamed_values_run_in_the_current_folder_and_print_in_order(
     assert said.err == "1:b c\n2:a\n3:b c\n"
     assert sweep("exit {}", "--shell", ":::", "0", "1") == 1
     assert "failed: 1: it ended with exit code 1" in capfd.readouterr().err
+
+
+EXAMPLES = [
+    ("echo", ["A", "B"], "A\nB\n"),
+    ("echo {.} {/} {//} {/.}", ["A/B.C"], "A/B B.C A B\n"),
+    ("echo {#}", ["A", "B"], "1\n2\n"),
+    ("echo", ["A", "B", ":::", "D", "E"], "A D\nA E\nB D\nB E\n"),
+    ("echo {2} and {1}", ["A", "B", ":::", "C"], "C and A\nC and B\n"),
+    ("echo {1} {2}", ["A", "B", ":::+", "D", "E"], "A D\nB E\n"),
+    ("echo {1/} {2.}", ["x/y", ":::", "p.q"], "y p\n"),
+    ("seq {} | wc -l", ["3", "4"], "3\n4\n"),
+    ("echo {} | tr a-z A-Z", ["abc", "d e"], "ABC\nD E\n"),
+    ("echo {} > {.}.lst; cat {.}.lst", ["a.jpg"], "a.jpg\n"),
+    ("cat", ["::::", "lines"], "one\ntwo\n"),
+]
+"""Examples of the manual of GNU parallel (`parallel -k COMMAND ::: VALUES`), and what it prints."""
+
+
+@pytest.mark.parametrize(("command", "values", "printed"), EXAMPLES, ids=[command for command, *_ in EXAMPLES])
+def test_examples_of_gnu_parallel_print_the_same(
+    command: str, values: list[str], printed: str, sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in "one", "two":
+        (tmp_path / name).write_text(f"{name}\n")
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    shell = ["--shell"] if {*"|>"} & {*command} else []
+    assert sweep(command, *shell, *([] if values[0] == "::::" else [":::"]), *values) == 0
+    assert capfd.readouterr().out == printed
 
 
 def test_a_long_run_fails_at_its_limit_and_stays_failed(

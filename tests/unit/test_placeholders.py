@@ -51,6 +51,17 @@ def test_a_shell_gets_the_value_as_it_is(place: str, value: str) -> None:
     assert found == f"{value}.|" if "$(" in place else f"{value}|"
 
 
+def test_a_line_for_a_shell_needs_a_shell() -> None:
+    """Otherwise the program would get the pipe as an argument."""
+    for line in "a | b", "a > b", "a 2>&1", "a; b", "a && b", "echo $(a)", "echo `a`", "a 'b' > \"c\"":
+        with pytest.raises(UsageError, match="which only a shell understands: let a shell run it"):
+            Line.of(line)
+    for line in "a '|' \"b > c\"", r"a \| b", r'it\'s "a \" | b"', "a 'b;c'":
+        assert Line.of(line).words
+    assert Line.of("a | b", shell=True).filled({}) == ["/bin/sh", "-c", "a | b"]
+    assert Line.of(["a", "|"]).filled({}) == ["a", "|"]
+
+
 @pytest.mark.parametrize(
     ("line", "shell", "said"),
     [("", False, "names no program"), ("a 'b", False, "cannot be read"), (["a"], True, "one text")],

@@ -157,6 +157,17 @@ def _quoted(text: str, quote: str) -> str:
     return _IN_DOUBLE_QUOTES.sub(r"\\\1", text) if quote == '"' else shlex.quote(text)
 
 
+_QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+
+_SIGN_OF_SHELLS = re.compile(r"[|<>&;]+|\$\(|`")
+
+
+def _sign_of_shells(line: str) -> str:
+    """Return a pipe, a redirection or the like that stands outside of quotes, if there is one."""
+    found = _SIGN_OF_SHELLS.search(_QUOTED.sub("", line))
+    return found[0] if found else ""
+
+
 class Line(Struct, frozen=True):
     """The command line of a program, with placeholders."""
 
@@ -175,11 +186,14 @@ class Line(Struct, frozen=True):
             UsageError: it is empty, or a quote is not closed; the caller's fault.
         """
         try:
-            words = (
-                shlex.split(line) if isinstance(line, str) and not shell else [line] if isinstance(line, str) else line
-            )
+            words = line if not isinstance(line, str) else [line] if shell else shlex.split(line)
         except ValueError as error:
             raise UsageError(f"the command line {line!r} cannot be read: {error}") from error
+        if isinstance(line, str) and not shell and (sign := _sign_of_shells(line)):
+            raise UsageError(
+                f"the command line {line!r} has {sign}, which only a shell understands: let a shell run it "
+                f"(shell=True, --shell), or put it into quotes"
+            )
         if not words or not words[0].strip():
             raise UsageError(f"the command line {line!r} names no program")
         if shell and not isinstance(line, str):

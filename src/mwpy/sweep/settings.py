@@ -18,6 +18,7 @@ import mwpy
 from mwpy import Policies, UsageError
 from mwpy.sweep.command import Command
 from mwpy.sweep.parameters import Grid, Rows, Samples, Table, Zipped, table_in, values_of
+from mwpy.sweep.placeholders import Line
 from mwpy.sweep.results import Result
 
 NUMBER, SEED = "#", "seed"
@@ -200,11 +201,13 @@ def _own_name(command: Command, settings: Settings) -> str:
 
 
 def _command(settings: Settings, base: Path) -> Command:
-    codes = settings.exit_codes
+    line, codes = settings.command, settings.exit_codes
+    if settings.unnamed and not Line.of(line, settings.shell).names:
+        line = f"{line} {{}}" if isinstance(line, str) else [*line, "{}"]
     if isinstance(codes, str) and codes != "any":
         raise UsageError(f"exit-codes={codes!r}: write a list of numbers, or any")
     return mwpy.command(
-        settings.command,
+        line,
         shell=settings.shell,
         stdin=settings.stdin,
         inputs=_absolute(settings.inputs, base),
