@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,6 +142,30 @@ def test_a_failure_is_the_result_of_its_task(mw: mwpy.LocalMaster) -> None:
     assert (error.__cause__.outcome.exit_code, error.__cause__.outcome.stdout) == (4, "out\n")
 
 
+def test_the_folder_of_a_failed_run_comes_back(mw: mwpy.LocalMaster) -> None:
+    """At most 10 MB of it: the names of the other files are listed."""
+    line = "sh -c 'echo said; mkdir sub; echo x > sub/a; head -c 10000001 /dev/zero > b; exit {code}'"
+    mw.submit(mwpy.command(line, keep="failed").task(code=3))
+    error = _only_result(mw).error
+    assert error is not None
+    assert isinstance(error.__cause__, CommandFailed)
+    assert error.__cause__.outcome is not None
+    kept = error.__cause__.outcome.archive
+    assert kept is not None
+    with tarfile.open(fileobj=io.BytesIO(kept.read_bytes())) as archive:
+        content = {name: (archive.extractfile(name) or io.BytesIO()).read().decode() for name in archive.getnames()}
+    assert content.pop("COMMAND").startswith("sh -c 'echo said; ")
+    assert content == {
+        "STDERR": "",
+        "STDOUT": "said\n",
+        "parameters.json": '{"code": 3}',
+        "sub/a": "x\n",
+        "LEFT_OUT": "b (10000001 bytes)\n",
+    }
+    assert mwpy.command("true", keep="failed")().archive is None
+    assert mwpy.command("true", keep="all")().archive is not None
+
+
 def test_bytes_that_are_not_text_are_shown_and_kept() -> None:
     outcome = mwpy.command(r"printf \\377\\000a")()
     assert (outcome.stdout, outcome.stdout_file.read_bytes()) == ("\\xff\0a", b"\xff\0a")
@@ -232,6 +258,7 @@ def test_mistakes_are_found_before_anything_runs(tmp_path: Path) -> None:
         (lambda: mwpy.command("run", outputs=["a", "a"]), "two outputs have the name a"),
         (lambda: mwpy.command("run", outputs=["../a"]), "not inside the folder"),
         (lambda: mwpy.command("run", optional=["a"]), "not in outputs"),
+        (lambda: mwpy.command("run", keep="some"), "give 'failed', 'all' or 'none'"),  # type: ignore[arg-type]
         (lambda: mwpy.command("run {a} {b}").task(*map(mwpy.file, two)), "two files have the name x"),
         (lambda: mwpy.output("a", "x"), "needs the id of a task"),  # type: ignore[arg-type]
     ]

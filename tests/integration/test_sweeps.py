@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,8 @@ def test_a_study_gives_tables_and_the_same_command_continues(
     assert rows_of(folder / "runs.csv")[0] == ["alpha", "beta", "host", "slave", "seconds", "attempts"]
     assert "6 of 8 runs succeeded, 2 failed" in capfd.readouterr().err
     assert len(ran(tmp_path)) == 8
+    with tarfile.open(folder / "runs" / "5.tar.gz") as archive:
+        assert "conf" in archive.getnames()
 
     assert sweep("study.toml") == 1
     assert ran(tmp_path) == []

@@ -109,7 +109,7 @@ def condition_and_call(conditional: Pickled) -> tuple[bytes, bytes]:
 OUT_OF_BAND_BYTES = LARGE_BYTES
 """Smaller buffers are sent faster inside the pickle than as frames of their own."""
 
-MAX_CAUSE_BYTES = 1 << 20
+MAX_CAUSE_BYTES = 16 << 20
 """If a pickled exception is larger, only its texts are sent."""
 
 MAX_CONDITION_BYTES = 64 * 1024

@@ -128,6 +128,8 @@ def make_parser() -> Parser:
     folder = "where results and state are; default: beside the study, or a folder in .mwpy-sweep"
     collected = "at the end, write a table, or an output (NAME, default STDOUT) of all runs into FILE (repeatable)"
     add("--collect", action="append", default=[], metavar="FILE[=NAME]", help=collected)
+    keep = "of which runs the folder comes back, as DIR/runs/ROW.tar.gz; default failed"
+    add("--keep", choices=["failed", "all", "none"], help=keep)
     add("--folder", type=Path, metavar="DIR", help=folder)
     add = parser.add_argument_group("which runs").add_argument
     add("--dry-run", action="store_true", help="show the first commands and how many runs there are, and run nothing")
@@ -191,6 +193,7 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
             dict(zip(("to", "output"), each.rpartition("=")[::2] if "=" in each else (each,), strict=False))
             for each in parsed.collect
         ],
+        "keep": parsed.keep,
         "order": parsed.order,
         "slaves": parsed.slaves,
         "with": vars(parsed)["with"],

@@ -7,6 +7,7 @@ program needs, runs it, reads what it has written, checks this, and returns an `
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 import re
 import shlex
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from glob import escape, glob, has_magic
 from mmap import PROT_READ, mmap
 from pathlib import Path, PurePath
-from typing import IO, Any, Unpack
+from typing import IO, Any, Literal, Unpack
 
 from msgspec import Struct
 
@@ -23,7 +24,7 @@ import mwpy
 from mwpy import Policies, TaskCall, UsageError
 from mwpy.sweep.files import SMALL_BYTES, File, file, files_in, for_this_machine, shown
 from mwpy.sweep.placeholders import Line, Template, unknown
-from mwpy.sweep.process import Ended, last_lines, own_folder, run
+from mwpy.sweep.process import Ended, last_lines, own_folder, packed, run
 
 STDOUT, STDERR = "STDOUT", "STDERR"
 """The names of standard output and error among the outputs of a program."""
@@ -56,7 +57,11 @@ class CommandFailed(Exception):
         self.outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CommandFailed, (*self.args, self.outcome)
+        return _failed, (*self.args, pickle.dumps(self.outcome, 4))  # in one piece: exceptions have no large buffers
+
+
+def _failed(text: str, outcome: bytes) -> CommandFailed:
+    return CommandFailed(text, pickle.loads(outcome))
 
 
 class Outcome(Struct, eq=False):
@@ -82,6 +87,9 @@ class Outcome(Struct, eq=False):
     stderr_file: File
     error: str = ""
     """Why the run failed; empty if it succeeded."""
+    archive: File | None = None
+    """The folder of the run as a `.tar.gz`, with its standard output and error, if `keep` of the command asks for it.
+    It has at most 10 MB: the names of the files that it lacks are in `LEFT_OUT`."""
 
     @property
     def stdout(self) -> str:
@@ -174,7 +182,7 @@ class Command:
         prepared = _named(self.names, values, parameters, self.options.name)
         known = {*self.names, *_numbered(prepared)}
         for name in prepared:
-            if name not in known and not self.options.accepts_more:
+            if name not in known:
                 raise UsageError(f"{self.options.name} has no placeholder {{{name}}}: it has {_listed(self.names)}")
         for where, template in self.options.texts(self.line):
             if (error := unknown(template.names, prepared, where)) is not None:
@@ -237,7 +245,7 @@ class Options(Struct, frozen=True):
     before: str
     folder: str | None
     max_output: int
-    accepts_more: bool
+    keep: str
 
     def texts(self, line: Line) -> list[tuple[str, Template]]:
         """Return all texts with placeholders, each with its name in error messages."""
@@ -293,6 +301,8 @@ class _Attempt:
             why = ended.stopped or self._take_outputs(outcome, streams) or _verdict(self.options.check, outcome)
             if why:
                 outcome.error = self._failure(why, ended, last_lines(errors) or last_lines(output))
+            if self.options.keep == "all" or (self.options.keep == "failed" and why):
+                outcome.archive = File("archive.tar.gz", packed(self.folder, streams, self.repeated))
             return outcome
 
     def _place(self) -> None:
@@ -417,6 +427,7 @@ def command(
     before: str | Sequence[str] = (),
     folder: str | os.PathLike[str] | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
+    keep: Literal["failed", "all", "none"] = "none",
     name: str | None = None,
     **policy: Unpack[Policies],
 ) -> Command:
@@ -442,6 +453,7 @@ def command(
         before: lines that a login shell (bash) runs before the program, such as `module load gromacs`.
         folder: the folder in which all runs work; None for one for each run.
         max_output: how many bytes the program may write into its outputs, together.
+        keep: of which runs the folder comes back, as `Outcome.archive`: `"failed"`, `"all"` or `"none"`.
         name: the name of the task algorithm; None for that of the program.
         policy: the policies of its tasks, as for `Master.submit`.
 
@@ -469,8 +481,10 @@ def command(
         before=before if isinstance(before, str) else "\n".join(before),
         folder=None if folder is None else os.path.abspath(folder),
         max_output=max_output,
-        accepts_more=False,
+        keep=keep,
     )
+    if keep not in ("failed", "all", "none"):
+        raise UsageError(f"keep={keep!r}: give 'failed', 'all' or 'none'")
     twice = {*options.inputs} & {*options.templates}
     if twice:
         raise UsageError(f"{min(twice)} is in inputs and in templates: give it once")

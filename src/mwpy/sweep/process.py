@@ -7,6 +7,7 @@ processes of its group are killed.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +27,13 @@ from msgspec import Struct
 
 import mwpy
 from mwpy import EndIsNear
+from mwpy.sweep.files import File
 
 SCRATCH = ("_CONDOR_SCRATCH_DIR", "TMPDIR")
 """The variables with the folder that a batch system gives to a job for its files."""
+
+MAX_ARCHIVE_BYTES = 10_000_000
+"""The most bytes of files in the archive of a run, before they are compressed."""
 
 LOOK_S = 1.0
 """How often the limits of a running program are looked at, in seconds."""
@@ -88,6 +94,37 @@ def _make_removable(function: Any, path: str, _: Any) -> None:
     with suppress(OSError):
         os.chmod(os.path.dirname(path), 0o700)
         function(path)
+
+
+def packed(folder: Path, streams: Mapping[str, File], line: str) -> bytes:
+    """Pack the folder of a run and its outputs as a `.tar.gz`: the small files first, as long as there is room.
+
+    Args:
+        streams: outputs that are not in the folder, by name.
+        line: the command line of the run.
+    """
+    sources: list[tuple[int, str, Path | File]] = [(len(each.content), name, each) for name, each in streams.items()]
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            sources.append((path.stat().st_size, str(path.relative_to(folder)), path))
+    written, left_out, room = io.BytesIO(), "", MAX_ARCHIVE_BYTES
+    with tarfile.open(fileobj=written, mode="w:gz") as archive:
+
+        def add(name: str, content: bytes, mode: int = 0o644) -> None:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), mode
+            archive.addfile(entry, io.BytesIO(content))
+
+        add("COMMAND", f"{line}\n".encode(errors="surrogateescape"))
+        for size, name, source in sorted(sources, key=lambda entry: entry[:2]):
+            if size > room:
+                left_out += f"{name} ({size} bytes)\n"
+                continue
+            room -= size
+            add(name, source.read_bytes(), source.stat().st_mode if isinstance(source, Path) else 0o644)
+        if left_out:
+            add("LEFT_OUT", left_out.encode(errors="surrogateescape"))
+    return written.getvalue()
 
 
 def run(

@@ -72,6 +72,8 @@ class Settings(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults
 
     collect: list[Collection] = field(default_factory=list)
 
+    keep: str | None = None
+    """Of which runs the folder comes back: `failed`, `all` or `none`."""
     order: str = "given"
     seconds_max: float | None = None
     memory_max: str | int | None = None
@@ -218,6 +220,7 @@ def _command(settings: Settings, base: Path) -> Command:
         env=settings.env,
         before=settings.before,
         folder=base if settings.unnamed else None,
+        keep=cast(Any, settings.keep or ("none" if settings.unnamed else "failed")),
     )
 
 

@@ -60,6 +60,7 @@ class Ran(Struct, frozen=True):
     seconds: float
     peak_memory: int
     streams: tuple[File, File] | None
+    archive: File | None = None
 
 
 class RunFailed(Exception):
@@ -81,7 +82,7 @@ def one_run(plan: Plan, values: dict[str, Any]) -> Ran:
     except NotFound as error:
         raise RunFailed(f"{error}\nto repeat it: {outcome.command}") from None
     streams = (outcome.stdout_file, outcome.stderr_file) if plan.keeps_streams else None
-    return Ran(results, outcome.outputs, outcome.seconds, outcome.peak_memory, streams)
+    return Ran(results, outcome.outputs, outcome.seconds, outcome.peak_memory, streams, outcome.archive)
 
 
 # What the folder of a sweep says about earlier starts.
@@ -340,10 +341,10 @@ class _Runs:
             return
         report.places[number] = (result.host or "", result.sid or "", result.compute_seconds, result.attempts)
         report.reused += result.finished < began
-        streams = None
+        streams = archive = None
         if error is None:
             ran = result.value
-            streams = ran.streams
+            streams, archive = ran.streams, ran.archive
             if why := self._refused(number, ran):
                 report.failures[number] = why
             else:
@@ -351,9 +352,20 @@ class _Runs:
         else:
             report.failures[number] = str(error.__cause__ or error.text)
             outcome: Outcome | None = getattr(error.__cause__, "outcome", None)
-            streams = None if outcome is None else (outcome.stdout_file, outcome.stderr_file)
+            if outcome is not None:
+                streams, archive = (outcome.stdout_file, outcome.stderr_file), outcome.archive
+        if archive is not None:
+            self._keep(number, archive)
         if self.printer is not None:
             self.printer.add(number, streams)
+
+    def _keep(self, number: int, archive: File) -> None:
+        """Write the folder of a run into that of the sweep."""
+        folder = self.sweep.folder / "runs"
+        folder.mkdir(exist_ok=True)
+        path = archive.save(folder / f"{number + 1}.tar.gz")
+        if number in self.report.failures:
+            self.report.failures[number] += f"\nits folder is in {path}"
 
     def _refused(self, number: int, ran: Ran) -> str:
         """Return why the results of a run are not valid; empty if they are."""
