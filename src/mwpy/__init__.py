@@ -47,7 +47,7 @@ try:
         TooManyFailures,
         UsageError,
     )
-    from mwpy._values.messages import Report, checkpoint, report, restored
+    from mwpy._values.messages import Attempt, Report, checkpoint, report, restored, this_attempt
     from mwpy._values.policy import Policies
     from mwpy._values.task import Result, UnrunnableTask, result, task_seed
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "Attempt",
     "CannotRun",
     "Cause",
     "Command",
@@ -125,6 +126,7 @@ __all__ = [
     "task",
     "task_algorithm",
     "task_seed",
+    "this_attempt",
     "to_frame",
     "version_string",
     "warned",

@@ -188,6 +188,15 @@ def test_a_check_and_the_login_shell_run_where_the_program_runs() -> None:
     assert checked == [7]
 
 
+def test_a_folder_is_named_by_task_and_attempt(mw: mwpy.LocalMaster) -> None:
+    """So the folder of a run that hangs can be found on its host."""
+    task = mw.submit(mwpy.command("pwd").task())
+    assert Path(_only_result(mw).value.stdout).name.startswith(f"mwpy-{task}-1-")
+    task = mw.submit(mwpy.task(mwpy.this_attempt))
+    assert _only_result(mw).value == mwpy.Attempt(task, 1)
+    assert mwpy.this_attempt() is None
+
+
 # What is left of a program
 
 

@@ -11,7 +11,7 @@ from mwpy._core.master.algorithms import KEPT_CALLS, FailedCalls
 from mwpy._transport.codec import loads_call, loads_function, loads_state, seed_of, split_resumed
 from mwpy._values import messages
 from mwpy._values.algorithm import find
-from mwpy._values.bounds import Buffer
+from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import decode
 from mwpy._values.task import RUNNING, Result, UnrunnableTask
@@ -30,8 +30,13 @@ def calls_of_newest_master() -> FailedCalls:
 class _Replayed(Struct, eq=False):
     """A task that runs again: its states and reports are ignored, because it has no next attempt and no master."""
 
+    _task_id: TaskId
     _left: Sequence[Buffer]
     """The last state that the task left; empty if it left none."""
+
+    def this_attempt(self) -> messages.Attempt:
+        """Return which task runs."""
+        return messages.Attempt(self._task_id, 0)
 
     def leave(self, state: object) -> None:
         """Ignore a state."""
@@ -78,7 +83,7 @@ def replay(task_id: int) -> Any:
     entry, buffers, left = split_resumed(decode(call.payload), [bytearray(buffer) for buffer in call.buffers])
     args, kwargs = loads_call(entry, buffers)
     before = RUNNING.seed, messages.RUNNING.task
-    RUNNING.seed, messages.RUNNING.task = seed_of(entry), _Replayed(left)
+    RUNNING.seed, messages.RUNNING.task = seed_of(entry), _Replayed(TaskId(task_id), left)
     try:
         return function(*args, **kwargs)
     finally:

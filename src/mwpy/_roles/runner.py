@@ -49,7 +49,7 @@ from mwpy._transport.error_texts import describe_error
 from mwpy._transport.shared_objects import LOADED
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON, find, missing_module
-from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, Buffer, SlaveId, shortened
+from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, Buffer, SlaveId, TaskId, shortened
 from mwpy._values.errors import AlgorithmUnavailable, EndIsNear, ExitCode, UsageError
 from mwpy._values.groups import CALLS, ROWS
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
@@ -111,6 +111,10 @@ class RunningTasks(Struct, eq=False):
     def running(self) -> int:
         """The id of the task that runs."""
         return self._first + self._end.position - self._position
+
+    def this_attempt(self) -> messages.Attempt:
+        """Return which attempt of which task runs. See `mwpy.this_attempt`."""
+        return messages.Attempt(TaskId(self.running), self._attempt)
 
     def leave(self, state: object) -> None:
         """Send a state of the running task. See `mwpy.checkpoint`."""

@@ -953,8 +953,19 @@ def _no_frames(message: Message, count: int) -> None:
 # unpickles it.
 
 
+class Attempt(Struct, frozen=True):
+    """An attempt of a task that runs in this thread."""
+
+    task_id: TaskId
+    number: int
+    """Which attempt of the task it is, counted from 1; 0 for `mwpy.replay`."""
+
+
 class RunningTask(Protocol):
     """The task that runs, for the functions below."""
+
+    def this_attempt(self) -> Attempt:
+        """Return which attempt of which task runs."""
 
     def leave(self, state: object) -> None:
         """Leave a state for the next attempt."""
@@ -1020,6 +1031,20 @@ def restored(default: Any = None) -> Any:
         ...         mwpy.checkpoint(number)
     """
     return running_task("mwpy.restored()").restored(default)
+
+
+def this_attempt() -> Attempt | None:
+    """Return which attempt of which task calls this: for the names of files that no other attempt may write.
+
+    Returns:
+        The attempt; None if no task runs in this thread. A restarted master counts its tasks from 1 again.
+
+    Examples:
+        >>> def simulate(x):                                   # doctest: +SKIP
+        ...     this = mwpy.this_attempt()
+        ...     log = open(f"log-{this.task_id}-{this.number}.txt", "w")
+    """
+    return None if RUNNING.task is None else RUNNING.task.this_attempt()
 
 
 def running_task(call: str) -> RunningTask:

@@ -165,7 +165,9 @@ class Command:
         prepared = self._prepared(values, parameters)
         if self.options.folder is not None:
             return _Attempt(self, prepared, Path(self.options.folder)).run()
-        with own_folder("mwpy", {name: shown(value) for name, value in prepared.items()}) as folder:
+        this = mwpy.this_attempt()
+        named = "mwpy" if this is None else f"mwpy-{this.task_id}-{this.number}"
+        with own_folder(named, {name: shown(value) for name, value in prepared.items()}) as folder:
             return _Attempt(self, prepared, folder).run()
 
     def shown(self, *values: Any, **parameters: Any) -> str:
