@@ -16,6 +16,7 @@ import pytest
 from tests.integration.apps.stage import until
 
 import mwpy
+from mwpy.cli import compare
 from mwpy.cli import sweep as command_line
 from mwpy.run_database import RunDatabase
 
@@ -194,6 +195,24 @@ def test_unnamed_values_run_in_the_current_folder_and_print_in_order(
     assert said.err == "1:b c\n2:a\n3:b c\n"
     assert sweep("exit {}", "--shell", ":::", "0", "1") == 1
     assert "failed: 1: it ended with exit code 1" in capfd.readouterr().err
+
+
+def test_two_sweeps_are_compared_row_by_row(sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    line = "sh -c 'echo E=0.{{a}}1{0}; echo {{a}} > o; test {{a}} != {1}'"
+    for folder, values, digits, failing in ("old", "1..3", "", 9), ("new", "2..4", "000001", 3):
+        options = ("--result", "e=E=(.*)", "--output", "o", "--folder", folder)
+        assert sweep(line.format(digits, failing), "--values", f"a={values}", *options) == (failing == 3)
+    capfd.readouterr()
+    assert compare.main(["old", "new"]) == 1
+    assert capfd.readouterr().out == (
+        "a=2: e: 0.21 -> 0.21000001\n"
+        "a=3: the run: succeeded -> it ended with exit code 1\n"
+        "0 rows are the same, 2 differ, 1 are only in the old sweep, 1 only in the new\n"
+    )
+    assert compare.main(["old", "new", "--tolerance", "1e-3", "--json"]) == 1
+    said = json.loads(capfd.readouterr().out)
+    assert (said["same"], said["changed"], said["only_old"], said["only_new"]) == (1, 1, 1, 1)
+    assert compare.main(["old", "old"]) == 0
 
 
 EXAMPLES = [

@@ -21,7 +21,7 @@ from mwpy.sweep.command import STDOUT
 from mwpy.sweep.files import File, files_in
 from mwpy.sweep.placeholders import Template
 from mwpy.sweep.settings import Collection, Sweep, function_in
-from mwpy.sweep.study import Known, Ran, Selection, each_answer, known_of, shown
+from mwpy.sweep.study import Known, Ran, Selection, each_answer, known_of, looking, shown
 
 Answer = tuple[int, mwpy.Result[Ran] | None]
 
@@ -206,8 +206,8 @@ def _files_of(ran: Ran, output: str) -> list[File]:
 
 def clean(sweep: Sweep) -> int:
     """Remove the folder of a sweep. Return the exit code."""
-    with mwpy.local_master(0, resource_file=sweep.folder / "look.rsc", run_database=sweep.folder / "run.db"):
-        pass  # no sweep uses it now
+    with looking(sweep):
+        pass  # so nobody else uses it
     shutil.rmtree(sweep.folder)
     print(f"removed {sweep.folder}", file=sys.stderr)
     return ExitCode.OK

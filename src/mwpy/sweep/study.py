@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import random
 import shutil
 import signal
@@ -283,16 +284,18 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], None]) -> int:
 
 
 def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
-    settings, database = sweep.settings, sweep.folder / DATABASE
-    if settings.system is None:
-        return mwpy.local_master(settings.slaves, run_database=database, rerun=rerun, **sweep.policy)
+    settings, slaves = sweep.settings, sweep.settings.slaves
+    if settings.system is None and settings.unnamed:  # it shall start at once, and is over soon
+        return mwpy.local_master(slaves, run_database=sweep.folder / DATABASE, rerun=rerun, **sweep.policy)
+    if slaves is None:
+        slaves = len(os.sched_getaffinity(0)) if settings.system is None else 0
     return mwpy.local_master(
-        settings.slaves,
+        slaves,
         resource_file=sweep.folder / "sweep.rsc",
         system=settings.system,
         max_jobs=settings.max,
         overseer_options=settings.oversee,
-        run_database=database,
+        run_database=sweep.folder / DATABASE,
         rerun=rerun,
         **sweep.policy,
     )
@@ -493,7 +496,7 @@ def each_answer(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[
     if not (sweep.folder / DATABASE).exists():
         yield from ((number, None) for number in numbers)
         return
-    with mwpy.local_master(0, resource_file=sweep.folder / "look.rsc", run_database=sweep.folder / DATABASE) as mw:
+    with looking(sweep) as mw:
         plan = Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed))
         for start in range(0, len(numbers), WINDOW):
             part = numbers[start : start + WINDOW]
@@ -507,6 +510,21 @@ def each_answer(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[
                 mw.loop()
                 found.update((ids[result.task_id], result) for result in mw.results())
             yield from ((number, None if task in open_ones else found[number]) for task, number in ids.items())
+
+
+@contextmanager
+def looking(sweep: Sweep) -> Iterator[mwpy.LocalMaster]:
+    """Open a master that has the run database of a sweep, and no slaves.
+
+    Raises:
+        RunDatabaseError: the sweep runs just now.
+    """
+    path = sweep.folder / "look.rsc"
+    try:
+        with mwpy.local_master(0, resource_file=path, run_database=sweep.folder / DATABASE) as mw:
+            yield mw
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def dry_run(sweep: Sweep, selection: Selection, show: Callable[[str], None] = print) -> int:
