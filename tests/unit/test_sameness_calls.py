@@ -100,6 +100,7 @@ def test_calls_with_different_plain_arguments_differ(one: list[Any], other: list
         (Fraction(1, 2), Fraction(1, 3)),
         (1j, 2j),
         (bytearray(b"a"), bytearray(b"b")),
+        (memoryview(b"a"), memoryview(b"b")),
         (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
         (np.float32(1), np.float64(1)),
         (np.arange(3), np.arange(3.0)),

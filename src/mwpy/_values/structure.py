@@ -282,6 +282,7 @@ _SIMPLE: dict[type, Callable[[Any], bytes | None]] = {
     **dict.fromkeys(PLAIN, plain_digest),
     complex: lambda value: hash_of(b"complex", _packed(value.real) + b"," + _packed(value.imag)),
     bytearray: lambda value: hash_of(b"bytearray", bytes(value)),
+    memoryview: lambda value: hash_of(b"memoryview", value.tobytes()),
     list: partial(joined_digest, b"list of plain"),
     tuple: partial(joined_digest, b"tuple of plain"),
     dict: _plain_mapping,
