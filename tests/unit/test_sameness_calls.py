@@ -202,7 +202,6 @@ class Stranger:
         (lambda: Strange(), "an object of the type .*Strange has no structure .'nothing at all'"),
         (lambda: Stranger(), "int"),
         (lambda: (each for each in ""), "an object of the type generator has no structure"),
-        (lambda: memoryview(b""), "an object of the type memoryview has no structure"),
         (lambda: types, "the module types is no value"),
     ],
 )
@@ -214,10 +213,10 @@ def test_an_argument_that_cannot_be_compared_gives_the_reason(make: Callable[[],
 
 def test_an_argument_with_a_function_that_cannot_be_compared_gives_the_reason() -> None:
     def inner() -> object:
-        return functools.partial(max, memoryview(b""))
+        return functools.partial(max, (each for each in ""))
 
     assert len(digest(inner)) == 16
-    with pytest.raises(NotComparable, match="memoryview"):
+    with pytest.raises(NotComparable, match="generator"):
         digest(inner())
 
 

@@ -454,8 +454,8 @@ def test_partials_methods_objects_classes_and_builtins_have_code() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Adder(memoryview(b"")),
-        lambda: Adder(memoryview(b"")).__call__,
+        lambda: Adder(iter(sys.stdout)),
+        lambda: Adder(iter(sys.stdout)).__call__,
         lambda: functools.partial(max, sys.stdout),
     ],
 )

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Literal, Unpack
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 import mwpy
 from mwpy import Policies, TaskCall, UsageError
@@ -30,6 +31,9 @@ STDOUT, STDERR = "STDOUT", "STDERR"
 """The names of standard output and error among the outputs of a program."""
 
 MAX_OUTPUT_BYTES = 512 << 20
+
+MAX_FAILED_BYTES = 1 << 20
+"""How much of the end of its standard output, and error, a failed run brings back."""
 
 Check = int | str | Iterable[int] | Callable[["Outcome"], Any] | None
 """How it is decided whether a program succeeded; see `command`."""
@@ -47,7 +51,8 @@ class CommandFailed(Exception):
 
     Args:
         text: the text.
-        outcome: what is known about the run; None if the program did not start.
+        outcome: what is known about the run. In the result of a task it has only the ends of the standard streams
+            (1 MiB each), and no outputs but the archive.
     """
 
     __module__ = "mwpy"  # users see this name in the results of their tasks
@@ -57,7 +62,8 @@ class CommandFailed(Exception):
         self.outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _failed, (*self.args, pickle.dumps(self.outcome, 4))  # in one piece: exceptions have no large buffers
+        shortened = None if self.outcome is None else self.outcome.shortened()
+        return _failed, (*self.args, pickle.dumps(shortened, 4))  # in one piece: exceptions have no large buffers
 
 
 def _failed(text: str, outcome: bytes) -> CommandFailed:
@@ -105,6 +111,12 @@ class Outcome(Struct, eq=False):
     def ok(self) -> bool:
         """Whether the run succeeded."""
         return not self.error
+
+    def shortened(self) -> Outcome:
+        """Return what a failure brings back: the ends of the standard streams, the archive, and no other outputs."""
+        streams = (self.stdout_file, self.stderr_file)
+        ends = [File(each.name, bytes(each.content[-MAX_FAILED_BYTES:])) for each in streams]
+        return replace(self, outputs={}, stdout_file=ends[0], stderr_file=ends[1])
 
 
 class Command:
@@ -368,7 +380,7 @@ class _Attempt:
             why = f"{error.filename} is not executable; set this with chmod +x"
         else:
             why = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-        return f"{self.repeated} cannot run on {platform.node()}: {why}"
+        return f"{why} (on {platform.node()})\nto repeat it: {self.repeated}"
 
     def _failure(self, why: str, ended: Ended, last: str) -> str:
         where = f"on {platform.node()}, in {self.folder}, after {ended.seconds:.3g} s"

@@ -11,7 +11,7 @@ import mwpy
 from mwpy.sweep.collect import answers_of
 from mwpy.sweep.files import File, files_in
 from mwpy.sweep.settings import Sweep
-from mwpy.sweep.study import Ran, shown
+from mwpy.sweep.study import Ran, reason_of, shown
 
 THE_RUN = "the run"
 """What is compared first. If it differs, nothing else is compared."""
@@ -83,7 +83,7 @@ def _ended(sweep: Sweep) -> list[tuple[str, dict[str, str]]]:
 
 def _texts(result: mwpy.Result[Ran]) -> dict[str, str]:
     if result.error is not None:
-        return {THE_RUN: str(result.error.__cause__ or result.error.text).partition("\n")[0].partition(" (on ")[0]}
+        return {THE_RUN: reason_of(str(result.error.__cause__ or result.error.text))}
     ran = result.value
     texts = {THE_RUN: "succeeded"} | {name: str(value) for name, value in ran.results.items()}
     return texts | {f"output {name}": _contents(output) for name, output in ran.outputs.items()}

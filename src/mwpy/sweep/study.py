@@ -447,6 +447,11 @@ def write_tables(sweep: Sweep, report: Report) -> None:
         path.with_suffix(".new").replace(path)
 
 
+def reason_of(failure: str) -> str:
+    """Return the first line of the text of a failure, without where and when it happened."""
+    return failure.partition("\n")[0].partition(" (on ")[0]
+
+
 def summary_of(sweep: Sweep, report: Report, total: int) -> dict[str, Any]:
     """Return how a sweep ended, ready for JSON."""
     hosts: dict[str, dict[str, float]] = {}
@@ -472,10 +477,15 @@ def _end(sweep: Sweep, report: Report, summary: Mapping[str, Any]) -> None:
         _say(f"{done}; the tables are in {sweep.folder}")
         for host, entry in summary["hosts"].items():
             _say(f"  {host}: {entry['runs']} runs, {entry['seconds']:.1f} s")
-    for number in sorted(report.failures)[:SHOWN_FAILURES]:
-        _say(f"  failed: {shown(sweep.rows.row(number))}: {report.failures[number].partition(chr(10))[0]}")
-    if len(report.failures) > SHOWN_FAILURES:
-        _say(f"  and {len(report.failures) - SHOWN_FAILURES} more, see {sweep.folder / 'failed.csv'}")
+    reasons: dict[str, list[int]] = {}
+    for number in sorted(report.failures):
+        reasons.setdefault(reason_of(report.failures[number]), []).append(number)
+    for reason, numbers in [*reasons.items()][:SHOWN_FAILURES]:
+        rows = "; ".join(shown(sweep.rows.row(number)) for number in numbers[:SHOWN_FAILURES])
+        more = f" and {len(numbers) - SHOWN_FAILURES} more" if len(numbers) > SHOWN_FAILURES else ""
+        _say(f"  failed: {rows}{more}: {reason}")
+    if len(report.failures) > 1:
+        _say(f"  `mwpy sweep failed {sweep.folder}` shows all failures, and commands that repeat them")
     if sweep.settings.on_end is not None:
         ended = mwpy.command(sweep.settings.on_end, shell=True, stdin="{summary}", folder=sweep.base, check=None)(
             summary=json.dumps(summary)
