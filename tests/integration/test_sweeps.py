@@ -389,3 +389,87 @@ def test_a_mistake_is_one_line(sweep: Sweep, tmp_path: Path) -> None:
     (tmp_path / "study.sweep" / "sweep.json").write_text("{")
     with pytest.raises(mwpy.UsageError, match=r"sweep.json cannot be read .*: remove it, or give another"):
         sweep("study.toml")
+
+
+# Several programs
+
+
+PIPELINE = """
+values = { size = "1..3", speed = [7, 8] }
+results = { lines = "lines=(.*)", first = { file = "mesh", pattern = "^(.*)" } }
+
+[[task]]
+name = "solve"
+command = "sh -c 'echo solve {size} {speed} >> %(ran)s; cat m.dat limits > solution.dat; test {size}{speed} != 27'"
+inputs = { "m.dat" = "mesh-{size}.dat" }
+templates = { limits = "limits.in" }
+outputs = ["solution.dat"]
+
+[[task]]
+name = "plot"
+command = "sh -c 'echo plot {size} {speed} >> %(ran)s; echo lines=$(cat solution.dat parts/* | wc -l)'"
+inputs = { "solution.dat" = "solution.dat", parts = "part-*" }
+
+[[task]]
+name = "make-mesh"
+command = "sh -c 'echo mesh {size} >> %(ran)s; seq {size} > mesh-{size}.dat; touch part-a; echo b > part-b'"
+outputs = { mesh = "mesh-{size}.dat", parts = "part-*" }
+"""
+
+
+def test_programs_wait_for_each_others_files(sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "limits.in").write_text("{speed}\n")
+    (tmp_path / "study.toml").write_text(PIPELINE % {"ran": tmp_path / "ran"})
+    assert sweep("study.toml") == 1
+    folder = tmp_path / "study.sweep"
+    assert rows_of(folder / "results.csv") == [
+        ["size", "speed", "lines", "first"],
+        *(
+            [str(size), str(speed), str(size + 2), "1"]
+            for size in (1, 2, 3)
+            for speed in (7, 8)
+            if (size, speed) != (2, 7)
+        ),
+    ]
+    [[size, speed, why]] = rows_of(folder / "failed.csv")[1:]
+    assert (size, speed) == ("2", "7")
+    assert why.startswith("task solve: it ended with exit code 1 (on ")
+    assert [path.name for path in (folder / "runs").iterdir()] == ["3-solve.tar.gz"]
+    first = (tmp_path / "ran").read_text().splitlines()
+    (tmp_path / "ran").unlink()
+    counts = {name: sum(line.startswith(name) for line in first) for name in ("mesh", "solve", "plot")}
+    assert counts == {"mesh": 6, "solve": 6, "plot": 5}
+
+    assert sweep("study.toml") == 1
+    assert not (tmp_path / "ran").exists()
+    (tmp_path / "limits.in").write_text("{speed}\n{speed}\n")
+    capfd.readouterr()
+    assert sweep("study.toml") == 1
+    assert "the template limits of the task solve has changed, so its runs are made again" in capfd.readouterr().err
+    second = (tmp_path / "ran").read_text().splitlines()
+    counts = {name: sum(line.startswith(name) for line in second) for name in ("mesh", "solve", "plot")}
+    assert counts == {"mesh": 0, "solve": 6, "plot": 5}
+    assert [row[2] for row in rows_of(folder / "results.csv")[1:]] == ["4", "4", "5", "6", "6"]
+    assert sweep("study.toml", "--dry-run") == 0
+    said = capfd.readouterr().out
+    assert "0 new, 5 done, 1 failed" in said
+    assert said.index("seq 1 > mesh-1.dat") < said.index("echo solve 1 7 ") < said.index("echo plot 1 7 ")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ("[a]\ncommand = 'x'\ninputs = ['q']\noutputs = ['p']", "the tasks .*, .* need files of each other"),
+        ("[b]\ncommand = 'x'\noutputs = ['q']", "the tasks b and b2 have an output q: rename one"),
+        ("[b2]\ncommand = 'x'", "two tasks have the name b2: give each a name of its own"),
+        ("[c]\ncommand = 'x'\ninputs = ['y', 'z/y']", "two of the inputs y, z/y have one name"),
+        ("[c]\ncommand = 'x'\ninput = ['y']", "wrong setting: Object contains unknown field `input`"),
+    ],
+)
+def test_tasks_that_do_not_fit_together_are_refused(tasks: str, said: str, sweep: Sweep, tmp_path: Path) -> None:
+    name, _, rest = tasks.partition("]\n")
+    other = "[[task]]\nname = 'b2'\ncommand = 'x'\ninputs = ['p']\noutputs = ['q']\n"
+    (tmp_path / "p").touch()
+    (tmp_path / "study.toml").write_text(f"[[task]]\nname = '{name[1:]}'\n{rest}\n{other}")
+    with pytest.raises(mwpy.UsageError, match=said):
+        sweep("study.toml")

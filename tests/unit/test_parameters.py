@@ -129,9 +129,9 @@ def test_a_sweep_combines_all_kinds_of_parameters(tmp_path: Path) -> None:
         repeat=2,
     )
     assert len(sweep.rows) == 16
-    first, last = sweep.values(0), sweep.values(15)
-    assert sweep.command.shown(**first) == f"run 1 2 1 x 0.5 1 1 {first['seed']}"
-    assert sweep.command.shown(**last) == f"run 3 4 2 y 1 2 16 {last['seed']}"
+    first, last = sweep.values(0, sweep.stages[0]), sweep.values(15, sweep.stages[0])
+    assert sweep.stages[0].command.shown(**first) == f"run 1 2 1 x 0.5 1 1 {first['seed']}"
+    assert sweep.stages[0].command.shown(**last) == f"run 3 4 2 y 1 2 16 {last['seed']}"
     assert first["seed"] != last["seed"]
 
 
@@ -139,7 +139,8 @@ def test_unnamed_values_are_combined_or_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("p\nq\n")
     lists = [(":::", ["a", "b"]), (":::+", ["1", "2"]), ("::::", ["lines"])]
     sweep = sweep_of(tmp_path, command="run {1}-{2}-{3} {}", unnamed=lists)
-    shown = [sweep.command.shown(**sweep.values(number)) for number in range(len(sweep.rows))]
+    [stage] = sweep.stages
+    shown = [stage.command.shown(**sweep.values(number, stage)) for number in range(len(sweep.rows))]
     assert shown == ["run a-1-p a 1 p", "run a-1-q a 1 q", "run b-2-p b 2 p", "run b-2-q b 2 q"]
 
 
@@ -148,6 +149,7 @@ def test_unnamed_values_are_combined_or_side_by_side(tmp_path: Path) -> None:
     [
         ({"comand": "x"}, "unknown setting comand; do you mean command?"),
         ({"command": 3}, "wrong setting: Expected `str | array`"),
+        ({}, "either a command, or tasks with a command each"),
         ({"command": "run {a}"}, "no rows: give values"),
         ({"command": "run {a}", "values": {"b": "1"}}, "the placeholder {a}, and there is no value for it"),
         ({"command": "run {a}", "values": {"a": 3}}, "the values of a are 3"),
@@ -170,7 +172,7 @@ def test_a_wrong_setting_is_refused_by_name(settings: dict[str, Any], said: str,
 def test_a_table_may_have_more_columns_than_the_command_uses(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,remark\n1,some\n")
     sweep = sweep_of(tmp_path, command="run {a}", table="t.csv")
-    assert sweep.values(0) == {"a": "1"}
+    assert sweep.values(0, sweep.stages[0]) == {"a": "1"}
     assert sweep.rows.row(0) == {"a": "1", "remark": "some"}
 
 

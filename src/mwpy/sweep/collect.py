@@ -10,20 +10,18 @@ import csv
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
-import mwpy
 from mwpy import ExitCode, UsageError
 from mwpy.sweep.command import STDOUT
-from mwpy.sweep.files import File, files_in
+from mwpy.sweep.files import files_in
 from mwpy.sweep.placeholders import Template
+from mwpy.sweep.rows import Row
 from mwpy.sweep.settings import Collection, Sweep, function_in
-from mwpy.sweep.study import Known, Ran, Selection, each_answer, known_of, looking, shown
-
-Answer = tuple[int, mwpy.Result[Ran] | None]
+from mwpy.sweep.study import Known, Selection, each_row, known_of, looking, shown
 
 TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
 
@@ -41,25 +39,28 @@ def opened(path: Path) -> Sweep:
     return Sweep.of(known.settings, Path(known.base), folder)
 
 
-def answers_of(sweep: Sweep) -> Iterator[Answer]:
-    """Yield the result of each row of a sweep, in the order of the rows; None if it has not ended."""
-    selection = Selection(accept=True)
-    return each_answer(sweep, known_of(sweep, selection)[0], range(len(sweep.rows)))
+def rows_of(sweep: Sweep) -> Iterator[Row]:
+    """Yield the rows of a sweep that have ended, in their order."""
+    known = known_of(sweep, Selection(accept=True))[0]
+    for row in each_row(sweep, known, range(len(sweep.rows))):
+        if row.failure or not row.is_cancelled:
+            yield row
 
 
 def print_failures(sweep: Sweep, as_json: bool) -> int:
     """Print which rows failed and why, with the commands that repeat them. Return the exit code."""
     count = 0
-    for number, result in answers_of(sweep):
-        if result is None or result.error is None:
+    for row in rows_of(sweep):
+        if not row.failure:
             continue
         count += 1
-        why = str(result.error.__cause__ or result.error.text)
+        values, number = sweep.rows.row(row.number), row.number + 1
         if as_json:
-            row = {name or "value": value for name, value in sweep.rows.row(number).items()}
-            print(json.dumps({"row": number + 1, "parameters": row, "host": result.host, "error": why}, default=str))
+            named = {name or "value": value for name, value in values.items()}
+            said = {"row": number, "parameters": named, "host": row.place[0], "error": row.failure}
+            print(json.dumps(said, default=str))
         else:
-            print(f"row {number + 1}: {shown(sweep.rows.row(number))}\n  " + why.replace("\n", "\n  "))
+            print(f"row {number}: {shown(values)}\n  " + row.failure.replace("\n", "\n  "))
     return 1 if count else ExitCode.OK
 
 
@@ -72,27 +73,26 @@ def collect(sweep: Sweep, collections: Sequence[Collection]) -> None:
     """
     with ExitStack() as stack:
         takers = [stack.enter_context(_taker(sweep, each)) for each in collections]
-        for number, result in answers_of(sweep):
-            if result is not None and result.error is None:
-                for taker in takers:
-                    taker.take(number, result.value)
+        for row in rows_of(sweep):
+            for taker in takers if not row.failure else ():
+                taker.take(row)
 
 
 class _Taker:
-    """Takes over the values of successful runs, in the order of the rows."""
+    """Takes over the rows that succeeded, in their order."""
 
     def __init__(self, sweep: Sweep, collection: Collection) -> None:
         self.sweep = sweep
         self.collection = collection
 
-    def take(self, number: int, ran: Ran) -> None:
-        """Take over one value."""
+    def take(self, row: Row) -> None:
+        """Take over one row."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """All values were taken, or an error was raised."""
+        """All rows were taken, or an error was raised."""
 
     @property
     def path(self) -> Path:
@@ -107,8 +107,8 @@ class _ToFunction(_Taker):
         super().__init__(sweep, collection)
         self.function: Callable[..., Any] = function_in(collection.function, sweep.base)
 
-    def take(self, number: int, ran: Ran) -> None:
-        self.function(self.sweep.rows.row(number), ran.results, ran.outputs)
+    def take(self, row: Row) -> None:
+        self.function(self.sweep.rows.row(row.number), row.results, row.outputs)
 
 
 class _ToOneFile(_Taker):
@@ -122,20 +122,19 @@ class _ToOneFile(_Taker):
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def take(self, number: int, ran: Ran) -> None:
+    def take(self, row: Row) -> None:
         if self.collection.form == "blocks":
-            self.file.write(f"# {shown(self.sweep.rows.row(number))}\n".encode())
-        for each in _files_of(ran, self.collection.output):
+            self.file.write(f"# {shown(self.sweep.rows.row(row.number))}\n".encode())
+        for each in files_in(row.outputs.get(self.collection.output or STDOUT)):
             self.file.write(each.content)
 
 
 class _ToFiles(_Taker):
     """Writes an output of each run into a file of its own, whose name has its parameters."""
 
-    def take(self, number: int, ran: Ran) -> None:
-        values = {**self.sweep.rows.row(number), "#": number + 1}
-        found = _files_of(ran, self.collection.output)
-        for each in found:
+    def take(self, row: Row) -> None:
+        values = {**self.sweep.rows.row(row.number), "#": row.number + 1}
+        for each in files_in(row.outputs.get(self.collection.output or STDOUT)):
             path = self.sweep.base / Template.of(self.collection.to).filled({**values, "file": each.name})
             path.parent.mkdir(parents=True, exist_ok=True)
             each.save(path)
@@ -146,11 +145,11 @@ class _ToTable(_Taker):
 
     def __init__(self, sweep: Sweep, collection: Collection) -> None:
         super().__init__(sweep, collection)
-        self.names = [*(name or "value" for name in sweep.rows.names), *(result.name for result in sweep.results)]
+        self.names = [*(name or "value" for name in sweep.rows.names), *sweep.results]
         self.rows: list[tuple[Any, ...]] = []
 
-    def take(self, number: int, ran: Ran) -> None:
-        self.rows.append((*self.sweep.rows[number], *ran.results.values()))
+    def take(self, row: Row) -> None:
+        self.rows.append((*self.sweep.rows[row.number], *(row.results[name] for name in self.sweep.results)))
 
     def __exit__(self, *failure: object) -> None:
         if any(failure):
@@ -188,8 +187,9 @@ def _taker(sweep: Sweep, collection: Collection) -> _Taker:
     if not collection.output and Path(collection.to).suffix in TABLES:
         return _ToTable(sweep, collection)
     output = collection.output or STDOUT
-    if output not in sweep.command.options.outputs:
-        known = ", ".join(sweep.command.options.outputs) or "none"
+    outputs = [name for stage in sweep.stages for name in stage.command.options.outputs]
+    if output not in outputs:
+        known = ", ".join(outputs) or "none"
         raise UsageError(
             f"the collection {collection.to} needs the output {output}, and the outputs of the sweep are: {known}. "
             f"Name it in outputs, and run the sweep again with --again all"
@@ -197,11 +197,6 @@ def _taker(sweep: Sweep, collection: Collection) -> _Taker:
     if collection.form not in ("plain", "blocks"):
         raise UsageError(f"the collection {collection.to} has form={collection.form!r}: write plain or blocks")
     return _ToFiles(sweep, collection) if Template.of(collection.to).names else _ToOneFile(sweep, collection)
-
-
-def _files_of(ran: Ran, output: str) -> list[File]:
-    found: Mapping[str, Any] = ran.outputs
-    return [*files_in(found.get(output or STDOUT))]
 
 
 def clean(sweep: Sweep) -> int:

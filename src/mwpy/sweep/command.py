@@ -140,6 +140,17 @@ class Command:
     def __repr__(self) -> str:
         return f"<mwpy.command {self.options.name}>"
 
+    def with_inputs(self, files: Mapping[str, File | list[File]]) -> Command:
+        """Return the same program with more files in the folder of each run.
+
+        Args:
+            files: by the names that they have there. Of several files under one name, this is the name of their folder.
+        """
+        more: dict[str, Any] = {}
+        for name, found in files.items():
+            more |= {f"{name}/{each.name}": each for each in found} if isinstance(found, list) else {name: found}
+        return Command(self.line, replace(self.options, inputs={**self.options.inputs, **more}), self.policy)
+
     def task(self, *values: Any, **parameters: Any) -> TaskCall[Outcome]:
         """Make a call to submit: one run with these values of the placeholders.
 

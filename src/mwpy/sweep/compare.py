@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import Struct, field, to_builtins
 
-import mwpy
-from mwpy.sweep.collect import answers_of
+from mwpy.sweep.collect import rows_of
 from mwpy.sweep.files import File, files_in
+from mwpy.sweep.rows import Row
 from mwpy.sweep.settings import Sweep
-from mwpy.sweep.study import Ran, reason_of, shown
+from mwpy.sweep.study import reason_of, shown
 
 THE_RUN = "the run"
 """What is compared first. If it differs, nothing else is compared."""
@@ -76,17 +76,14 @@ def compare(old: Sweep, new: Sweep, tolerance: float = 0.0) -> Comparison:
 
 def _ended(sweep: Sweep) -> list[tuple[str, dict[str, str]]]:
     """Return the rows that have ended, with texts of all that is compared."""
-    return [
-        (shown(sweep.rows.row(number)), _texts(result)) for number, result in answers_of(sweep) if result is not None
-    ]
+    return [(shown(sweep.rows.row(row.number)), _texts(row)) for row in rows_of(sweep)]
 
 
-def _texts(result: mwpy.Result[Ran]) -> dict[str, str]:
-    if result.error is not None:
-        return {THE_RUN: reason_of(str(result.error.__cause__ or result.error.text))}
-    ran = result.value
-    texts = {THE_RUN: "succeeded"} | {name: str(value) for name, value in ran.results.items()}
-    return texts | {f"output {name}": _contents(output) for name, output in ran.outputs.items()}
+def _texts(row: Row) -> dict[str, str]:
+    if row.failure:
+        return {THE_RUN: reason_of(row.failure)}
+    texts = {THE_RUN: "succeeded"} | {name: str(value) for name, value in row.results.items()}
+    return texts | {f"output {name}": _contents(output) for name, output in row.outputs.items()}
 
 
 def _contents(output: File | list[File]) -> str:

@@ -14,12 +14,10 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct, field
 
-import mwpy
-from mwpy import Policies, UsageError
-from mwpy.sweep.command import Command
+from mwpy import UsageError
 from mwpy.sweep.parameters import Grid, Rows, Samples, Table, Zipped, table_in, values_of
-from mwpy.sweep.placeholders import Line
 from mwpy.sweep.results import Result
+from mwpy.sweep.stages import Program, Stage, stages_of
 
 NUMBER, SEED = "#", "seed"
 """The parameters that each run has: its number, counted from 1, and a random number."""
@@ -42,21 +40,11 @@ class Collection(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Instead of all others, a function that is called for each run with its parameters, results and outputs."""
 
 
-class Settings(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
+class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_defaults=True, kw_only=True):
     """All settings of a sweep, as they are written in a study file. docs/guides/sweeps.md explains them."""
 
-    command: str | list[str]
-    shell: bool = False
-    stdin: str | None = None
-    inputs: list[str] | dict[str, str | dict[str, str]] = field(default_factory=list)
-    templates: dict[str, str] = field(default_factory=dict)
-    outputs: list[str] | dict[str, str] = field(default_factory=list)
-    optional: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    before: str | list[str] = field(default_factory=list)
-    exit_codes: list[int] | str = field(default_factory=lambda: [0])
-    """Those of a success; `any` for all."""
-
+    task: list[Program] = field(default_factory=list)
+    """Several programs that depend on each other through their files, instead of `command`."""
     values: dict[str, Any] = field(default_factory=dict)
     zip: dict[str, Any] = field(default_factory=dict)
     table: str | None = None
@@ -75,9 +63,6 @@ class Settings(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults
     keep: str | None = None
     """Of which runs the folder comes back: `failed`, `all` or `none`."""
     order: str = "given"
-    seconds_max: float | None = None
-    memory_max: str | int | None = None
-    attempts_max: int | None = None
     slaves: int | None = None
     system: str | None = field(default=None, name="with")
     max: int = 100
@@ -130,9 +115,11 @@ class Sweep(Struct):
     """Where relative paths begin."""
     folder: Path
     """Where the sweep keeps what it needs."""
-    command: Command
+    stages: list[Stage]
+    """Its programs. Most sweeps have one."""
     rows: Rows
-    results: tuple[Result, ...]
+    results: tuple[str, ...]
+    """The names of the results."""
     validate: Callable[..., Any] | None
 
     @classmethod
@@ -146,14 +133,18 @@ class Sweep(Struct):
         Raises:
             UsageError: a setting or a file is wrong; the message names it.
         """
-        command = _command(settings, base)
+        if bool(settings.command) == bool(settings.task):
+            raise UsageError("a study has either a command, or tasks with a command each ([[task]])")
+        keep = settings.keep or ("none" if settings.unnamed else "failed")
+        results = [Result.of(name, source) for name, source in settings.results.items()]
+        stages = stages_of(settings.task or [settings], results, base, keep, bool(settings.unnamed))
         made = cls(
             settings,
             base,
-            base / FOLDER / _own_name(command, settings) if folder is None else folder,
-            command,
-            _rows(settings, base, command),
-            tuple(Result.of(name, source) for name, source in settings.results.items()),
+            base / FOLDER / _own_name(stages, settings) if folder is None else folder,
+            stages,
+            _rows(settings, base, stages),
+            tuple(settings.results),
             None if settings.validate is None else function_in(settings.validate, base),
         )
         made.check()
@@ -172,24 +163,18 @@ class Sweep(Struct):
         for name in self.settings.bounds:
             if name not in self.settings.results:
                 raise UsageError(f"bounds has {name}, which is not in results")
-        self.command.task(**self.values(0))
+        for stage in self.stages:
+            stage.command.task(**self.values(0, stage))
 
-    def values(self, number: int) -> dict[str, Any]:
-        """Return the values of a row for its run."""
+    def values(self, number: int, stage: Stage) -> dict[str, Any]:
+        """Return the values of a row for the run of a stage."""
         values = self.rows.row(number)
-        wanted = self.command.names
+        wanted = stage.command.names
         if NUMBER in wanted:
             values[NUMBER] = number + 1
         if SEED in wanted and SEED not in values:
             values[SEED] = seed_of(number)
         return {name: value for name, value in values.items() if name in wanted or not name or name.isdigit()}
-
-    @property
-    def policy(self) -> Policies:
-        """The policies of the runs."""
-        settings = self.settings
-        limits = {name: getattr(settings, name) for name in ("seconds_max", "memory_max", "attempts_max")}
-        return cast(Policies, {name: limit for name, limit in limits.items() if limit is not None})
 
 
 def seed_of(number: int) -> int:
@@ -197,37 +182,9 @@ def seed_of(number: int) -> int:
     return int.from_bytes(sha256(f"{SEED} {number}".encode()).digest()[:4], "big") >> 1
 
 
-def _own_name(command: Command, settings: Settings) -> str:
+def _own_name(stages: Sequence[Stage], settings: Settings) -> str:
     line = msgspec.json.encode([settings.command, settings.shell])
-    return f"{command.options.name}-{sha256(line).hexdigest()[:6]}"
-
-
-def _command(settings: Settings, base: Path) -> Command:
-    line, codes = settings.command, settings.exit_codes
-    if settings.unnamed and not Line.of(line, settings.shell).names:
-        line = f"{line} {{}}" if isinstance(line, str) else [*line, "{}"]
-    if isinstance(codes, str) and codes != "any":
-        raise UsageError(f"exit-codes={codes!r}: write a list of numbers, or any")
-    return mwpy.command(
-        line,
-        shell=settings.shell,
-        stdin=settings.stdin,
-        inputs=_absolute(settings.inputs, base),
-        templates={name: base / path for name, path in settings.templates.items()},
-        outputs=settings.outputs,
-        optional=settings.optional,
-        check=None if isinstance(codes, str) else codes,
-        env=settings.env,
-        before=settings.before,
-        folder=base if settings.unnamed else None,
-        keep=cast(Any, settings.keep or ("none" if settings.unnamed else "failed")),
-    )
-
-
-def _absolute(inputs: Any, base: Path) -> Any:
-    if isinstance(inputs, Mapping):
-        return {name: _absolute(source, base) for name, source in inputs.items()}
-    return base / inputs if isinstance(inputs, str) else [base / source for source in inputs]
+    return f"{stages[0].name}-{sha256(line).hexdigest()[:6]}"
 
 
 def function_in(text: str, base: Path) -> Callable[..., Any]:
@@ -247,7 +204,7 @@ def function_in(text: str, base: Path) -> Callable[..., Any]:
         raise UsageError(f"{text!r} cannot be loaded ({error}): write FILE.py:FUNCTION") from error
 
 
-def _rows(settings: Settings, base: Path, command: Command) -> Rows:
+def _rows(settings: Settings, base: Path, stages: Sequence[Stage]) -> Rows:
     parts: list[Rows] = []
     if settings.table is not None:
         parts.append(table_in(base / settings.table))
@@ -261,7 +218,8 @@ def _rows(settings: Settings, base: Path, command: Command) -> Rows:
     if settings.repeat > 1:
         parts.append(Table(["repeat"], [(number,) for number in range(1, settings.repeat + 1)]))
     if not parts:  # a program without parameters runs once
-        return Table([], [] if {*command.names} - {NUMBER, SEED} else [()])
+        names = {name for stage in stages for name in stage.command.names}
+        return Table([], [] if names - {NUMBER, SEED} else [()])
     return Grid(parts)
 
 

@@ -11,13 +11,11 @@ import csv
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,10 +25,11 @@ from msgspec import Struct, field
 
 import mwpy
 from mwpy import ExitCode, TaskId, UsageError
-from mwpy.sweep.command import Command, Outcome
-from mwpy.sweep.files import File, file
-from mwpy.sweep.results import NotFound, Result, typed
+from mwpy.sweep.files import File
+from mwpy.sweep.results import typed
+from mwpy.sweep.rows import Plan, Row, one_run
 from mwpy.sweep.settings import Settings, Sweep
+from mwpy.sweep.stages import Stage, digest_of
 
 WINDOW = 1000
 """How many runs are submitted and have not ended: more than slaves there are, and few enough for the memory."""
@@ -42,48 +41,6 @@ SHOWN_FAILURES = 5
 SHOWN_COMMANDS = 5
 
 STATE, DATABASE = "sweep.json", "run.db"
-
-
-class Plan(Struct, frozen=True):
-    """What each run of a sweep does."""
-
-    command: Command
-    results: tuple[Result, ...]
-    keeps_streams: bool
-    """Whether the standard output and error of each run are brought back, to be printed."""
-
-
-class Ran(Struct, frozen=True):
-    """What a run brought back."""
-
-    results: dict[str, int | float | str]
-    outputs: dict[str, File | list[File]]
-    seconds: float
-    peak_memory: int
-    streams: tuple[File, File] | None
-    archive: File | None = None
-
-
-class RunFailed(Exception):
-    """A program ended well, but what it wrote is not what was asked for."""
-
-    __module__ = "mwpy"
-
-
-def one_run(plan: Plan, values: dict[str, Any]) -> Ran:
-    """Make one run of a sweep. This is the task algorithm of all sweeps.
-
-    Raises:
-        CommandFailed: the program failed.
-        RunFailed: a result was not found.
-    """
-    outcome = plan.command(**values)
-    try:
-        results = {result.name: result.found_in(outcome) for result in plan.results}
-    except NotFound as error:
-        raise RunFailed(f"{error}\nto repeat it: {outcome.command}") from None
-    streams = (outcome.stdout_file, outcome.stderr_file) if plan.keeps_streams else None
-    return Ran(results, outcome.outputs, outcome.seconds, outcome.peak_memory, streams, outcome.archive)
 
 
 # What the folder of a sweep says about earlier starts.
@@ -100,18 +57,21 @@ class Known(Struct):
     """How often rows were asked for again, by the digest of their values."""
     all_again: int = 0
 
-    @property
-    def digest(self) -> str:
-        """The digest of all that the results depend on, beside the values."""
-        return _digest(sorted(self.digests.items()))
+    def digest(self, sweep: Sweep, number: int) -> str:
+        """Return the digest of all that the outputs of a stage depend on, beside the values."""
+        stage = sweep.stages[number]
+        own = {name: digest for name, digest in self.digests.items() if name.endswith(_of(sweep, stage))}
+        before = sorted({other for other, _ in stage.needs.values()})
+        return digest_of([sorted(own.items()), [self.digest(sweep, other) for other in before]])
 
-    def key_of(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, str, int]:
+    def key_of(self, row: Mapping[str, Any], values: Mapping[str, Any], digest: str) -> tuple[str, str, int]:
         """Return by what a run is known.
 
         Args:
             row: the values of its row, and `values` those that the program gets.
+            digest: the digest of its stage.
         """
-        return json.dumps([_texts(row), _texts(values)]), self.digest, self.all_again + self.again.get(_row(row), 0)
+        return json.dumps([_texts(row), _texts(values)]), digest, self.all_again + self.again.get(_row(row), 0)
 
     @classmethod
     def read(cls, folder: Path) -> Known | None:
@@ -145,34 +105,23 @@ class Known(Struct):
             ) from error
 
 
-def _digest(value: Any) -> str:
-    return sha256(json.dumps(value, default=str).encode()).hexdigest()
-
-
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of a row as texts: a study may have the number 5, and a command line has the text."""
     return {name: str(value) for name, value in row.items()}
 
 
 def _row(row: Mapping[str, Any]) -> str:
-    return _digest(_texts(row))
+    return digest_of(_texts(row))
 
 
-def digests_of(command: Command) -> dict[str, str]:
-    """Return the digests of what the results of a command depend on, beside the values."""
-    options, line = command.options, command.line
-    digests = {"the command line": _digest([str(line), options.before, str(options.environment)])}
-    first = line.words[0]
-    if not line.shell and not first.names and (program := shutil.which(first.filled({}))) is not None:
-        digests[f"the program {program}"] = file(program).digest
-    for name, source in options.inputs.items():
-        files = source.values() if isinstance(source, Mapping) else [source]
-        digests[f"the input {name}"] = _digest([each.digest for each in files])
-    for name, template in options.templates.items():
-        digests[f"the template {name}"] = _digest(str(template))
-    if options.stdin is not None:
-        digests["stdin"] = options.stdin.digest if isinstance(options.stdin, File) else _digest(str(options.stdin))
-    return digests
+def _of(sweep: Sweep, stage: Stage) -> str:
+    """Return what follows the names of the digests of a stage."""
+    return f" of the task {stage.name}" if len(sweep.stages) > 1 else ""
+
+
+def digests_of(sweep: Sweep) -> dict[str, str]:
+    """Return the digests of what the results of a sweep depend on, beside the values, by name."""
+    return {f"{name}{_of(sweep, stage)}": digest for stage in sweep.stages for name, digest in stage.digests().items()}
 
 
 class Selection(Struct, frozen=True):
@@ -202,7 +151,7 @@ def known_of(sweep: Sweep, selection: Selection) -> tuple[Known, list[str]]:
     Raises:
         UsageError: the folder is of another sweep, or cannot be read, or `again` is wrong.
     """
-    now = digests_of(sweep.command)
+    now = digests_of(sweep)
     found = Known.read(sweep.folder)
     if found is not None and found.settings.command != sweep.settings.command and sweep.settings.unnamed:
         raise UsageError(f"{sweep.folder} is of another sweep ({found.settings.command}): give another --folder")
@@ -286,7 +235,7 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], None]) -> int:
 def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
     settings, slaves = sweep.settings, sweep.settings.slaves
     if settings.system is None and settings.unnamed:  # it shall start at once, and is over soon
-        return mwpy.local_master(slaves, run_database=sweep.folder / DATABASE, rerun=rerun, **sweep.policy)
+        return mwpy.local_master(slaves, run_database=sweep.folder / DATABASE, rerun=rerun)
     if slaves is None:
         slaves = len(os.sched_getaffinity(0)) if settings.system is None else 0
     return mwpy.local_master(
@@ -297,8 +246,30 @@ def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
         overseer_options=settings.oversee,
         run_database=sweep.folder / DATABASE,
         rerun=rerun,
-        **sweep.policy,
     )
+
+
+class Submission:
+    """Submits the runs of rows to a master."""
+
+    def __init__(self, mw: mwpy.Master, sweep: Sweep, known: Known) -> None:
+        self._mw = mw
+        self._sweep = sweep
+        self._known = known
+        self._plans = [Plan(each.command, each.results, bool(sweep.settings.unnamed)) for each in sweep.stages]
+        self._digests = [known.digest(sweep, number) for number in range(len(sweep.stages))]
+
+    def row(self, number: int) -> list[TaskId]:
+        """Submit the runs of a row. The tag of each is the number of the row and that of the stage."""
+        row, ids = self._sweep.rows.row(number), list[TaskId]()
+        for place, stage in enumerate(self._sweep.stages):
+            values = self._sweep.values(number, stage)
+            files = {name: mwpy.output(ids[other], output) for name, (other, output) in stage.needs.items()}
+            call = mwpy.task(one_run, self._plans[place], values, files)
+            key = (stage.name, *self._known.key_of(row, values, self._digests[place]))
+            policy: mwpy.Policies = {**stage.policy, "key": key}
+            ids.append(self._mw.submit(call, tag=(number, place), **policy))
+        return ids
 
 
 class _Runs:
@@ -307,11 +278,12 @@ class _Runs:
     def __init__(self, mw: mwpy.Master, sweep: Sweep, known: Known, report: Report, interrupts: Sequence[int]) -> None:
         self.mw = mw
         self.sweep = sweep
-        self.known = known
+        self.submit = Submission(mw, sweep, known)
         self.report = report
         self.interrupts = interrupts
-        self.plan = Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed))
         self.printer = _Printer() if sweep.settings.unnamed else None
+        self.rows: dict[int, Row] = {}
+        """The rows that have not ended."""
         self.waiting: set[TaskId] = set()
         self.stopped = False
 
@@ -320,7 +292,8 @@ class _Runs:
         rows, began = iter(numbers), time.time()
         while True:
             while len(self.waiting) < WINDOW and not self.interrupts and (number := next(rows, None)) is not None:
-                self._submit(number)
+                self.waiting.update(self.submit.row(number))
+                self.rows[number] = Row(number, len(self.sweep.stages))
             if not self.waiting:
                 return
             if self.interrupts and not self.stopped:
@@ -330,56 +303,48 @@ class _Runs:
             self.mw.loop(timeout=LOOK_S)
             for result in self.mw.results():
                 self.waiting.discard(result.task_id)
-                self._take(result, began)
+                number, stage = result.tag
+                row = self.rows[number]
+                row.take(result, self.sweep.stages[stage].name if len(self.sweep.stages) > 1 else "")
+                if not row.missing:
+                    del self.rows[number]
+                    self._take(row, began)
 
-    def _submit(self, number: int) -> None:
-        row, values = self.sweep.rows.row(number), self.sweep.values(number)
-        call = mwpy.task(one_run, self.plan, values)
-        self.waiting.add(self.mw.submit(call, tag=number, key=self.known.key_of(row, values)))
-
-    def _take(self, result: mwpy.Result[Ran], began: float) -> None:
-        """Take over how a run has ended."""
-        number, error, report = result.tag, result.error, self.report
-        if isinstance(error, mwpy.TaskCancelled):
+    def _take(self, row: Row, began: float) -> None:
+        """Take over how a row has ended."""
+        number, report = row.number, self.report
+        if row.is_cancelled:
             return
-        report.places[number] = (result.host or "", result.sid or "", result.compute_seconds, result.attempts)
-        report.reused += result.finished < began
-        streams = archive = None
-        if error is None:
-            ran = result.value
-            streams, archive = ran.streams, ran.archive
-            if why := self._refused(number, ran):
-                report.failures[number] = why
-            else:
-                report.results[number] = tuple(ran.results.values())
+        report.places[number] = row.place
+        report.reused += row.finished < began
+        failure = row.failure or self._refused(row)
+        if failure:
+            report.failures[number] = failure
         else:
-            report.failures[number] = str(error.__cause__ or error.text)
-            outcome: Outcome | None = getattr(error.__cause__, "outcome", None)
-            if outcome is not None:
-                streams, archive = (outcome.stdout_file, outcome.stderr_file), outcome.archive
-        if archive is not None:
-            self._keep(number, archive)
+            report.results[number] = tuple(row.results[name] for name in self.sweep.results)
+        for name, archive in row.archives.items():
+            self._keep(number, name, archive)
         if self.printer is not None:
-            self.printer.add(number, streams)
+            self.printer.add(number, row.streams)
 
-    def _keep(self, number: int, archive: File) -> None:
+    def _keep(self, number: int, stage: str, archive: File) -> None:
         """Write the folder of a run into that of the sweep."""
         folder = self.sweep.folder / "runs"
         folder.mkdir(exist_ok=True)
-        path = archive.save(folder / f"{number + 1}.tar.gz")
+        path = archive.save(folder / f"{number + 1}{stage and '-'}{stage}.tar.gz")
         if number in self.report.failures:
             self.report.failures[number] += f"\nits folder is in {path}"
 
-    def _refused(self, number: int, ran: Ran) -> str:
-        """Return why the results of a run are not valid; empty if they are."""
+    def _refused(self, row: Row) -> str:
+        """Return why the results of a row are not valid; empty if they are."""
         for name, (low, high) in self.sweep.settings.bounds.items():
-            found = ran.results[name]
+            found = row.results[name]
             if isinstance(found, str) or not low <= found <= high:
                 return f"{name} is {found}, and not from {low} to {high}"
         if self.sweep.validate is None:
             return ""
         try:
-            answer = self.sweep.validate(self.sweep.rows.row(number), ran.results)
+            answer = self.sweep.validate(self.sweep.rows.row(row.number), row.results)
         except Exception as error:
             return f"{self.sweep.settings.validate} raised {type(error).__name__}: {error}"
         if isinstance(answer, str):
@@ -433,7 +398,7 @@ def _say(text: str) -> None:
 def write_tables(sweep: Sweep, report: Report) -> None:
     """Write the tables: results in the order of the rows, failed rows, and where and how long each run ran."""
     tables: list[tuple[str, list[str], Mapping[int, Sequence[Any]]]] = [
-        ("results.csv", [result.name for result in sweep.results], report.results),
+        ("results.csv", [*sweep.results], report.results),
         ("failed.csv", ["error"], {number: [why] for number, why in report.failures.items()}),
         ("runs.csv", ["host", "slave", "seconds", "attempts"], report.places),
     ]
@@ -497,29 +462,33 @@ def _end(sweep: Sweep, report: Report, summary: Mapping[str, Any]) -> None:
 # What can be asked without running anything.
 
 
-def each_answer(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[tuple[int, mwpy.Result[Ran] | None]]:
-    """Yield the result of each row in the order of the rows; None if it has not ended. No run is made.
+def each_row(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[Row]:
+    """Yield the rows in their order, as far as they have ended. No run is made.
+
+    The runs are submitted to a master without slaves. Those with a result in the run database end at once, and all
+    others are cancelled.
 
     Raises:
         RunDatabaseError: the sweep runs just now.
     """
+    count = len(sweep.stages)
     if not (sweep.folder / DATABASE).exists():
-        yield from ((number, None) for number in numbers)
+        yield from (Row(number, count, is_cancelled=True) for number in numbers)
         return
     with looking(sweep) as mw:
-        plan = Plan(sweep.command, sweep.results, bool(sweep.settings.unnamed))
+        submit = Submission(mw, sweep, known)
         for start in range(0, len(numbers), WINDOW):
-            part = numbers[start : start + WINDOW]
-            ids: dict[TaskId, int] = {}
-            for number in part:
-                row, values = sweep.rows.row(number), sweep.values(number)
-                ids[mw.submit(mwpy.task(one_run, plan, values), key=known.key_of(row, values))] = number
-            open_ones = {*mw.cancel([*ids])}
-            found: dict[int, mwpy.Result[Ran]] = {}
-            while len(found) < len(ids):
+            rows = {number: Row(number, count) for number in numbers[start : start + WINDOW]}
+            ids = [task for number in rows for task in submit.row(number)]
+            mw.cancel(ids)
+            ended = 0
+            while ended < len(ids):
                 mw.loop()
-                found.update((ids[result.task_id], result) for result in mw.results())
-            yield from ((number, None if task in open_ones else found[number]) for task, number in ids.items())
+                for result in mw.results():
+                    ended += 1
+                    number, stage = result.tag
+                    rows[number].take(result, sweep.stages[stage].name if count > 1 else "")
+            yield from rows.values()
 
 
 @contextmanager
@@ -543,12 +512,13 @@ def dry_run(sweep: Sweep, selection: Selection, show: Callable[[str], None] = pr
     numbers = selection.numbers(sweep)
     counts = {"new": 0, "done": 0, "failed": 0}
     seconds: list[float] = []
-    for _, result in each_answer(sweep, known, numbers):
-        counts["new" if result is None else "done" if result.ok else "failed"] += 1
-        if result is not None:
-            seconds.append(result.compute_seconds)
+    for row in each_row(sweep, known, numbers):
+        counts["failed" if row.failure else "new" if row.is_cancelled else "done"] += 1
+        if row.failure or not row.is_cancelled:
+            seconds.append(row.place[2])
     for number in numbers[:SHOWN_COMMANDS]:
-        show(sweep.command.shown(**sweep.values(number)))
+        for stage in sweep.stages:
+            show(stage.command.shown(**sweep.values(number, stage)))
     if len(numbers) > SHOWN_COMMANDS:
         show(f"and {len(numbers) - SHOWN_COMMANDS} more")
     show(", ".join(f"{count} {name}" for name, count in counts.items()))

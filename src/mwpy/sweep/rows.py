@@ -1,0 +1,111 @@
+"""The runs of one row of a sweep: what a slave does for it, and what it brings back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+import mwpy
+from mwpy.sweep.command import Command, Outcome
+from mwpy.sweep.files import File
+from mwpy.sweep.results import NotFound, Result
+
+
+class Plan(Struct, frozen=True):
+    """What each run of a stage does."""
+
+    command: Command
+    results: tuple[Result, ...]
+    keeps_streams: bool
+    """Whether the standard output and error of each run are brought back, to be printed."""
+
+
+class Ran(Struct, frozen=True):
+    """What a run brought back."""
+
+    results: dict[str, int | float | str]
+    outputs: dict[str, File | list[File]]
+    seconds: float
+    peak_memory: int
+    streams: tuple[File, File] | None
+    archive: File | None = None
+
+
+class RunFailed(Exception):
+    """A program ended well, but what it wrote is not what was asked for."""
+
+    __module__ = "mwpy"
+
+
+def one_run(plan: Plan, values: dict[str, Any], files: Mapping[str, Any]) -> Ran:
+    """Make one run of a sweep. This is the task algorithm of all sweeps.
+
+    Args:
+        files: files of other stages, by the names that they have in the folder of the run.
+
+    Raises:
+        CommandFailed: the program failed.
+        RunFailed: a result was not found.
+    """
+    command = plan.command.with_inputs(files) if files else plan.command
+    outcome = command(**values)
+    try:
+        results = {result.name: result.found_in(outcome) for result in plan.results}
+    except NotFound as error:
+        raise RunFailed(f"{error}\nto repeat it: {outcome.command}") from None
+    streams = (outcome.stdout_file, outcome.stderr_file) if plan.keeps_streams else None
+    return Ran(results, outcome.outputs, outcome.seconds, outcome.peak_memory, streams, outcome.archive)
+
+
+class Row(Struct):
+    """A row of a sweep, and what its runs have brought back."""
+
+    number: int
+    missing: int
+    """How many of its runs have not ended."""
+    results: dict[str, int | float | str] = field(default_factory=dict)
+    outputs: dict[str, File | list[File]] = field(default_factory=dict)
+    failure: str = ""
+    """Why a run failed, with a command that repeats it; empty if none did."""
+    is_cancelled: bool = False
+    """Whether a run was not made."""
+    place: tuple[str, str, float, int] = ("", "", 0.0, 0)
+    """Host and slave of the last run, the seconds of all runs, and the most attempts of one."""
+    finished: float = 0.0
+    """When the last run ended, in seconds since 1970."""
+    streams: tuple[File, File] | None = None
+    archives: dict[str, File] = field(default_factory=dict)
+    """The folders of runs, by the name of their stage."""
+
+    def take(self, result: mwpy.Result[Ran], stage: str) -> None:
+        """Take over how a run has ended.
+
+        Args:
+            stage: the name of its stage; empty if there is only one.
+        """
+        self.missing -= 1
+        error = result.error
+        if isinstance(error, mwpy.TaskCancelled):
+            self.is_cancelled = True
+            return
+        if isinstance(error, mwpy.DependencyFailed):  # the stage before it says why, or was cancelled
+            return
+        seconds, attempts = self.place[2] + result.compute_seconds, max(self.place[3], result.attempts)
+        self.place = result.host or "", result.sid or "", seconds, attempts
+        self.finished = max(self.finished, result.finished)
+        archive: File | None
+        if error is None:
+            ran = result.value
+            self.results |= ran.results
+            self.outputs |= ran.outputs
+            self.streams, archive = ran.streams, ran.archive
+        else:
+            text = str(error.__cause__ or error.text)
+            self.failure = f"task {stage}: {text}" if stage else text
+            outcome: Outcome | None = getattr(error.__cause__, "outcome", None)
+            archive = None if outcome is None else outcome.archive
+            self.streams = None if outcome is None else (outcome.stdout_file, outcome.stderr_file)
+        if archive is not None:
+            self.archives[stage] = archive
