@@ -34,6 +34,9 @@ from mwpy.sweep.stages import Stage, digest_of
 WINDOW = 1000
 """How many runs are submitted and have not ended: more than slaves there are, and few enough for the memory."""
 
+FEW = 20
+"""How many rows with outputs are read at a time."""
+
 LOOK_S = 0.5
 """How often a sweep looks for Ctrl-C and for runs that may start, in seconds."""
 
@@ -236,10 +239,8 @@ def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
     settings, slaves = sweep.settings, sweep.settings.slaves
     if settings.system is None and settings.unnamed:  # it shall start at once, and is over soon
         return mwpy.local_master(slaves, run_database=sweep.folder / DATABASE, rerun=rerun)
-    if slaves is None:
-        slaves = len(os.sched_getaffinity(0)) if settings.system is None else 0
     return mwpy.local_master(
-        slaves,
+        num_slaves(sweep) - (0 if settings.system is None else settings.max),
         resource_file=sweep.folder / "sweep.rsc",
         system=settings.system,
         max_jobs=settings.max,
@@ -247,6 +248,14 @@ def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
         run_database=sweep.folder / DATABASE,
         rerun=rerun,
     )
+
+
+def num_slaves(sweep: Sweep) -> int:
+    """Return how many slaves a sweep has at most, here and in a batch system."""
+    settings = sweep.settings
+    if settings.system is None:
+        return len(os.sched_getaffinity(0)) if settings.slaves is None else settings.slaves
+    return (settings.slaves or 0) + settings.max
 
 
 class Submission:
@@ -282,6 +291,8 @@ class _Runs:
         self.report = report
         self.interrupts = interrupts
         self.printer = _Printer() if sweep.settings.unnamed else None
+        self.most = WINDOW if len(sweep.stages) == 1 else 2 * (num_slaves(sweep) + 1)
+        """How many rows are submitted and have not ended. Files wait in the master between the runs of a row."""
         self.rows: dict[int, Row] = {}
         """The rows that have not ended."""
         self.waiting: set[TaskId] = set()
@@ -291,7 +302,7 @@ class _Runs:
         """Make the runs of these rows, until all have ended or the user stops them."""
         rows, began = iter(numbers), time.time()
         while True:
-            while len(self.waiting) < WINDOW and not self.interrupts and (number := next(rows, None)) is not None:
+            while len(self.rows) < self.most and not self.interrupts and (number := next(rows, None)) is not None:
                 self.waiting.update(self.submit.row(number))
                 self.rows[number] = Row(number, len(self.sweep.stages))
             if not self.waiting:
@@ -306,6 +317,7 @@ class _Runs:
                 number, stage = result.tag
                 row = self.rows[number]
                 row.take(result, self.sweep.stages[stage].name if len(self.sweep.stages) > 1 else "")
+                row.outputs.clear()  # they are in the run database
                 if not row.missing:
                     del self.rows[number]
                     self._take(row, began)
@@ -477,8 +489,9 @@ def each_row(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[Row
         return
     with looking(sweep) as mw:
         submit = Submission(mw, sweep, known)
-        for start in range(0, len(numbers), WINDOW):
-            rows = {number: Row(number, count) for number in numbers[start : start + WINDOW]}
+        many = FEW if any(stage.command.options.outputs for stage in sweep.stages) else WINDOW
+        for start in range(0, len(numbers), many):
+            rows = {number: Row(number, count) for number in numbers[start : start + many]}
             ids = [task for number in rows for task in submit.row(number)]
             mw.cancel(ids)
             ended = 0
