@@ -197,6 +197,21 @@ def test_a_folder_is_named_by_task_and_attempt(mw: mwpy.LocalMaster) -> None:
     assert mwpy.this_attempt() is None
 
 
+def test_a_growing_file_can_be_followed(mw: mwpy.LocalMaster, tmp_path: Path) -> None:
+    """The report has its size and its end. The program waits until the report was seen."""
+    line = "sh -c 'echo one; echo two > log; while ! test -e {gate}; do sleep 0.02; done'"
+    run = mwpy.command(line, follow=["STDOUT", "log", "never"])
+    task = mw.submit(run.task(gate=tmp_path / "gate"))
+    reports: list[mwpy.Report] = []
+    while not reports:
+        mw.loop(timeout=0.1)
+        reports = mw.reports()
+    assert reports[0].task_id == task
+    assert reports[0].values == {"STDOUT": (4, b"one\n"), "log": (4, b"two\n")}
+    (tmp_path / "gate").touch()
+    assert _only_result(mw).ok
+
+
 # What is left of a program
 
 

@@ -197,6 +197,18 @@ def test_unnamed_values_run_in_the_current_folder_and_print_in_order(
     assert "failed: 1: it ended with exit code 1" in capfd.readouterr().err
 
 
+def test_the_output_of_running_programs_is_shown(tmp_path: Path) -> None:
+    line = "echo began {x}; while ! test -e {gate}; do sleep 0.02; done; echo E={x}"
+    options = ("--shell", "--values", "x=5", "--values", f"gate={tmp_path}/gate", "--slaves", "1")
+    started = start(tmp_path, line, *options, "--follow", "STDOUT", "--result", "e=E=(.*)", "--folder", "f")
+    assert started.stdout is not None
+    assert started.stdout.readline() == f"x=5, gate={tmp_path}/gate: began 5\n"
+    (tmp_path / "gate").touch()
+    started.communicate()
+    assert started.returncode == 0
+    assert rows_of(tmp_path / "f" / "results.csv")[1][2] == "5"
+
+
 def test_two_sweeps_are_compared_row_by_row(sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     line = "sh -c 'echo E=0.{{a}}1{0}; echo {{a}} > o; test {{a}} != {1}'"
     for folder, values, digits, failing in ("old", "1..3", "", 9), ("new", "2..4", "000001", 3):

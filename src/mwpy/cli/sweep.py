@@ -131,6 +131,8 @@ def make_parser() -> Parser:
     keep = "of which runs the folder comes back, as DIR/runs/ROW.tar.gz; default failed"
     add("--keep", choices=["failed", "all", "none"], help=keep)
     add("--folder", type=Path, metavar="DIR", help=folder)
+    follow = "show how a file of each run grows, or STDOUT, while it runs (repeatable)"
+    add("--follow", action="append", default=[], metavar="NAME", help=follow)
     add = parser.add_argument_group("which runs").add_argument
     add("--dry-run", action="store_true", help="show the first commands and how many runs there are, and run nothing")
     add("--first", type=number(1, int), metavar="N", help="run only the first N rows")
@@ -194,6 +196,7 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
             for each in parsed.collect
         ],
         "keep": parsed.keep,
+        "follow": parsed.follow,
         "order": parsed.order,
         "slaves": parsed.slaves,
         "with": vars(parsed)["with"],

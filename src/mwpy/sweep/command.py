@@ -32,6 +32,9 @@ STDOUT, STDERR = "STDOUT", "STDERR"
 
 MAX_OUTPUT_BYTES = 512 << 20
 
+MAX_FOLLOWED_BYTES = 48 * 1024
+"""How much of the ends of growing files is reported: a report may have 64 KiB."""
+
 MAX_FAILED_BYTES = 1 << 20
 """How much of the end of its standard output, and error, a failed run brings back."""
 
@@ -271,6 +274,7 @@ class Options(Struct, frozen=True):
     folder: str | None
     max_output: int
     keep: str
+    follow: tuple[str, ...]
 
     def texts(self, line: Line) -> list[tuple[str, Template]]:
         """Return all texts with placeholders, each with its name in error messages."""
@@ -316,6 +320,7 @@ class _Attempt:
                     output=output,
                     errors=errors,
                     max_output=self.options.max_output,
+                    look=_Followed(self.options.follow, self.folder, output, errors).report,
                 )
             except OSError as error:
                 why = self._not_started(error)
@@ -399,6 +404,42 @@ class _Attempt:
         return "\n".join([*lines, f"to repeat it: {self.repeated}"])
 
 
+class _Followed:
+    """Files whose ends are reported while they grow."""
+
+    def __init__(self, names: Sequence[str], folder: Path, output: IO[bytes], errors: IO[bytes]) -> None:
+        self._names = names
+        self._folder = folder
+        self._streams = {STDOUT: output, STDERR: errors}
+        self._seen: dict[str, int] = {}
+
+    def report(self) -> None:
+        """Report the ends of the files that have grown since the last call."""
+        grown: dict[str, object] = {}
+        for name in self._names:
+            size, end = self._end_of(name)
+            if size != self._seen.get(name, 0):
+                self._seen[name] = size
+                grown[name] = (size, end)
+        if grown and mwpy.this_attempt() is not None:
+            mwpy.report(**grown)
+
+    def _end_of(self, name: str) -> tuple[int, bytes]:
+        """Return the size of a file and its last bytes; nothing if it does not exist."""
+        most = MAX_FOLLOWED_BYTES // len(self._names)
+        if name in self._streams:
+            descriptor = self._streams[name].fileno()
+            size = os.fstat(descriptor).st_size
+            return size, os.pread(descriptor, most, max(0, size - most))
+        try:
+            with (self._folder / name).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - most))
+                return size, file.read(most)
+        except OSError:
+            return 0, b""
+
+
 def _read(stream: IO[bytes], name: str) -> File:
     """Take over an output without a name."""
     size = os.fstat(stream.fileno()).st_size
@@ -453,6 +494,7 @@ def command(
     folder: str | os.PathLike[str] | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
     keep: Literal["failed", "all", "none"] = "none",
+    follow: Iterable[str] = (),
     name: str | None = None,
     **policy: Unpack[Policies],
 ) -> Command:
@@ -479,6 +521,8 @@ def command(
         folder: the folder in which all runs work; None for one for each run.
         max_output: how many bytes the program may write into its outputs, together.
         keep: of which runs the folder comes back, as `Outcome.archive`: `"failed"`, `"all"` or `"none"`.
+        follow: files that grow while the program runs, or `STDOUT` and `STDERR`. Once a second, their ends are
+            reported: `mw.reports()` has for each name the size of the file and its last bytes.
         name: the name of the task algorithm; None for that of the program.
         policy: the policies of its tasks, as for `Master.submit`.
 
@@ -507,6 +551,7 @@ def command(
         folder=None if folder is None else os.path.abspath(folder),
         max_output=max_output,
         keep=keep,
+        follow=tuple(follow),
     )
     if keep not in ("failed", "all", "none"):
         raise UsageError(f"keep={keep!r}: give 'failed', 'all' or 'none'")

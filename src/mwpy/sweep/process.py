@@ -136,6 +136,7 @@ def run(
     output: IO[bytes],
     errors: IO[bytes],
     max_output: int,
+    look: Callable[[], None],
 ) -> Ended:
     """Run a program, and wait until it has ended.
 
@@ -146,6 +147,7 @@ def run(
         stdin: what it can read from its standard input.
         output, errors: the files for its standard output and error.
         max_output: the program is ended when these files have more bytes.
+        look: called once a second while the program runs.
 
     Raises:
         OSError: it cannot be started.
@@ -163,6 +165,7 @@ def run(
     try:
         with _ending(process.pid) as has_ended:
             while not has_ended(min(LOOK_S, max(0.0, mwpy.seconds_left() - near_s))):
+                look()
                 if why := _why_to_stop(near_s, output, errors, max_output):
                     _terminate(process.pid, has_ended)
                     break

@@ -39,6 +39,8 @@ class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=
     before: str | list[str] = field(default_factory=list)
     exit_codes: list[int] | str = field(default_factory=lambda: [0])
     """Those of a success; `any` for all."""
+    follow: list[str] = field(default_factory=list)
+    """Files that grow, or the standard streams, which are shown while the program runs."""
     seconds_max: float | None = None
     memory_max: str | int | None = None
     attempts_max: int | None = None
@@ -182,6 +184,7 @@ def _command(program: Program, name: str, inputs: Mapping[str, Any], base: Path,
         before=program.before,
         folder=base if unnamed else None,
         keep=cast(Any, keep),
+        follow=program.follow,
         name=name,
     )
 

@@ -296,6 +296,7 @@ class _Runs:
         self.rows: dict[int, Row] = {}
         """The rows that have not ended."""
         self.waiting: set[TaskId] = set()
+        self.followed = _Followed(sweep)
         self.stopped = False
 
     def make(self, numbers: Sequence[int]) -> None:
@@ -312,6 +313,8 @@ class _Runs:
                 _say("mwpy sweep: stops; what runs may finish (Ctrl-C again ends it)")
                 self.mw.cancel([*self.waiting], running="finish")
             self.mw.loop(timeout=LOOK_S)
+            for report in self.mw.reports():
+                self.followed.show(report)
             for result in self.mw.results():
                 self.waiting.discard(result.task_id)
                 number, stage = result.tag
@@ -362,6 +365,27 @@ class _Runs:
         if isinstance(answer, str):
             return answer
         return "" if answer is None or answer else f"{self.sweep.settings.validate} says that it is not valid"
+
+
+class _Followed:
+    """Shows how files grow while programs run."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._shown: dict[tuple[TaskId, int, str], int] = {}
+        """How many bytes of each file were shown."""
+
+    def show(self, report: mwpy.Report) -> None:
+        """Print what is new, each line with its row."""
+        where = shown(self._sweep.rows.row(report.tag[0]))
+        for name, (size, end) in report.values.items():
+            key = report.task_id, report.attempt, name
+            new = size - self._shown.get(key, 0)
+            self._shown[key] = size
+            if new > len(end):
+                print(f"{where}: {name}: ({new - len(end)} bytes are not shown)")
+            text = end[-new:].decode(errors="backslashreplace") if new > 0 else ""
+            print(*(f"{where}: {line}" for line in text.splitlines()), sep="\n", flush=True)
 
 
 class _Printer:
