@@ -272,7 +272,7 @@ class Huge(Exception):
         (Unlike("one"), "one"),
         (Ends(), "(its text is not available: __str__ raised SystemExit)"),
         (EndsNotPickled("five"), "five"),
-        (Huge("x" * (2 << 20)), "x" * MAX_TEXT),
+        (Huge("x" * (17 << 20)), "x" * MAX_TEXT),
     ],
 )
 def test_an_exception_that_cannot_be_sent_is_reported_as_text(error: Exception, text: str) -> None:
