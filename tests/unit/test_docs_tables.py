@@ -279,3 +279,14 @@ def test_the_manual_shows_what_a_result_has() -> None:
 def test_the_manual_counts_as_the_code_does(number: float, words: str) -> None:
     """The manual writes some numbers as words. They are equal to the numbers in the code."""
     assert words.format(NUMBERS[number]) in " ".join(MANUAL.split())
+
+
+def test_each_feature_of_the_origins_names_its_test() -> None:
+    """Or it says that the feature is to come. A row that refers to the one above says `the same`."""
+    rows = [line.split(" | ") for line in (ROOT / "docs" / "origins.md").read_text().splitlines() if " | " in line]
+    for feature, how, shown_by in (row for row in rows if row[0] not in ("| feature", "| ---")):
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", shown_by)
+        assert named or "to come" in how or shown_by.startswith("the same"), feature
+        for path, test in named:
+            assert (ROOT / path).exists(), f"{feature}: there is no {path}"
+            assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{feature}: {path} has no {test}"
