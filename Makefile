@@ -49,7 +49,7 @@ QUICK_SIMULATION := tests/simulation/test_crashes.py tests/simulation/test_overs
 	tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-costs dist docs clean
+.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-programs bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -155,6 +155,9 @@ bench-database: $(VENV)/installed-for-tests ## measure what the run database cos
 bench-peers: ## compare with other libraries, for an hour (ROUNDS=3 WORKLOADS=W1,W2 PEERS=ray,joblib)
 	$(MAKE) VENV=$(PEERS_VENV) $(PEERS_VENV)/installed-peers
 	$(PEERS_VENV)/bin/python -m bench.peers --rounds $(ROUNDS) --workloads '$(WORKLOADS)' --peers '$(PEERS)'
+
+bench-programs: $(VENV)/installed-for-tests ## compare the rate of programs with GNU parallel, in five minutes (ROUNDS=3)
+	$(BIN)/python -m bench.programs --rounds $(ROUNDS)
 
 bench-costs: $(VENV)/installed-for-tests ## measure in which process and thread the processor time of a task goes
 	$(BIN)/python -m bench.costs

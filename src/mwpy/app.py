@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -414,9 +413,9 @@ def local_master(
         return _local_master(slaves, options, policy, loaded_script())
     from mwpy._roles.own_overseer import own_overseer
 
-    path = Path(resource_file).absolute()
+    path = os.path.abspath(resource_file)
     overseer = own_overseer(path, system, max_jobs, overseer_options)
-    return _local_master(slaves or 0, replace(options, resource_file=str(path)), policy, None, overseer)
+    return _local_master(slaves or 0, replace(options, resource_file=path), policy, None, overseer)
 
 
 def _local_master(

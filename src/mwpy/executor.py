@@ -133,7 +133,7 @@ class Executor(concurrent.futures.Executor):
             thread = ExecutorThread(computation, policy, wrap, most)
         else:
             path = Path(resource_file).absolute()
-            overseer = own_overseer(path, system, max_jobs, overseer_options)
+            overseer = own_overseer(str(path), system, max_jobs, overseer_options)
             most = max_jobs + (slaves or 0)
             options = replace(options, resource_file=str(path))
             computation = OwnComputation(partial(start_local, slaves or 0, options, None), codec_of(None))

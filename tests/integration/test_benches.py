@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,12 @@ def test_many_agents_are_measured_on_one_master(tmp_path: Path) -> None:
     _connected_s, _idle, _memory, rate, shares = json.loads(printed)
     assert rate > 0
     assert shares >= 1.0, "each agent had tasks"
+
+
+def test_the_rate_of_programs_is_measured() -> None:
+    lines = run_bench("programs", "--runs", "20", "--rounds", "1").splitlines()
+    assert re.fullmatch(r"mwpy sweep +\d+ runs a second \(.*\); mwpy has 1.00 times this rate", lines[0])
+    assert len(lines) == 1 + (shutil.which("parallel") is not None)
 
 
 DEADLY = """

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -39,7 +38,7 @@ class OwnOverseer(Struct, eq=False):
         modules: where the jobs of this machine find modules.
     """
 
-    path: Path
+    path: str
     system: str
     max_jobs: int
     options: Sequence[str]
@@ -48,7 +47,7 @@ class OwnOverseer(Struct, eq=False):
 
     @property
     def _command(self) -> list[str]:
-        return [sys.executable, *AGENT[:-1], "oversee", str(self.path), "--with", self.system, *self.options]
+        return [sys.executable, *AGENT[:-1], "oversee", self.path, "--with", self.system, *self.options]
 
     def start(self) -> None:
         """Start it.
@@ -81,7 +80,7 @@ class OwnOverseer(Struct, eq=False):
             print(text, file=sys.stderr, flush=True)
 
 
-def own_overseer(path: Path, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
+def own_overseer(path: str, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
     """Make the overseer of a master, if it has one.
 
     Args:
