@@ -626,6 +626,7 @@ PUBLIC_NAMES = (
     "Master",
     "MasterUnreachable",
     "MwpyError",
+    "NotStarted",
     "OutOfTime",
     "Outcome",
     "Policies",

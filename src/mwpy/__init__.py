@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
     from mwpy.slave import Slave, SlaveLoop
-    from mwpy.sweep.command import Command, CommandFailed, Outcome, command
+    from mwpy.sweep.command import Command, CommandFailed, NotStarted, Outcome, command
     from mwpy.sweep.files import File, file, output
 
 __all__ = [
@@ -86,6 +86,7 @@ __all__ = [
     "Master",
     "MasterUnreachable",
     "MwpyError",
+    "NotStarted",
     "OutOfTime",
     "Outcome",
     "Policies",
@@ -146,6 +147,7 @@ _OF_ROLES = {
     "LocalMaster": "mwpy.local",
     "LoopCounts": "mwpy.master",
     "Master": "mwpy.master",
+    "NotStarted": "mwpy.sweep.command",
     "Outcome": "mwpy.sweep.command",
     "Slave": "mwpy.slave",
     "SlaveLoop": "mwpy.slave",

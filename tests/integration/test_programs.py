@@ -133,6 +133,19 @@ def test_a_failure_says_what_ran_and_why_it_failed(command: mwpy.Command, said: 
         assert "its last lines:\nlast lines\nto repeat it: sh -c 'echo some" in str(failed.value)
 
 
+def test_a_run_without_room_for_its_files_did_not_start(mw: mwpy.LocalMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CONDOR_SCRATCH_DIR", "/no/such/folder")
+    with pytest.raises(mwpy.NotStarted) as failed:
+        mwpy.command("true")()
+    assert "a file of the run cannot be used: No such file or directory: /no/such/folder/mwpy-" in str(failed.value)
+    assert "cannot be used" in mwpy.command("true").outcome().error
+    mw.submit(mwpy.command("no-such-program", retry_errors=mwpy.NotStarted, attempts_max=2).task())
+    result = _only_result(mw)
+    assert result.error is not None
+    assert isinstance(result.error.__cause__, mwpy.NotStarted)
+    assert result.attempts == 2
+
+
 def test_a_failure_is_the_result_of_its_task(mw: mwpy.LocalMaster) -> None:
     mw.submit(mwpy.command("sh -c {x}").task(x="echo out; exit 4"), tag="a")
     error = _only_result(mw).error

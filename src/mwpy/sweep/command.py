@@ -66,11 +66,24 @@ class CommandFailed(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         shortened = None if self.outcome is None else self.outcome.shortened()
-        return _failed, (*self.args, pickle.dumps(shortened, 4))  # in one piece: exceptions have no large buffers
+        return _failed, (
+            type(self),
+            *self.args,
+            pickle.dumps(shortened, 4),
+        )  # in one piece: exceptions have no large buffers
 
 
-def _failed(text: str, outcome: bytes) -> CommandFailed:
-    return CommandFailed(text, pickle.loads(outcome))
+class NotStarted(CommandFailed):
+    """A program did not start on a host: it is missing there, or there is no room for its files.
+
+    Another host may run it: with `retry_errors=mwpy.NotStarted`, the task is tried again.
+    """
+
+    __module__ = "mwpy"
+
+
+def _failed(kind: type[CommandFailed], text: str, outcome: bytes) -> CommandFailed:
+    return kind(text, pickle.loads(outcome))
 
 
 class Outcome(Struct, eq=False):
@@ -173,10 +186,11 @@ class Command:
 
         Raises:
             CommandFailed: it failed.
+            NotStarted: it did not start on this host.
             UsageError: as for `task`.
             EndIsNear: the time of the task that calls this is over.
         """
-        outcome = self.outcome(*values, **parameters)
+        outcome = self._run(self._prepared(values, parameters))
         if outcome.error:
             raise CommandFailed(outcome.error, outcome)
         return outcome
@@ -188,13 +202,24 @@ class Command:
             UsageError: as for `task`.
             EndIsNear: the time of the task that calls this is over.
         """
-        prepared = self._prepared(values, parameters)
-        if self.options.folder is not None:
-            return _Attempt(self, prepared, Path(self.options.folder)).run()
-        this = mwpy.this_attempt()
-        named = "mwpy" if this is None else f"mwpy-{this.task_id}-{this.number}"
-        with own_folder(named, {name: shown(value) for name, value in prepared.items()}) as folder:
-            return _Attempt(self, prepared, folder).run()
+        try:
+            return self._run(self._prepared(values, parameters))
+        except NotStarted as error:
+            nothing = File("", b"")
+            return Outcome("", 127, 0.0, 0, platform.node(), {}, nothing, nothing, str(error))
+
+    def _run(self, prepared: Mapping[str, Any]) -> Outcome:
+        try:
+            if self.options.folder is not None:
+                return _Attempt(self, prepared, Path(self.options.folder)).run()
+            this = mwpy.this_attempt()
+            named = "mwpy" if this is None else f"mwpy-{this.task_id}-{this.number}"
+            with own_folder(named, {name: shown(value) for name, value in prepared.items()}) as folder:
+                return _Attempt(self, prepared, folder).run()
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            text = f"a file of the run cannot be used: {error.strerror}{where} (on {platform.node()})"
+            raise NotStarted(f"{text}\ncheck the room and the permissions of the scratch folder there") from error
 
     def shown(self, *values: Any, **parameters: Any) -> str:
         """Return the command line for these values, as a shell could run it.
@@ -309,9 +334,8 @@ class _Attempt:
     def run(self) -> Outcome:
         """Run the program, and return what it did."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            nothing = File(STDOUT, b"")
+            self._place()
             try:
-                self._place()
                 ended = run(
                     self._command(),
                     folder=self.folder,
@@ -323,8 +347,7 @@ class _Attempt:
                     look=_Followed(self.options.follow, self.folder, output, errors).report,
                 )
             except OSError as error:
-                why = self._not_started(error)
-                return Outcome(self.repeated, 127, 0.0, 0, platform.node(), {}, nothing, nothing, why)
+                raise NotStarted(self._not_started(error)) from error
             streams = {STDOUT: _read(output, STDOUT), STDERR: _read(errors, STDERR)}
             seen = ended.exit_code, ended.seconds, ended.peak_memory, platform.node()
             outcome = Outcome(self.repeated, *seen, {}, streams[STDOUT], streams[STDERR])

@@ -223,7 +223,7 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], None]) -> int:
     numbers, report = selection.numbers(sweep), Report()
     with _interrupts() as interrupts:
         with _master(sweep, rerun="failed" if selection.again == "failed" else None) as mw:
-            mw.progress(None, total=len(numbers))
+            mw.progress(not sweep.settings.unnamed, total=len(numbers) * len(sweep.stages))
             _Runs(mw, sweep, known, report, interrupts).make(numbers)
         write_tables(sweep, report)
     if not interrupts:
@@ -276,7 +276,7 @@ class Submission:
             files = {name: mwpy.output(ids[other], output) for name, (other, output) in stage.needs.items()}
             call = mwpy.task(one_run, self._plans[place], values, files)
             key = (stage.name, *self._known.key_of(row, values, self._digests[place]))
-            policy: mwpy.Policies = {**stage.policy, "key": key}
+            policy: mwpy.Policies = {"retry_errors": mwpy.NotStarted, **stage.policy, "key": key}
             ids.append(self._mw.submit(call, tag=(number, place), **policy))
         return ids
 
