@@ -243,13 +243,14 @@ def test_results_that_a_slave_overwrote_in_shared_memory_are_computed_again(stag
 
 
 def test_a_task_with_an_overwritten_result_does_not_run_again_if_it_may_run_once(stage: Stage) -> None:
+    """How many results were overwritten depends on the machine: at least that of the task which did it."""
     log = stage.folder / "log"
     run = stage.start("killer.py", "scribble", log, "--mw-local", 1, "--mw-slave-task-group", 100)
     assert run.end() == 0, run.err
     ran = log.read_text().split()
     assert len(ran) == len(set(ran)) == 41
     unrunnable = [task["tag"] for task in run.report["unrunnable"]]
-    assert len(unrunnable) > 1
+    assert unrunnable
     assert sorted([*run.report["came"], *unrunnable]) == list(range(41))
     stage.no_process_left()
 

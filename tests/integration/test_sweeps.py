@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import signal
@@ -485,3 +486,67 @@ def test_tasks_that_do_not_fit_together_are_refused(tasks: str, said: str, sweep
     (tmp_path / "study.toml").write_text(f"[[task]]\nname = '{name[1:]}'\n{rest}\n{other}")
     with pytest.raises(mwpy.UsageError, match=said):
         sweep("study.toml")
+
+
+CHAIN = """
+values = { x = "1..12" }
+results = { sum = "(.*) " }
+with = "local"
+max = 2
+oversee = ["--interval", "0.2"]
+
+[[task]]
+name = "make"
+command = "sh -c 'echo {x} >> %(ran)s; yes {x} | head -c 1000000 > a.dat'"
+outputs = ["a.dat"]
+
+[[task]]
+name = "turn"
+command = "sh -c 'echo {x} >> %(ran)s; sleep 0.05; tr 1-9 a-i < a.dat > b.dat'"
+inputs = ["a.dat"]
+outputs = ["b.dat"]
+
+[[task]]
+name = "sum"
+command = "sh -c 'echo {x} >> %(ran)s; md5sum b.dat'"
+inputs = ["b.dat"]
+"""
+
+
+def agents_of(path: Path) -> list[int]:
+    """The agents that were started for a resource file, without their slaves."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if b"slave" in words and os.fsencode(path) in words:
+            found.append((int(folder.name), parent))
+    numbers = {number for number, _ in found}
+    return [number for number, parent in found if parent not in numbers]
+
+
+def test_several_programs_give_exact_results_although_agents_are_killed(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(CHAIN % {"ran": tmp_path / "ran"})
+    started = start(tmp_path, "study.toml")
+
+    def num_begun() -> int:
+        return len((tmp_path / "ran").read_text().split()) if (tmp_path / "ran").exists() else 0
+
+    for count in 6, 18:
+        until(lambda: num_begun() >= count or started.poll() is not None, f"{count} runs")  # noqa: B023
+        until(lambda: bool(agents_of(tmp_path / "study.sweep" / "sweep.rsc")), "an agent")
+        os.kill(agents_of(tmp_path / "study.sweep" / "sweep.rsc")[0], signal.SIGKILL)
+    _, err = started.communicate()
+    assert started.returncode == 0, err
+    rows = rows_of(tmp_path / "study.sweep" / "results.csv")[1:]
+    assert rows == [[str(x), turned(x)] for x in range(1, 13)]
+    assert num_begun() >= 36
+
+
+def turned(x: int) -> str:
+    """The result of a row."""
+    text = f"{x}\n".translate(str.maketrans("123456789", "abcdefghi")).encode()
+    return hashlib.md5((text * 1_000_000)[:1_000_000]).hexdigest()
