@@ -228,6 +228,39 @@ def test_two_sweeps_are_compared_row_by_row(sweep: Sweep, tmp_path: Path, capfd:
     assert compare.main(["old", "old"]) == 0
 
 
+def test_files_that_the_command_line_names_travel_and_count(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A script and a relative program need no --input. If they change, or if other results are asked for, runs are made
+    again."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_text("#!/bin/sh\nsh ./sim.sh $1\n")
+    (tmp_path / "bin" / "tool").chmod(0o755)
+    (tmp_path / "sim.sh").write_text("echo a=$1; echo b=$1$1\n")
+    (tmp_path / "out.dat").write_text("old")
+    line = ("bin/tool {x} sim.sh out.dat", "--values", "x=1,2", "--output", "STDOUT", "--folder", "f", "--result")
+    assert sweep(*line, "a=a=(.*)") == 0
+    assert rows_of(tmp_path / "f" / "results.csv") == [["x", "a"], ["1", "1"], ["2", "2"]]
+    assert sweep(*line, "b=b=(.*)") == 0
+    assert "what is taken from a run has changed" in capfd.readouterr().err
+    assert rows_of(tmp_path / "f" / "results.csv") == [["x", "b"], ["1", "11"], ["2", "22"]]
+    (tmp_path / "sim.sh").write_text("echo b=$1$1$1\n")
+    assert sweep(*line, "b=b=(.*)") == 0
+    assert "the input sim.sh has changed" in capfd.readouterr().err
+    assert rows_of(tmp_path / "f" / "results.csv") == [["x", "b"], ["1", "111"], ["2", "222"]]
+
+
+def test_after_its_end_a_command_in_the_current_folder_runs_again(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its files may have changed since. A sweep that was stopped continues."""
+    (tmp_path / "a").write_text("one\n")
+    assert sweep("cat", ":::", "a") == 0
+    (tmp_path / "a").write_text("two\n")
+    assert sweep("cat", ":::", "a") == 0
+    assert capfd.readouterr().out == "one\ntwo\n"
+
+
 EXAMPLES = [
     ("echo", ["A", "B"], "A\nB\n"),
     ("echo {.} {/} {//} {/.}", ["A/B.C"], "A/B B.C A B\n"),
@@ -259,10 +292,10 @@ def test_examples_of_gnu_parallel_print_the_same(
 def test_a_long_run_fails_at_its_limit_and_stays_failed(
     sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = (f"echo {{}} >> {tmp_path}/ran; sleep {{}}", "--shell", "--seconds-max", "1", ":::", "0", "1000")
+    command = (f"echo {{x}} >> {tmp_path}/ran; sleep {{x}}", "--shell", "--seconds-max", "1", "--values", "x=0,1000")
     assert sweep(*command) == 1
     assert ran(tmp_path) == ["0", "1000", "1000", "1000"]
-    assert "failed: 1000: it lost 3 attempts" in capfd.readouterr().err
+    assert "failed: x=1000: it lost 3 attempts" in capfd.readouterr().err
     assert sweep(*command) == 1
     assert ran(tmp_path) == []
 

@@ -41,7 +41,7 @@ def opened(path: Path) -> Sweep:
 
 def rows_of(sweep: Sweep) -> Iterator[Row]:
     """Yield the rows of a sweep that have ended, in their order."""
-    known = known_of(sweep, Selection(accept=True))[0]
+    known = known_of(sweep, Selection(accept=True, again="failed"))[0]  # as they are, also after ':::'
     for row in each_row(sweep, known, range(len(sweep.rows))):
         if row.failure or not row.is_cancelled:
             yield row
@@ -149,7 +149,7 @@ class _ToTable(_Taker):
         self.rows: list[tuple[Any, ...]] = []
 
     def take(self, row: Row) -> None:
-        self.rows.append((*self.sweep.rows[row.number], *(row.results[name] for name in self.sweep.results)))
+        self.rows.append((*self.sweep.rows[row.number], *(row.results.get(name, "") for name in self.sweep.results)))
 
     def __exit__(self, *failure: object) -> None:
         if any(failure):

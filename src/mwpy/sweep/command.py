@@ -413,6 +413,8 @@ class _Attempt:
         program = self.words[0]
         if isinstance(error, FileNotFoundError) and os.sep not in program:
             why = f"there is no program {program} in PATH; install it there, write its full path, or give it in inputs"
+        elif isinstance(error, FileNotFoundError) and not os.path.isabs(program):
+            why = f"there is no {program} in the folder of the run: give it in inputs, or write its full path"
         elif isinstance(error, FileNotFoundError):
             why = f"there is no {error.filename}"
         elif isinstance(error, PermissionError):

@@ -75,6 +75,11 @@ class Template(Struct, frozen=True):
         return cls((*parts, text[end:]))
 
     @property
+    def text(self) -> str:
+        """The text as it was written."""
+        return "".join(map(str, self.parts))
+
+    @property
     def names(self) -> list[str]:
         """The names of the placeholders, each once, in the order in which they first appear."""
         return [*dict.fromkeys(part.name for part in self.parts if isinstance(part, Field))]

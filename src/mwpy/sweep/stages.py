@@ -7,6 +7,8 @@ another one's output waits for it, and gets this file.
 from __future__ import annotations
 
 import graphlib
+import os
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -70,6 +72,11 @@ class Stage(Struct, frozen=True):
         first = line.words[0]
         if not line.shell and not first.names and (program := shutil.which(first.filled({}))) is not None:
             digests[f"the program {program}"] = file(program).digest
+        if options.folder is not None:
+            mentioned = named_files(line, Path(options.folder))
+            digests |= {f"the file {name}": file(path).digest for name, path in mentioned.items()}
+        taken = [str(options.outputs), options.optional, options.check, [str(result) for result in self.results]]
+        digests["what is taken from a run"] = digest_of(taken)
         for name, source in options.inputs.items():
             files = source.values() if isinstance(source, Mapping) else [source]
             digests[f"the input {name}"] = digest_of([each.digest for each in files])
@@ -171,11 +178,16 @@ def _command(program: Program, name: str, inputs: Mapping[str, Any], base: Path,
         line = f"{line} {{}}" if isinstance(line, str) else [*line, "{}"]
     if isinstance(codes, str) and codes != "any":
         raise UsageError(f"exit-codes={codes!r}: write a list of numbers, or any")
+    sources = {target: _absolute(source, base) for target, source in inputs.items()}
+    if not unnamed:
+        taken = {*sources, *program.templates, *_outputs(program).values()}
+        found = named_files(Line.of(line, program.shell), base)
+        sources |= {target: path for target, path in found.items() if target not in taken}
     return mwpy.command(
         line,
         shell=program.shell,
         stdin=program.stdin,
-        inputs={target: _absolute(source, base) for target, source in inputs.items()},
+        inputs=sources,
         templates={target: base / path for target, path in program.templates.items()},
         outputs=program.outputs,
         optional=program.optional,
@@ -187,6 +199,22 @@ def _command(program: Program, name: str, inputs: Mapping[str, Any], base: Path,
         follow=program.follow,
         name=name,
     )
+
+
+def named_files(line: Line, base: Path) -> dict[str, Path]:
+    """Return the files of a folder that a command line names, such as a script: they belong to the program.
+
+    Args:
+        base: the folder. Files outside of it do not count.
+    """
+    words = [word.text for word in line.words]
+    if line.shell:
+        try:
+            words = shlex.split(words[0])
+        except ValueError:  # a shell understands more quotes
+            words = words[0].split()
+    named = (os.path.normpath(word) for word in words if word and not os.path.isabs(word))
+    return {name: base / name for name in named if not name.startswith("..") and (base / name).is_file()}
 
 
 def _absolute(source: Any, base: Path) -> Any:

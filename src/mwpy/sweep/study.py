@@ -59,6 +59,8 @@ class Known(Struct):
     again: dict[str, int] = field(default_factory=dict)
     """How often rows were asked for again, by the digest of their values."""
     all_again: int = 0
+    is_complete: bool = False
+    """Whether all runs had been made when the last start ended."""
 
     def digest(self, sweep: Sweep, number: int) -> str:
         """Return the digest of all that the outputs of a stage depend on, beside the values."""
@@ -165,7 +167,8 @@ def known_of(sweep: Sweep, selection: Selection) -> tuple[Known, list[str]]:
     changed = sorted(name for name in {*found.digests, *now} if found.digests.get(name) != now.get(name))
     if selection.accept:
         known.digests = found.digests
-    if selection.again == "all":
+    starts_again = sweep.settings.unnamed and found.is_complete and not selection.again
+    if selection.again == "all" or starts_again:  # in the current folder, the files may have changed since
         known.all_again += 1
     elif selection.again not in ("", "failed"):
         for number in selection.numbers(sweep):
@@ -227,6 +230,8 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], None]) -> int:
             _Runs(mw, sweep, known, report, interrupts).make(numbers)
         write_tables(sweep, report)
     if not interrupts:
+        known.is_complete = True
+        known.write(sweep.folder)
         collect()
     summary = summary_of(sweep, report, len(numbers))
     _end(sweep, report, summary)
@@ -336,7 +341,7 @@ class _Runs:
         if failure:
             report.failures[number] = failure
         else:
-            report.results[number] = tuple(row.results[name] for name in self.sweep.results)
+            report.results[number] = tuple(row.results.get(name, "") for name in self.sweep.results)
         for name, archive in row.archives.items():
             self._keep(number, name, archive)
         if self.printer is not None:
@@ -353,7 +358,7 @@ class _Runs:
     def _refused(self, row: Row) -> str:
         """Return why the results of a row are not valid; empty if they are."""
         for name, (low, high) in self.sweep.settings.bounds.items():
-            found = row.results[name]
+            found = row.results.get(name, "")
             if isinstance(found, str) or not low <= found <= high:
                 return f"{name} is {found}, and not from {low} to {high}"
         if self.sweep.validate is None:
