@@ -103,13 +103,13 @@ def _fed(stage: Stage, ends: Loopback, tasks: int) -> Agent:
     agent = member(stage, ends)
     agent.link.send(wire.encode(messages.SlaveReady(1)))
     ends.until(lambda: sum(sum(each.counts) for each, _ in received(agent, messages.Tasks)) == tasks, "tasks")
-    until(lambda: _submitted(stage) == tasks, "the tasks in the file")
+    until(lambda: _sent(stage) == tasks, "the tasks in the file, and that this agent has them")
     return agent
 
 
-def _submitted(stage: Stage) -> int:
-    """How many tasks of the last generation are in the run database."""
-    query = "SELECT sum(count) FROM submissions WHERE generation = (SELECT max(generation) FROM generations)"
+def _sent(stage: Stage) -> int:
+    """How many tasks of the last generation were sent to slaves, as far as this is in the run database."""
+    query = "SELECT sum(count) FROM allocations WHERE generation = (SELECT max(generation) FROM generations)"
     with closing(sqlite3.connect(f"file:{stage.folder / 'run.db'}?mode=ro", uri=True)) as reading:
         return int(reading.execute(query).fetchone()[0] or 0)
 
@@ -155,7 +155,7 @@ def test_an_agent_keeps_a_result_until_the_run_database_has_it(stage: Stage, end
     agent = member(stage, ends, session="a session", slaves=3)
     agent.link.send(wire.encode(messages.SlaveReady(1)))
     ends.until(lambda: received(agent, messages.Tasks), "tasks")
-    until(lambda: _submitted(stage) == 6, "the tasks in the file")
+    until(lambda: _sent(stage) == 6, "the tasks in the file")
     with closing(sqlite3.connect(stage.folder / "run.db", isolation_level=None)) as locking:
         locking.execute("BEGIN IMMEDIATE")
         large = groups.payload(1, [encode("x" * SAY_BYTES)])
