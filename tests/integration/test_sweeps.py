@@ -289,6 +289,14 @@ def test_examples_of_gnu_parallel_print_the_same(
     assert capfd.readouterr().out == printed
 
 
+def test_all_outputs_are_printed_although_some_rows_do_not_run(sweep: Sweep, capfd: pytest.CaptureFixture[str]) -> None:
+    """In the order of the values, also if the runs start in another one."""
+    assert sweep("echo", "--sample", "50%", "--order", "shuffled", ":::", *map(str, range(20))) == 0
+    printed = [int(line) for line in capfd.readouterr().out.split()]
+    assert len(printed) == 10
+    assert printed == sorted(printed)
+
+
 def test_a_long_run_fails_at_its_limit_and_stays_failed(
     sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,6 +364,22 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "mwpy", "sweep", *arguments]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=folder, start_new_session=True, **streams)  # type: ignore[call-overload, no-any-return]
+
+
+def test_after_ctrl_c_the_outputs_of_all_finished_runs_are_printed(tmp_path: Path) -> None:
+    """Also of a run behind one that was not made."""
+    line = (
+        "touch began{}; while test {} != 1 && ! test -e gate; do sleep 0.02; done; test {} != 1 || sleep 1000; echo {}"
+    )
+    started = start(tmp_path, line, "--shell", "--slaves", "2", "--seconds-max", "3", ":::", "1", "2")
+    until(lambda: (tmp_path / "began1").exists() and (tmp_path / "began2").exists(), "two runs")
+    os.kill(started.pid, signal.SIGINT)
+    assert started.stderr is not None
+    while "stops" not in started.stderr.readline():
+        assert started.poll() is None
+    (tmp_path / "gate").touch()
+    out, err = started.communicate()
+    assert (out, started.returncode) == ("2\n", mwpy.ExitCode.INTERRUPTED), err
 
 
 def test_ctrl_c_lets_runs_finish_and_a_second_one_ends_them(tmp_path: Path) -> None:

@@ -66,11 +66,8 @@ class CommandFailed(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         shortened = None if self.outcome is None else self.outcome.shortened()
-        return _failed, (
-            type(self),
-            *self.args,
-            pickle.dumps(shortened, 4),
-        )  # in one piece: exceptions have no large buffers
+        in_one_piece = pickle.dumps(shortened, 4)  # exceptions have no large buffers beside them
+        return _failed, (type(self), *self.args, in_one_piece)
 
 
 class NotStarted(CommandFailed):
@@ -365,7 +362,7 @@ class _Attempt:
             for_this_machine(source).save(self._path(name))
         for name, template in self.options.templates.items():
             self._path(name).parent.mkdir(parents=True, exist_ok=True)
-            self._path(name).write_text(template.filled(self.values), encoding="utf-8")
+            self._path(name).write_bytes(template.filled(self.values).encode(errors="surrogateescape"))
 
     def _path(self, name: str) -> Path:
         return self.folder / name

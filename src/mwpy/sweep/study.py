@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -295,7 +296,7 @@ class _Runs:
         self.submit = Submission(mw, sweep, known)
         self.report = report
         self.interrupts = interrupts
-        self.printer = _Printer() if sweep.settings.unnamed else None
+        self.printer: _Printer | None = None
         self.most = WINDOW if len(sweep.stages) == 1 else 2 * (num_slaves(sweep) + 1)
         """How many rows are submitted and have not ended. Files wait in the master between the runs of a row."""
         self.rows: dict[int, Row] = {}
@@ -307,11 +308,15 @@ class _Runs:
     def make(self, numbers: Sequence[int]) -> None:
         """Make the runs of these rows, until all have ended or the user stops them."""
         rows, began = iter(numbers), time.time()
+        if self.sweep.settings.unnamed:
+            self.printer = _Printer(numbers)
         while True:
             while len(self.rows) < self.most and not self.interrupts and (number := next(rows, None)) is not None:
                 self.waiting.update(self.submit.row(number))
                 self.rows[number] = Row(number, len(self.sweep.stages))
             if not self.waiting:
+                if self.printer is not None:
+                    self.printer.end()
                 return
             if self.interrupts and not self.stopped:
                 self.stopped = True
@@ -394,22 +399,32 @@ class _Followed:
 
 
 class _Printer:
-    """Prints the outputs of the runs in the order of the rows."""
+    """Prints the outputs of the runs in the order of the rows.
 
-    def __init__(self) -> None:
-        self._next = 0
+    Args:
+        numbers: the numbers of the rows that run.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._order = deque(sorted(numbers))
         self._waiting: dict[int, tuple[File, File] | None] = {}
 
     def add(self, number: int, streams: tuple[File, File] | None) -> None:
         """A run has ended with these outputs."""
         self._waiting[number] = streams
-        while self._next in self._waiting:
-            written = self._waiting.pop(self._next)
-            self._next += 1
-            for stream, output in zip((sys.stdout, sys.stderr), written or (), strict=False):
-                if output.content:
-                    stream.buffer.write(output.content)
-                    stream.buffer.flush()
+        while self._order and self._order[0] in self._waiting:
+            self._print(self._waiting.pop(self._order.popleft()))
+
+    def end(self) -> None:
+        """No other run ends: print the outputs that wait for runs which were not made."""
+        for number in sorted(self._waiting):
+            self._print(self._waiting.pop(number))
+
+    def _print(self, streams: tuple[File, File] | None) -> None:
+        for stream, output in zip((sys.stdout, sys.stderr), streams or (), strict=False):
+            if output.content:
+                stream.buffer.write(output.content)
+                stream.buffer.flush()
 
 
 @contextmanager
