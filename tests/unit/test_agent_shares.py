@@ -116,11 +116,44 @@ def test_tasks_learn_why_an_object_cannot_be_kept(core: AgentCore) -> None:
     ]
 
 
-def test_an_object_that_is_larger_than_the_memory_of_the_job_is_refused() -> None:
-    core = new_core(replace(SETTINGS, memory_bytes=2 << 20))
-    [passed_on, given] = do(core, tasks(1, LARGE))
-    assert passed_on == ("pass on", 1, [1])
-    assert "of 12.0 MiB does not fit into the 2.0 MiB of memory that the job of this agent has" in str(given)
+OUTPUT = Share("result-1", 1000)
+"""A large buffer of a result."""
+
+
+def with_output(task: int, *more: Share, share: Share = OUTPUT) -> SlaveHeard:
+    """A result with large buffers. The first one is shared."""
+    shares = [share, *more]
+    group = messages.Results(1, [task], [1], [1], [0.1], [], [len(shares)], shares=shares)
+    return slave_heard(1, group, groups.payload(1, [b"\x00"]), *(bytes(each.size or 10) for each in shares))
+
+
+def test_the_output_of_a_task_is_not_fetched_for_a_later_task_on_the_same_host(core: AgentCore) -> None:
+    do(core, tasks(1, SMALL))
+    assert do(core, with_output(1, Share("", 0))) == [("open", "result-1")]
+    assert do(core, opened(OUTPUT, complete=True)) == []
+    assert do(core, tasks(2, OUTPUT, slave=2)) == [
+        ("pass on", 2, [2]),
+        ("give", 2, "result-1", "here", ""),
+    ]
+
+
+def test_an_output_is_dropped_when_no_task_can_need_it_any_more(core: AgentCore) -> None:
+    do(core, tasks(1))
+    do(core, with_output(1), opened(OUTPUT, complete=True))
+    assert do(core, heard(messages.ShareGone("result-1"))) == [("drop", "result-1")]
+
+
+def test_an_output_for_which_there_is_no_room_is_fetched_like_any_other_object(core: AgentCore) -> None:
+    do(core, tasks(1))
+    do(core, with_output(1), ShareNotKept("result-1", "disk full"))
+    assert do(core, tasks(2, OUTPUT)) == [("drop", "result-1"), ("open", "result-1"), ("pass on", 1, [2])]
+    assert do(core, opened(OUTPUT)) == [("want", "result-1", 0)]
+
+
+def test_a_slave_cannot_replace_the_output_of_another_task(core: AgentCore) -> None:
+    do(core, tasks(1), tasks(2))
+    assert do(core, with_output(1)) == [("open", "result-1")]
+    assert do(core, with_output(2)) == []
 
 
 def test_an_object_that_waits_is_asked_for_when_the_one_before_it_is_dropped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -18,6 +19,7 @@ from mwpy._core.master.state import (
     HoldResults,
     MasterSettings,
     Received,
+    ReleaseResults,
     Running,
 )
 from mwpy._simulation.lives import Replay
@@ -27,6 +29,8 @@ from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.messagepack import as_pickle, encode
+from mwpy._values.messages import Share
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import ResultReference
 
@@ -114,6 +118,64 @@ def arguments(actions: Actions) -> list[object]:
                 (argument,), _ = loads_call(call, rest)
                 found.append((argument, loads_state(left)) if left else argument)
     return found
+
+
+OUTPUT = Share("result-1", 3)
+
+
+def sends(actions: Actions, kind: type[messages.Message]) -> list[tuple[messages.Message, Sequence[Buffer]]]:
+    return [(send.message, send.frames) for send in actions.sends if isinstance(send.message, kind)]
+
+
+def finish_with_output(master: Master, share: Share = OUTPUT) -> Actions:
+    """The newest agent sends the result of task 1, which is a read-only buffer with the bytes "abc"."""
+    buffers: list[pickle.PickleBuffer] = []
+    entry = encode(as_pickle(pickle.dumps(pickle.PickleBuffer(b"abc"), 5, buffer_callback=buffers.append)))
+    group = messages.Results(1, [1], [1], [1], [0.1], [], [1], shares=[share])
+    frames = groups.payload(1, [entry]), b"abc"
+    master.core.handle(Received(b"%d" % master.agents, "here", group, frames), master.now)
+    return master.turn()
+
+
+def test_a_task_gets_the_name_of_a_large_output_and_agents_fetch_it_in_parts() -> None:
+    master = Master()
+    master.submit("a")
+    master.join()
+    assert master.dependent(1) == 2
+    actions = finish_with_output(master)
+    assert not sends(actions, messages.ShareGone), "the agent that made it keeps it"
+    [(message, frames)] = sends(actions, messages.Tasks)
+    assert isinstance(message, messages.Tasks)
+    assert message.shares == [OUTPUT]
+    assert b"abc" not in [*map(bytes, frames)]
+    master.core.handle(Received(b"1", "here", messages.ShareWanted("result-1", 0), ()), master.now)
+    [(part, content)] = sends(master.turn(), messages.SharePart)
+    assert (part, [*map(bytes, content)]) == (messages.SharePart("result-1", 0), [b"abc"])
+    master.core.obey(ReleaseResults([1]))
+    done = messages.Results(1, [2], [1], [1], [0.1], [])
+    master.core.handle(Received(b"1", "here", done, [groups.payload(1, [encode("done")])]), master.now)
+    assert sends(master.turn(), messages.ShareGone) == [(messages.ShareGone("result-1"), ())]
+
+
+def test_an_agent_drops_an_output_to_which_no_task_refers() -> None:
+    master = Master()
+    master.submit("a")
+    master.join()
+    assert sends(finish_with_output(master), messages.ShareGone) == [(messages.ShareGone("result-1"), ())]
+
+
+def test_an_agent_that_names_its_output_as_another_one_is_dropped() -> None:
+    master = Master()
+    master.submit("a")
+    master.submit("b")
+    master.join()
+    assert master.dependent(1) == 3
+    finish_with_output(master)
+    entry, shares = CODEC.dumps_value("x")[0], [OUTPUT]
+    group = messages.Results(1, [2], [1], [1], [0.1], [], [1], shares=shares)
+    master.core.handle(Received(b"1", "here", group, [groups.payload(1, [entry]), b"xyz"]), master.now)
+    assert not master.core.state.members.agents, "the second content was refused"
+    assert not master.turn().results
 
 
 @pytest.fixture

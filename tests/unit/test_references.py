@@ -82,7 +82,7 @@ def values(*given: tuple[int, object]) -> list[Buffer]:
     for number, value in given:
         entry, large = CODEC.dumps_value(value)
         frames.append((number, [entry, *map(bytes, large)]))
-    index = encode([(number, len(own)) for number, own in frames])
+    index = encode([(number, [""] * len(own)) for number, own in frames])
     return [index, *(frame for _, own in frames for frame in own)]
 
 
@@ -106,7 +106,7 @@ def test_a_value_that_cannot_be_unpickled_names_its_task() -> None:
     call, own = CODEC.dumps_call((result(TaskId(7)),), {}, "f")
     broken = encode(as_pickle(b"broken"))
     with pytest.raises(pickle.UnpicklingError) as caught:
-        loads_call(decode(call), [*own, encode([(7, 1)]), broken])
+        loads_call(decode(call), [*own, encode([(7, [""])]), broken])
     assert caught.value.__notes__ == ["(mwpy.result: the result of task 7 cannot be unpickled here)"]
     with pytest.raises(UsageError, match=r"mwpy.result\(7\) stands for a value only in the arguments"):
         given_value(7)

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
-from mwpy._transport.shared_objects import KNOWN, Store
+from mwpy._transport.shared_objects import Store
+from mwpy._values import messages
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.messages import Share
-from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject
+from mwpy._values.shares import KNOWN, SIZE_FORMAT, Shared, SharedObject
 
 CODEC = Codec()
 
@@ -104,6 +105,50 @@ def test_a_file_that_is_no_memory_is_not_opened(tmp_path: Path) -> None:
         number, boot = os.fstat(file.fileno()).st_ino, share(1).shared.share.location.split(":")[0]
         named = Share("d", 100, f"{boot}:{os.getpid()}:{file.fileno()}:{number}")
         assert not Store().open(named)[1]
+
+
+@pytest.mark.parametrize("size", [shared_objects.SHARED_BYTES, shared_objects.DISK_BYTES])
+def test_an_agent_gives_its_slaves_a_large_output_in_a_file_that_nobody_can_change(size: int) -> None:
+    """A very large one is on disk, so that it takes no memory of the job."""
+    store, content = Store(), os.urandom(size)
+    named = Share("result-1", size)
+    location, is_complete = store.open(named, content)
+    assert is_complete
+    kept = shared_objects.give(replace(named, location=location), "")
+    assert kept.content == content
+    is_on_disk = int(location.split(":")[-1]) in on_disk()
+    assert is_on_disk == (size >= shared_objects.DISK_BYTES)
+    store.close()
+    assert kept.content == content
+
+
+def on_disk() -> set[int]:
+    """The open files of this process, by their numbers, that have no name and are not in memory."""
+    links = [(each, str(each.readlink())) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    found = [link for link, target in links if target.endswith("(deleted)") and not target.startswith("/memfd:")]
+    return {link.stat().st_ino for link in found}
+
+
+def test_the_master_writes_outputs_to_disk_that_later_tasks_need() -> None:
+    """Processes of its host find them there. The file is gone with the last view of it."""
+    content = os.urandom(shared_objects.SHARED_BYTES)
+    small = b"small"
+    group = messages.Results(1, [1], [1], [1], [0.1], [], [2], shares=[Share("", 0), Share("result-1", len(content))])
+    before = len(on_disk())
+    spooled, frames = shared_objects.spooled(group, [b"entry", small, content])
+    assert len(on_disk()) == before + 1
+    assert [*map(bytes, frames)] == [b"entry", small, content]
+    assert shared_objects.give(spooled.shares[1], "").content == content
+    del frames
+    gc.collect()
+    assert len(on_disk()) == before
+
+
+def test_outputs_stay_in_memory_if_there_is_no_room_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("_CONDOR_SCRATCH_DIR", str(tmp_path / "missing"))
+    group = messages.Results(1, [1], [1], [1], [0.1], [], [1], shares=[Share("result-1", 3)])
+    spooled, frames = shared_objects.spooled(group, [b"entry", b"abc"])
+    assert (spooled, frames[1]) == (group, b"abc")
 
 
 def test_a_slave_says_why_an_object_is_missing() -> None:

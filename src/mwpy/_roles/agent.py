@@ -109,8 +109,8 @@ def changed(
     for change in changes:
         try:
             match change:
-                case OpenShare(share):
-                    location, is_complete = store.open(share)
+                case OpenShare(share, content):
+                    location, is_complete = store.open(share, content)
                     yield ShareOpened(replace(share, location=location), is_complete)
                 case WriteShare(digest, start, part):
                     store.write(digest, start, part)

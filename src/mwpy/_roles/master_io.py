@@ -46,7 +46,7 @@ from mwpy._roles.sessions import Said, Sessions
 from mwpy._roles.users import Users
 from mwpy._system import clock
 from mwpy._system.clock import Clock
-from mwpy._transport import wire
+from mwpy._transport import shared_objects, wire
 from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
 from mwpy._values.earlier import Given
@@ -275,6 +275,9 @@ class MasterIo:
                     if earlier:
                         self.core.handle(Returned(earlier, address), now)
                     elif not is_taken:
+                        can_be_needed = bool(self.core.state.jar.blocked.results)
+                        if can_be_needed and isinstance(message, messages.Results) and message.shares:
+                            message, payload = shared_objects.spooled(message, payload)
                         self.core.handle(Received(peer, address, message, payload), now)
                     while self._sessions.confirmed:
                         self.core.handle(self._sessions.confirmed.popleft(), now)

@@ -592,7 +592,8 @@ class Stretches(Struct, eq=False):
         seconds = times if len(times) == count <= MAX_TASKS else [sum(times)]
         buffers = [0] * (count - 1) + [len(large)] if large else []
         spans = gathered.tasks, gathered.counts, gathered.attempts
-        group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain)
+        shares = shared_objects.shares_of(large)
+        group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain, shares=shares)
         self.send(group, [groups.payload(count, [data]), *large])
 
 
@@ -1077,7 +1078,8 @@ class TaskRunner:
             if self._peaks is not None:
                 self._peaks.look()
             failed, again = [0] if kind else [], [0] if kind == AGAIN else []
-            group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
+            columns = [task_id], [1], [attempt], [seconds], failed, [len(large)], again
+            group = messages.Results(self._number, *columns, shares=shared_objects.shares_of(large))
             self._send(group, [groups.payload(1, [result]), *large])
 
     def flush(self, *, in_task: bool = False) -> None:

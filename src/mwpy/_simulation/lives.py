@@ -27,6 +27,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.tasks import Taskjar
+from mwpy._database.rows import ValueFiles
 from mwpy._database.store import Writer
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.run_store import read_into
@@ -132,6 +133,8 @@ class SimulatedRunStore:
         more = log.stat().st_size - start
         end = start + int(more * self._random.choice((self._random.random(), 1.0)))
         shutil.copy(self.path, copy)
+        if ValueFiles(self.path).folder.exists():
+            shutil.copytree(ValueFiles(self.path).folder, ValueFiles(copy).folder, copy_function=os.link)
         Path(f"{copy}-wal").write_bytes(log.read_bytes()[:end])
         self.writer.release()
 

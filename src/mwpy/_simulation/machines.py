@@ -44,6 +44,7 @@ from mwpy._simulation.slaves import (
     SimulatedJournal,
     SimulatedStore,
     group_of,
+    group_of_file,
 )
 from mwpy._simulation.world import Alarm, World
 from mwpy._transport import wire
@@ -53,7 +54,7 @@ from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.errors import ExitCode, describe_exit
 from mwpy._values.messagepack import REFERRING, Pickled
-from mwpy._values.messages import LoadFailure
+from mwpy._values.messages import PART_BYTES, LoadFailure
 
 PATIENCE_S = 0.1
 """Seconds in which an agent that is not frozen replaces a slave that has too much memory."""
@@ -153,8 +154,8 @@ class SimulatedSlave(SimulatedProcess):
         self._shares = SharesOfSlave(agent.store)
         self._reported = 0
         """How many reports its tasks have made."""
-        self._given: dict[tuple[int, int], dict[int, object]] = {}
-        """The values that each task got, by task and attempt."""
+        self._given: dict[tuple[int, int], tuple[Pickled, Sequence[Buffer]]] = {}
+        """The calls of tasks that got values, and their buffers, by task and attempt."""
         self._restored: dict[tuple[int, int], Progress] = {}
         """The state that each task got, by task and attempt."""
         self._started_tasks = 0
@@ -290,8 +291,9 @@ class SimulatedSlave(SimulatedProcess):
             failure = self.algorithms[algorithm][0]
             if failure is None:
                 self._position = position
-                self._shares.start(position, self.life.checker.tasks[task].shares)
+                contents = self._shares.start(position, self.life.checker.tasks[task].shares)
                 self._run(task, attempt, algorithm)
+                contents.clear()
                 return
             self.channel.reply(
                 messages.AlgorithmFailed(self.number, algorithm, "cannot", [task], [1], [attempt], failure)
@@ -344,8 +346,7 @@ class SimulatedSlave(SimulatedProcess):
         for named, entry, own in zip(groups.each_task(group), entries, buffers or repeat(()), strict=False):
             call, rest, left = split_resumed(entry, own)
             if type(call) is Pickled and call.kind == REFERRING:
-                (numbers, *values), _ = loads_call(call, rest)
-                self._given[named] = dict(zip(numbers, values, strict=True))
+                self._given[named] = call, rest
             else:
                 assert not rest, f"task {named[0]} got buffers of another task"
             if left:
@@ -396,7 +397,8 @@ class SimulatedSlave(SimulatedProcess):
         given, state = self._given.pop((task, attempt), None), self._restored.pop((task, attempt), None)
         checker, random = self.life.checker, self._world.random
         if given is not None:
-            checker.references.saw(task, given)
+            (numbers, *values), _ = loads_call(*given)
+            checker.references.saw(task, dict(zip(numbers, values, strict=True)))
         checker.states.left.pop((self.life.peer, self.number), None)
         checker.states.began(task, attempt, state)
         for _ in range(random.choice((0, 0, 1, 3))):
@@ -444,10 +446,16 @@ class SimulatedSlave(SimulatedProcess):
         self.running, self.channel.began = 0, 0.0
         journal, killed_tasks = self.channel.journal, checker.killed_tasks
         kind = checker.retries.end_of(task, attempt)
-        entry = CODEC.dumps_value(checker.lives.number(task))[0] if kind == VALUE else FAILURE
+        number = checker.lives.number(task)
+        entry = CODEC.dumps_value(number)[0] if kind == VALUE else FAILURE
         result = task, attempt, self._seconds, kind, entry
         in_stretch = self._position in self._in_portions
-        if in_stretch:
+        is_file = kind == VALUE and not in_stretch and self._world.random.random() < 0.3
+        if is_file:
+            self._send()
+            size = self._world.random.choice((PART_BYTES + 1, *[100] * 9))
+            self.channel.reply(*group_of_file(self.number, result, number, size))
+        elif in_stretch:
             self._stretch.append(result)
             checker.ends.waiting[self.life.peer, self.number, task, attempt] = None
         else:

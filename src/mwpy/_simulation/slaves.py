@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.world import World
@@ -15,7 +16,9 @@ from mwpy._transport.channel import AGAIN, VALUE
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
-from mwpy._values.messages import PART_BYTES, Share
+from mwpy._values.messagepack import as_pickle, encode
+from mwpy._values.messages import OF_RESULT, PART_BYTES, Share
+from mwpy._values.shares import KNOWN, SharedObject
 
 # The journal of a simulated slave, which its agent can read.
 
@@ -33,6 +36,23 @@ def group_of(slave: int, results: Sequence[Ended]) -> tuple[messages.Results, Se
     again = [place for place in failed if kinds[place] == AGAIN]
     group = messages.Results(slave, *groups.spans_of(tasks, attempts), seconds, failed, again=again)
     return group, [groups.payload(len(tasks), entries)]
+
+
+FILE_WITH_NUMBER = encode(as_pickle(b"\x80\x05c%b\nnumber_in\n\x97\x98\x85R." % __name__.encode()))
+"""What a slave sends of a value that is made from a large read-only buffer: `number_in` is called with it."""
+
+
+def number_in(content: Buffer) -> int:
+    """Return the number that is written in a file."""
+    return int.from_bytes(content[:8], "big")
+
+
+def group_of_file(slave: int, ended: Ended, number: int, size: int) -> tuple[messages.Results, Sequence[Buffer]]:
+    """Make a group of one result: a file in which this number is written."""
+    group, frames = group_of(slave, [(*ended[:4], FILE_WITH_NUMBER)])
+    name = f"{OF_RESULT}{slave}-{ended[0]}-{ended[1]}-{ended[2]}"
+    content = number.to_bytes(8, "big").ljust(size, b"-")
+    return replace(group, buffers=[1], shares=[Share(name, size)]), [*frames, content]
 
 
 class SimulatedJournal(Struct, eq=False):
@@ -157,11 +177,16 @@ class SimulatedStore(Struct, eq=False):
     _world: World
     _missing: dict[str, dict[int, None]] = field(default_factory=dict)
     """The parts that each file lacks."""
+    contents: dict[str, bytes] = field(default_factory=dict)
+    """The contents of buffers of results, as far as they are here."""
 
-    def open(self, share: Share) -> tuple[str, bool]:
+    def open(self, share: Share, content: Buffer) -> tuple[str, bool]:
         """Make a file; sometimes the content is on this host already."""
         assert share.digest not in self._missing, f"the {share.digest} is here, and is fetched again"
-        complete = self._world.chance(0.2)
+        is_of_result = share.digest.startswith(OF_RESULT)
+        complete = bool(content) if is_of_result else self._world.chance(0.2)
+        if is_of_result:
+            self.contents[share.digest] = bytes(content)
         self._missing[share.digest] = {} if complete else dict.fromkeys(range(0, share.size, PART_BYTES))
         return "here", complete
 
@@ -170,10 +195,13 @@ class SimulatedStore(Struct, eq=False):
         assert start in self._missing[digest], f"the part from byte {start} of the {digest} came twice"
         assert len(part) == PART_BYTES or start == max(self._missing[digest]), "a part is too small"
         del self._missing[digest][start]
+        if digest in self.contents:
+            self.contents[digest] += part
 
     def drop(self, digest: str) -> None:
         """Drop a file."""
         self._missing.pop(digest, None)
+        self.contents.pop(digest, None)
 
     def close(self) -> None:
         """Do nothing: there are no files."""
@@ -210,10 +238,15 @@ class SharesOfSlave(Struct, eq=False):
         """Whether the task at this position can start."""
         return all(digest in self._known for digest in self._needed.get(position, ()))
 
-    def start(self, position: int, wanted: Sequence[str]) -> None:
-        """A task starts that needs these objects."""
-        self._needed.pop(position, None)
-        for digest in wanted:
+    def start(self, position: int, wanted: Sequence[str]) -> list[SharedObject]:
+        """A task starts that needs these objects. Return the buffers of results that are here for it, which the codec
+        finds as long as they exist."""
+        of_results = [digest for digest in self._needed.pop(position, ()) if digest.startswith(OF_RESULT)]
+        for digest in (*wanted, *of_results):
             assert digest in self._known, f"a task runs without the {digest}"
             here = self._known[digest] or self._store.is_complete(digest)
             assert here, f"a task uses the {digest}, which its agent has dropped"
+        contents = {digest: self._store.contents[digest] for digest in of_results}
+        found = [SharedObject(Share(digest, len(contents[digest])), contents[digest]) for digest in of_results]
+        KNOWN.update({each.share.digest: each for each in found})
+        return found

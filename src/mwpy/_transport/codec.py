@@ -48,6 +48,7 @@ from mwpy._values.messagepack import (
 )
 from mwpy._values.phrases import text_of
 from mwpy._values.policy import Condition
+from mwpy._values.shares import known
 from mwpy._values.task import (
     GIVEN,
     NOTED,
@@ -476,10 +477,12 @@ def _loads_referring(data: bytes, buffers: Sequence[Buffer]) -> tuple[Sequence[A
     if own < len(buffers):
         index: Any = decode(buffers[own])
         start = own + 1
-        for number, count in index:
+        for number, names in index:
             note = f"(mwpy.result: the result of task {number} cannot be unpickled here)"
-            values[number] = _loads_frames(buffers[start : start + count], note)
-            start += count
+            frames = zip(names, buffers[start : start + len(names)], strict=True)
+            whole = [known(name).content if name and not frame else frame for name, frame in frames]
+            values[number] = _loads_frames(whole, note)
+            start += len(names)
     GIVEN.values = values
     try:
         return loads_call(decode(data[SIZE_BYTES:]), buffers[:own])

@@ -20,21 +20,22 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from stat import S_ISREG
 from typing import TypeVar, cast
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._system import memory
 from mwpy._system.script import loaded_script
 from mwpy._transport.codec import Codec, codec_of, loads_shared
-from mwpy._transport.stream import SEALS, add_seals, write_all
-from mwpy._values.bounds import Buffer
-from mwpy._values.errors import SharedObjectMissing
-from mwpy._values.messages import Share
+from mwpy._transport.stream import SEALS, add_seals, file_of, write_all
+from mwpy._values.bounds import MAX_TASKS, Buffer
+from mwpy._values.messages import OF_RESULT, Results, Share
 from mwpy._values.phrases import amount
-from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
+from mwpy._values.shares import KNOWN, SIZE_FORMAT, Shared, SharedObject, known, places_of
 
 T = TypeVar("T")
 
@@ -56,11 +57,25 @@ names this number."""
 FILES_SHARE = 4
 """One in so many descriptors of a process may belong to them."""
 
-_SIZE = struct.Struct(f"={SIZE_FORMAT}")
+MEMORY_SHARE = 4
+"""A file that would take more than one in so many parts of the memory that is left is on disk."""
 
-KNOWN: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
-"""The shared objects of this process, by digest. It is global because an unpickled reference has no other way to find
-its object, and because all masters of a process share what is equal."""
+DISK_BYTES = 16 << 20
+"""A buffer of a result of this size or more is kept on disk at its host, and a smaller one in memory."""
+
+SHARED_BYTES = 1 << 20
+"""A smaller buffer of a result travels with each task that refers to it. The manual names this number."""
+
+NAME_BYTES = 12
+"""Random bytes in the name of a buffer."""
+
+SCRATCH = "_CONDOR_SCRATCH_DIR"
+"""HTCondor's variable with the folder for the files of a job."""
+
+READ_ONLY = 0o400
+"""The mode of a file on disk. A file in memory is sealed instead."""
+
+_SIZE = struct.Struct(f"={SIZE_FORMAT}")
 
 
 class _Loaded(threading.local):
@@ -127,14 +142,14 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
     for part in parts:
         hasher.update(part)
     digest = hasher.hexdigest()[:DIGEST_DIGITS]
-    known = KNOWN.get(digest)
-    if known is not None and not known.reason:
-        return known
+    same = KNOWN.get(digest)
+    if same is not None and not same.reason:
+        return same
     file = _new_file(places[-1])
     try:
         for part, place in zip((head, *parts), (0, *places), strict=False):
             write_all(file, memoryview(part), place)
-        add_seals(file)
+        _complete(file)
         shared = _kept(Share(digest, places[-1], _location(file)), file)
         finalize(shared, os.close, file)  # until then, other processes find it at this descriptor
         return shared
@@ -143,15 +158,42 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
         raise
 
 
-def _new_file(size: int) -> int:
-    """Make an empty file. The kernel would end processes if there is no room for its content, so check this first."""
+def _new_file(size: int, *, on_disk: bool = False) -> int:
+    """Make an empty file without a name: in memory, or on disk if it would take much of the memory that is left.
+
+    The kernel would end processes if there were no room for its content. So the room is taken first.
+
+    Args:
+        on_disk: whether it is on disk in any case.
+    """
     available = memory.available_bytes()
-    if available is not None and size > available:
-        text = f"{amount(size)} are needed, and this machine has {amount(available)} of memory left"
-        raise OSError(errno.ENOMEM, text)
-    file = os.memfd_create("mwpy-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(file, size)
-    return file
+    if not on_disk and (available is None or size <= available // MEMORY_SHARE):
+        file = os.memfd_create("mwpy-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, size)
+        return file
+    import tempfile  # only here, because most processes need no file on disk
+
+    folder = os.environ.get(SCRATCH) or tempfile.gettempdir()
+    with tempfile.TemporaryFile(dir=folder) as temporary:
+        try:
+            os.posix_fallocate(temporary.fileno(), 0, size)
+        except OSError as error:
+            text = f"there is no room for {amount(size)} in {folder} ({error.strerror}): set TMPDIR to another folder"
+            raise OSError(error.errno, text) from None
+        os.fchmod(temporary.fileno(), READ_ONLY)
+        return fcntl.fcntl(temporary.fileno(), fcntl.F_DUPFD_CLOEXEC, 0)
+
+
+def _complete(file: int) -> None:
+    """Nothing more is written into a file: seal it, if it is in memory."""
+    if os.fstat(file).st_mode & 0o777 != READ_ONLY:
+        add_seals(file)
+
+
+def _is_complete(file: int) -> bool:
+    """Whether nobody can change a file any more."""
+    found = os.fstat(file)
+    return (found.st_mode & 0o777, found.st_nlink) == (READ_ONLY, 0) or fcntl.fcntl(file, fcntl.F_GET_SEALS) == SEALS
 
 
 def _kept(share: Share, file: int) -> SharedObject:
@@ -177,11 +219,7 @@ def load(digest: str) -> object:
         SharedObjectMissing: its content is not in this process.
         Exception: any error of unpickling.
     """
-    shared = KNOWN.get(digest)
-    if shared is None:
-        raise SharedObjectMissing("a shared object is not in this process any more: share it again")
-    if shared.reason:
-        raise SharedObjectMissing(shared.reason)
+    shared = known(digest)
     if not shared.loaded:
         try:
             pickled, *buffers = _parts(memoryview(shared.content))
@@ -249,12 +287,67 @@ def _open(share: Share) -> int:
         raise FileNotFoundError(errno.ENOENT, "it is another file", path)
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if fcntl.fcntl(opened, fcntl.F_GET_SEALS) == SEALS and os.fstat(opened).st_ino == found.st_ino:
+        if _is_complete(opened) and os.fstat(opened).st_ino == found.st_ino:
             return opened
         raise FileNotFoundError(errno.ENOENT, "it is another file", path)
     except OSError:
         os.close(opened)
         raise
+
+
+# ---- large buffers of results --------------------------------------------------------------------------------------
+#
+# A read-only buffer of a result, such as the content of a file, can be shared with later tasks that refer to the
+# result. The agent of the slave keeps it while it has room, and the master writes it to disk.
+
+
+def shares_of(buffers: Sequence[Buffer]) -> list[Share]:
+    """Name those large buffers of a result that later tasks can share, as in `Results.shares`."""
+    if len(buffers) > MAX_TASKS or not any(len(buffer) >= SHARED_BYTES for buffer in buffers):
+        return []
+    shares = [
+        Share(OF_RESULT + os.urandom(NAME_BYTES).hex(), len(buffer))
+        if len(buffer) >= SHARED_BYTES and memoryview(buffer).readonly
+        else Share("", 0)
+        for buffer in buffers
+    ]
+    return shares if any(share.size for share in shares) else []
+
+
+def spooled(results: Results, frames: Sequence[Buffer]) -> tuple[Results, Sequence[Buffer]]:
+    """Write the shared buffers of results to disk. What does not fit there stays in memory.
+
+    Returns:
+        The results, with the locations of these buffers, and the frames, with the contents of the files.
+    """
+    shares, contents = [*results.shares], [*frames]
+    for place, share in enumerate(shares):
+        if share.size:
+            with suppress(OSError):
+                file = _stored(contents[place + 1], on_disk=True)
+                content = mmap.mmap(file, share.size, prot=mmap.PROT_READ)
+                finalize(content, os.close, file)
+                shares[place], contents[place + 1] = replace(share, location=_location(file)), memoryview(content)
+    return replace(results, shares=shares), contents
+
+
+def _stored(content: Buffer, *, on_disk: bool) -> int:
+    """Put a buffer into a file that nobody can change. If another process has sent it in such a file, use this one.
+
+    Raises:
+        OSError: out of file descriptors, memory or disk.
+    """
+    sent = file_of(content)
+    if not on_disk and sent is not None and sent.fd is not None:
+        return fcntl.fcntl(sent.fd, fcntl.F_DUPFD_CLOEXEC, 0)
+    file = _new_file(len(content), on_disk=on_disk)
+    try:
+        write_all(file, memoryview(content), 0)
+        _complete(file)
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 def give(share: Share, reason: str) -> SharedObject:
@@ -294,20 +387,26 @@ class Store(Struct, eq=False):
     _missing: dict[str, int] = field(default_factory=dict)
     """How many bytes each file lacks that is not complete."""
 
-    def open(self, share: Share) -> tuple[str, bool]:
+    def open(self, share: Share, content: Buffer = b"") -> tuple[str, bool]:
         """Make room for a shared object. If it is on this host already, nothing is fetched.
+
+        Args:
+            content: what a slave has sent as its content; empty if the content must be fetched.
 
         Returns:
             The location of its file, and whether the file is complete.
 
         Raises:
-            OSError: out of file descriptors or memory.
+            OSError: out of file descriptors, memory or disk.
         """
-        try:
-            file = _open(share)
-        except OSError:
-            file = _new_file(share.size)
-            self._missing[share.digest] = share.size
+        if content:
+            file = _stored(content, on_disk=len(content) >= DISK_BYTES)
+        else:
+            try:
+                file = _open(share)
+            except OSError:
+                file = _new_file(share.size)
+                self._missing[share.digest] = share.size
         self._files[share.digest] = file
         return _location(file), share.digest not in self._missing
 
@@ -321,7 +420,7 @@ class Store(Struct, eq=False):
         self._missing[digest] -= len(part)
         if not self._missing[digest]:
             del self._missing[digest]
-            add_seals(self._files[digest])
+            _complete(self._files[digest])
 
     def drop(self, digest: str) -> None:
         """Drop a file, if there is one. Its memory is free as soon as no slave uses it."""

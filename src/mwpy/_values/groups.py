@@ -8,6 +8,7 @@ from operator import ne, sub
 from typing import Any, overload
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import ProtocolError
@@ -203,7 +204,10 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         plain=group.plain,
     )
     own = list(pairwise(accumulate(group.buffers or [0] * len(raw), initial=1)))
-    buffers = [buffer for at in kept for buffer in frames[slice(*own[at])]]
+    places = [place for at in kept for place in range(*own[at])]
+    buffers = [frames[place] for place in places]
+    if group.shares:
+        smaller = replace(smaller, shares=[group.shares[place - 1] for place in places])
     return smaller, [payload(len(kept), [raw[at] for at in kept]), *buffers]
 
 

@@ -329,14 +329,18 @@ PART_BYTES = 2 << 20
 few parts that are on their way, and heartbeats are sent between the parts."""
 
 
+OF_RESULT = "result-"
+"""How the names of shared buffers of results begin. So no slave can give the name of another shared object."""
+
+
 class Share(Struct, frozen=True):
     """How messages name a shared object."""
 
-    digest: str
-    """The digest of its content."""
-    size: int
-    """The size of its content, in bytes; not zero."""
-    location: str = ""
+    digest: Name
+    """The digest of its content. Of a buffer of a result: a random name that begins with `OF_RESULT`."""
+    size: Number
+    """The size of its content, in bytes. Zero stands for a buffer of a result that is not shared."""
+    location: Name = ""
     """Where processes of the same host find the content; empty if they cannot."""
 
 
@@ -519,6 +523,8 @@ class Results(FromSlave, FromAgent, frozen=True):
     """
     plain: bool = False
     """Whether all results are values that `decode_plain` reads."""
+    shares: Annotated[list[Share], Meta(max_length=MAX_TASKS)] = field(default_factory=list)
+    """How each large buffer is shared with later tasks; empty if none is. The agent keeps those that are."""
 
 
 class Handover(FromAgent, frozen=True):
@@ -916,6 +922,13 @@ def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
         raise ProtocolError("Results: plain values among which are failures or large buffers")
     if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
         raise ProtocolError("Results: a compute time is negative or no number")
+    if message.shares:
+        fits = len(message.shares) == len(frames) - 1 and all(
+            not share.size or (share.size == len(frame) and share.digest.startswith(OF_RESULT))
+            for share, frame in zip(message.shares, frames[1:], strict=False)
+        )
+        if not fits:
+            raise ProtocolError("Results: `shares` does not describe its large buffers")
 
 
 def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import accumulate, repeat
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 from msgspec import Struct, field
 
 from mwpy._values.bounds import Buffer
 from mwpy._values.earlier import KEY_BYTES
-from mwpy._values.errors import UsageError
+from mwpy._values.errors import SharedObjectMissing, UsageError
 from mwpy._values.groups import PackedCalls
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, decode, encode
 from mwpy._values.messages import Share
@@ -168,10 +169,30 @@ class Shared(Reference):
 
 
 def shares_in(buffers: Iterable[Sequence[Buffer]]) -> Iterator[SharedObject]:
-    """The shared objects to which calls refer, whose large buffers are given."""
+    """The shared objects that calls need, whose large buffers are given."""
     for own in buffers:
         if isinstance(own, ReferringBuffers):
             yield from (each.shared for each in own.references if isinstance(each, Shared))
+            yield from own.shared.values()
+
+
+KNOWN: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
+"""The shared objects of this process, by digest. It is global because an unpickled reference has no other way to find
+its object, and because all masters of a process share what is equal."""
+
+
+def known(digest: str) -> SharedObject:
+    """Return a shared object of this process.
+
+    Raises:
+        SharedObjectMissing: it is not in this process.
+    """
+    shared = KNOWN.get(digest)
+    if shared is None:
+        raise SharedObjectMissing("a shared object is not in this process any more: share it again")
+    if shared.reason:
+        raise SharedObjectMissing(shared.reason)
+    return shared
 
 
 # The keys of tasks: equal calls of a task algorithm have the same key.

@@ -16,6 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
+from types import MappingProxyType
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 from msgspec import Struct, field
@@ -376,26 +377,52 @@ class Reference(ABC):
         """Return the function, and its arguments, that give the object when the arguments are unpickled in a slave."""
 
 
+NOTHING_SHARED: Mapping[int, Any] = MappingProxyType({})
+
+
 class ReferringBuffers(list[Buffer]):
     """The large buffers of a call that contains references, even if there is none. It is always true.
 
     Args:
         buffers: the large buffers.
         references: the references in the call, each once.
+        shared: the shared objects whose contents are among the buffers, by their places. They do not travel with the
+            call.
     """
 
-    def __init__(self, buffers: Iterable[Buffer], references: Iterable[Reference]) -> None:
+    def __init__(
+        self, buffers: Iterable[Buffer], references: Iterable[Reference], shared: Mapping[int, Any] = NOTHING_SHARED
+    ) -> None:
         super().__init__(buffers)
         self.references = tuple(references)
+        self.shared = shared
 
     def __bool__(self) -> bool:
         return True
 
 
-def extended(buffers: Sequence[Buffer], more: Iterable[Buffer]) -> Sequence[Buffer]:
-    """Return the large buffers of a call, with its references, and more buffers behind them."""
+def extended(
+    buffers: Sequence[Buffer], more: Iterable[Buffer], shared: Mapping[int, Any] = NOTHING_SHARED
+) -> Sequence[Buffer]:
+    """Return the large buffers of a call, with its references, and more buffers behind them.
+
+    Args:
+        shared: the shared objects whose contents are among the additional buffers, by their places there.
+    """
     together = [*buffers, *more]
-    return ReferringBuffers(together, buffers.references) if isinstance(buffers, ReferringBuffers) else together
+    if not (shared or isinstance(buffers, ReferringBuffers)):
+        return together
+    references, former = (
+        (buffers.references, buffers.shared) if isinstance(buffers, ReferringBuffers) else ((), NOTHING_SHARED)
+    )
+    return ReferringBuffers(together, references, {**former, **{len(buffers) + at: shared[at] for at in shared}})
+
+
+def travelling(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return the large buffers of a call as they travel: empty ones in the places of those that are shared."""
+    if not (isinstance(buffers, ReferringBuffers) and buffers.shared):
+        return buffers
+    return [b"" if place in buffers.shared else buffer for place, buffer in enumerate(buffers)]
 
 
 class _Given(threading.local):

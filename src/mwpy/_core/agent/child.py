@@ -641,6 +641,8 @@ class OpenShare(Struct, frozen=True):
     """Make room for a shared object, and report `ShareOpened` or `ShareNotKept`."""
 
     share: Share
+    content: Buffer = b""
+    """Its content, if it is here; else empty."""
 
 
 class WriteShare(Struct, frozen=True):

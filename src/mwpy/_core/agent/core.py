@@ -66,7 +66,7 @@ class AgentCore:
         self._starts = Starts(self._state)
         self._shares = Shares(self._state)
         self._watch = Watch(self._state)
-        self._traffic = Traffic(self._state, self._watch)
+        self._traffic = Traffic(self._state, self._watch, self._shares)
         self._output = StartOutput(self._state)
         self.departure = Departure(self._state)
         """How it leaves."""

@@ -40,7 +40,6 @@ from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import PART_BYTES, LoadFailure, Share
-from mwpy._values.phrases import amount
 
 # States and reports of tasks on their way to the master.
 #
@@ -79,6 +78,7 @@ class Traffic(Struct, eq=False):
 
     _state: AgentState
     _watch: Watch
+    _shares: Shares
 
     def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
         """Pass tasks on to a slave. It is ready, and may run them (see `Watch.admit`)."""
@@ -163,9 +163,10 @@ class Traffic(Struct, eq=False):
         if count != sum(group.counts):
             passed, frames = groups.select(group, frames, [*chain.from_iterable(kept)])
         if child.former is not None:
-            former = child.former
+            former, passed = child.former, replace(passed, shares=[])
             actions.to_master.append(Outgoing(messages.Handover(former.generation, former.sid, passed), frames))
             return
+        self._shares.keep(passed.shares, frames[1:])
         actions.to_master.append(Outgoing(passed, (), received) if passed is group else Outgoing(passed, frames))
 
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
@@ -356,12 +357,15 @@ class Shares(Struct, eq=False):
             kept.needed[child.number] = child.passed_on
             self._give(child, kept)
 
-    def _begin(self, share: Share) -> _Kept:
+    def keep(self, shares: Sequence[Share], buffers: Sequence[Buffer]) -> None:
+        """A slave has sent results with large buffers. Keep those that are shared with later tasks."""
+        for share, buffer in zip(shares, buffers, strict=False):
+            if share.size and share.digest not in self._kept:
+                self._kept[share.digest] = self._begin(share, buffer)
+
+    def _begin(self, share: Share, content: Buffer = b"") -> _Kept:
         """Ask for room for a new one, and drop others that are not needed."""
         settings = self._state.settings
-        limit = settings.memory_bytes
-        if limit is not None and share.size > limit:
-            return _Kept(share, reason=_too_large(share.size, limit))
         here = [each.share.size for each in self._kept.values() if not each.reason]
         excess = sum(here) + share.size - settings.max_share_bytes
         too_many = len(here) + 1 - settings.max_share_files
@@ -371,7 +375,7 @@ class Shares(Struct, eq=False):
                 too_many -= 1
                 self._drop(kept)
         self._ask()  # parts of the dropped ones may have been on their way
-        self._state.actions.share_files.append(OpenShare(share))
+        self._state.actions.share_files.append(OpenShare(share, content))
         return _Kept(share)
 
     def _is_needed(self, kept: _Kept) -> bool:
@@ -474,10 +478,3 @@ class Shares(Struct, eq=False):
         parts = sum(len(kept.coming) for kept in coming)
         assert parts <= PARTS_COMING, "too many parts are on their way"
         assert parts == PARTS_COMING or all(kept.asked >= kept.share.size for kept in coming), "a part is not asked for"
-
-
-def _too_large(size: int, limit: int) -> str:
-    return (
-        f"a shared object of {amount(size)} does not fit into the {amount(limit)} of memory that the job of this agent "
-        f"has: share a smaller object, or ask the batch system for more memory"
-    )

@@ -325,7 +325,9 @@ class MasterCore:
         message = event.message
         match message:
             case messages.Results(number) if number in agent.slaves:
+                self.shares.check_new(message)
                 self.results.receive(agent.slaves[number], message, event.frames, now)
+                self.shares.kept_by(agent, message)
             case messages.Logged():
                 self.logs.receive(agent, message)
             case messages.Checkpoint(number) if number in agent.slaves:

@@ -29,7 +29,7 @@ from mwpy._values.groups import PackedCalls
 from mwpy._values.messages import PART_BYTES, Share, WaitReason, Why
 from mwpy._values.policy import Limits
 from mwpy._values.shares import SharedObject, shares_in
-from mwpy._values.task import SlaveKind, SlaveState, TaskState
+from mwpy._values.task import SlaveKind, SlaveState, TaskState, travelling
 
 # Arithmetic: how many tasks a slave is sent, and which slave gives tasks back.
 #
@@ -446,6 +446,28 @@ class Shares:
             shares[digest] = each.share
         return shares
 
+    def kept_by(self, agent: ConnectedAgent, group: messages.Results) -> None:
+        """An agent keeps large buffers of results that have arrived. Let it drop those that no task can need."""
+        results = self.state.jar.blocked.results
+        wanted: dict[str, SharedObject] = {}
+        for number in [number for number, _ in groups.each_task(group) if number in results]:
+            wanted |= {each.share.digest: each for each in results[number].shared.values()}
+        for digest in [share.digest for share in group.shares if share.size]:
+            if digest in wanted:
+                named = KeyedRef(wanted[digest], self.gone.append, digest)
+                self._named[digest] = _Named(named, {agent.name: None})
+            else:
+                self.state.send(agent, messages.ShareGone(digest))
+
+    def check_new(self, group: messages.Results) -> None:
+        """Check that the large buffers of results have names of their own.
+
+        Raises:
+            ProtocolError: there is another one of this name; the agent's fault.
+        """
+        if any(share.digest in self._named for share in group.shares if share.size):
+            raise ProtocolError("Results: the name of a shared buffer is that of another one")
+
     def decide(self) -> None:
         """Let agents give up the objects that do not exist any more, unless there is an equal one."""
         while self.gone:
@@ -638,7 +660,7 @@ class Dispatch(Struct, eq=False):
             if own and not buffers:
                 buffers += [()] * num_tasks
             if own or buffers:
-                buffers += own or [()] * span.count
+                buffers += map(travelling, own) if own else [()] * span.count
             num_tasks += span.count
             payloads += [calls.data] if type(calls) is PackedCalls else calls
         if unknown:

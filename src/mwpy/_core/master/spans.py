@@ -19,7 +19,7 @@ from mwpy._values.groups import PackedCalls
 from mwpy._values.last_words import Death
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange
-from mwpy._values.task import TaskState
+from mwpy._values.task import TaskState, extended, travelling
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
@@ -151,14 +151,14 @@ class Span(Struct, eq=False, gc=False):
         if not self.buffers:
             return sizes
         own = islice(self.buffers, most)
-        return [size + sum(map(len, each)) for size, each in zip(sizes, own, strict=True)]
+        return [size + sum(map(len, travelling(each))) for size, each in zip(sizes, own, strict=True)]
 
     def resumed(self, left: LeftState) -> tuple[bytes, Sequence[Buffer]]:
         """Return the call of its only task together with a state of the task: the encoded call, and the buffers."""
         buffers = self.buffers[0] if self.buffers else ()
         count = len(buffers).to_bytes(messagepack.SIZE_BYTES, "big")
         call = messagepack.encode(messagepack.as_extension(messagepack.RESUMED, count + self.payloads[0]))
-        return call, [*buffers, *left.frames]
+        return call, extended(buffers, left.frames)
 
     def facts(self) -> SubmittedTasks:
         """Return the content of its submission record: everything except the tags, which never leave the master."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from math import inf
@@ -37,7 +37,8 @@ from mwpy._values.groups import PackedCalls
 from mwpy._values.last_words import NO_WORDS, Death
 from mwpy._values.messagepack import decode, encode, split_list
 from mwpy._values.records import Charge, SlaveEnded, TaskRange
-from mwpy._values.task import TaskState, extended, headline
+from mwpy._values.shares import SharedObject
+from mwpy._values.task import NOTHING_SHARED, TaskState, extended, headline
 
 # Allocated tasks, which slaves hold. A task may have several live attempts, each at another slave.
 
@@ -199,6 +200,8 @@ class Referred(Struct, eq=False):
     """The ids of the blocked tasks that refer to it."""
     frames: Sequence[Buffer] = ()
     """The encoded value and its large buffers; empty if there is no value, or not yet."""
+    shared: Mapping[int, SharedObject] = NOTHING_SHARED
+    """Those of the frames that agents fetch once, by their places. The master has them on disk."""
     cause: str = ""
     """Why there is no value: which task did not end well, and why. Empty if there is one, or perhaps will be."""
     root: int = 0
@@ -216,8 +219,13 @@ class Referred(Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """How many bytes its value takes in the master."""
-        return sum(map(len, self.frames))
+        """How many bytes its value takes in the memory of the master, and in messages."""
+        return sum(map(len, self.frames)) - sum(each.share.size for each in self.shared.values())
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each of its frames that does not travel with a task; empty texts for the others."""
+        return [self.shared[at].share.digest if at in self.shared else "" for at in range(len(self.frames))]
 
 
 class BlockedTasks(Struct, eq=False):
@@ -271,10 +279,13 @@ class BlockedTasks(Struct, eq=False):
         """Remove tasks, and add the values to which they refer to their buffers."""
         for each in tasks:
             span = self._get(each.first)
-            values = [(number, self.results[number].frames) for number in span.refers]
-            index = encode([(number, len(frames)) for number, frames in values])
-            own = span.buffers[0] if span.buffers else ()
-            span.buffers = (extended(own, [index, *(frame for _, frames in values for frame in frames)]),)
+            results = [self.results[number] for number in span.refers]
+            names = [(task, self.results[task].names) for task in span.refers]
+            more, shared = list[Buffer]([encode(names)]), dict[int, SharedObject]()
+            for result in results:
+                shared |= {len(more) + at: result.shared[at] for at in result.shared}
+                more += result.frames
+            span.buffers = (extended(span.buffers[0] if span.buffers else (), more, shared),)
         spans = self.remove(tasks)
         for span in spans:
             span.refers = ()
@@ -322,7 +333,11 @@ class BlockedTasks(Struct, eq=False):
                 what = headline(decode(entry).pickle)  # type: ignore[attr-defined]  # checked when it arrived
                 self._end(number, (), f"task {number} ({name}) failed: {what}", number)
             else:
-                self._end(number, [entry, *frames[ends[place] : ends[place + 1]]], "", 0)
+                own = slice(ends[place], ends[place + 1])
+                shares = group.shares[own.start - 1 : own.stop - 1]
+                pairs = enumerate(zip(shares, frames[own], strict=bool(shares)), 1)
+                shared = {at: SharedObject(share, frame) for at, (share, frame) in pairs if share.size}
+                self._end(number, [entry, *frames[own]], "", 0, shared)
 
     def ended(self, spans: Iterable[Span], how: str) -> None:
         """Tasks have ended without values."""
@@ -335,11 +350,18 @@ class BlockedTasks(Struct, eq=False):
         if number in self.results:
             self._end(number, (), cause, root)
 
-    def _end(self, number: int, frames: Sequence[Buffer], cause: str, root: int) -> None:
+    def _end(
+        self,
+        number: int,
+        frames: Sequence[Buffer],
+        cause: str,
+        root: int,
+        shared: Mapping[int, SharedObject] = NOTHING_SHARED,
+    ) -> None:
         result = self.results[number]
         if result.is_here or result.cause:
             return  # it is here twice
-        result.frames, result.cause, result.root = frames, cause, root
+        result.frames, result.shared, result.cause, result.root = frames, shared, cause, root
         self.bytes += result.size
         for task in result.waiting:
             self.num_missing[task] -= bool(frames)
