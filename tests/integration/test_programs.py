@@ -95,6 +95,26 @@ def test_an_output_is_the_input_of_a_later_program(mw: mwpy.LocalMaster) -> None
     assert "has no output no such (there are: made, several)" in str(ended["wrong"].error)
 
 
+def test_a_program_that_a_task_has_built_is_run_by_later_tasks(mw: mwpy.LocalMaster) -> None:
+    """It can still be executed."""
+    build = mwpy.command(
+        'sh -c \'echo "#!/bin/sh" > tool; echo "echo tool \\$1" >> tool; chmod +x tool\'', outputs=["tool"]
+    )
+    built = mw.submit(build.task())
+    for number in 1, 2:
+        mw.submit(mwpy.command("./{tool} {number}").task(tool=mwpy.output(built, "tool"), number=number), tag=number)
+    ended = {result.tag: result.value.stdout for result in _results(mw, 3)}
+    assert (ended[1], ended[2]) == ("tool 1\n", "tool 2\n")
+
+
+def test_a_program_that_failed_runs_again_only_if_this_is_asked_for(mw: mwpy.LocalMaster, tmp_path: Path) -> None:
+    fails = mwpy.command(f"sh -c 'echo >> {tmp_path}/{{name}}; test $(wc -l < {tmp_path}/{{name}}) = 2'")
+    mw.submit(fails.task(name="once"), tag="once")
+    mw.submit(fails.task(name="again"), tag="again", retry_errors=mwpy.CommandFailed)
+    ended = {result.tag: (result.ok, result.attempts) for result in _results(mw, 2)}
+    assert ended == {"once": (False, 1), "again": (True, 2)}
+
+
 def _results(mw: mwpy.LocalMaster, count: int) -> list[mwpy.Result[Any]]:
     found: list[mwpy.Result[Any]] = []
     while len(found) < count:

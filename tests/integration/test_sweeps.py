@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -104,6 +105,38 @@ def test_a_study_gives_tables_and_the_same_command_continues(
     assert sweep("study.toml", "--first", "2") == 0
     assert ran(tmp_path) == ["15", "16"]
     assert "the template conf has changed, so its runs are made again" in capfd.readouterr().err
+
+
+def test_the_end_says_where_runs_were_made_and_which_failed(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_study(tmp_path, 'on-end = "cat > end.json"')
+    assert sweep("study.toml") == 1
+    places = rows_of(tmp_path / "study.sweep" / "runs.csv")[1:]
+    host = socket.gethostname()
+    assert [row[:3] for row in places] == [[a, b, host] for a in "1234" for b in "56"]
+    assert {row[3] for row in places} <= {"SLAVE-0", "SLAVE-1"}
+    assert all(float(row[4]) > 0 and row[5] == "1" for row in places)
+    said = capfd.readouterr().err
+    assert f"\n  {host}: 8 runs, " in said
+    assert "\n  failed: alpha=3, beta=5; alpha=3, beta=6: it ended with exit code 1\n" in said
+    end = json.loads((tmp_path / "end.json").read_text())
+    assert {name: entry["runs"] for name, entry in end["hosts"].items()} == {host: 8}
+
+
+def test_an_agent_from_elsewhere_helps_a_sweep_that_runs(tmp_path: Path) -> None:
+    """It needs only the resource file. So does somebody who looks."""
+    started = start(
+        tmp_path, "echo E={x}", "--values", "x=1..3", "--slaves", "0", "--result", "e=E=(.*)", "--folder", "f"
+    )
+    resource = tmp_path / "f" / "sweep.rsc"
+    until(lambda: resource.exists() and "in-progress" in resource.read_text(), "a resource file")
+    assert mwpy.status(resource)["state"] == "running"
+    agent = [sys.executable, "-m", "mwpy", "slave", "--mw-resource-file", str(resource)]
+    assert subprocess.run(agent, cwd=tmp_path, check=False, capture_output=True).returncode == 0
+    _, err = started.communicate()
+    assert started.returncode == 0, err
+    assert rows_of(tmp_path / "f" / "results.csv")[1:] == [["1", "1"], ["2", "2"], ["3", "3"]]
 
 
 def test_only_added_rows_run(sweep: Sweep, tmp_path: Path) -> None:
@@ -226,6 +259,34 @@ def test_two_sweeps_are_compared_row_by_row(sweep: Sweep, tmp_path: Path, capfd:
     said = json.loads(capfd.readouterr().out)
     assert (said["same"], said["changed"], said["only_old"], said["only_new"]) == (1, 1, 1, 1)
     assert compare.main(["old", "old"]) == 0
+
+
+def test_outputs_are_compared_by_their_digests(sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also those of several programs: a file that one makes, and what the next one makes of it."""
+    for version, text in ("old", "one"), ("new", "two"):
+        (tmp_path / f"{version}.toml").write_text(
+            f"""values = {{ a = [1, 2] }}
+[[task]]
+name = "write"
+command = "echo {text} > page"
+shell = true
+outputs = ["page"]
+[[task]]
+name = "render"
+command = "wc -l < page > image; test {{a}} = 1 || cat page >> image"
+shell = true
+inputs = ["page"]
+outputs = ["image"]
+"""
+        )
+        assert sweep(f"{version}.toml") == 0
+    capfd.readouterr()
+    assert compare.main(["old.toml", "new.toml"]) == 1
+    pages = [hashlib.sha256(text).hexdigest()[:12] for text in (b"one\n", b"two\n")]
+    images = [hashlib.sha256(b"1\n" + text).hexdigest()[:12] for text in (b"one\n", b"two\n")]
+    page = "output page: page {} -> page {}".format(*pages)
+    image = "output image: image {} -> image {}".format(*images)
+    assert capfd.readouterr().out.splitlines()[:3] == [f"a=1: {page}", f"a=2: {page}", f"a=2: {image}"]
 
 
 def test_files_that_the_command_line_names_travel_and_count(
