@@ -116,7 +116,7 @@ def test_the_end_says_where_runs_were_made_and_which_failed(
     host = socket.gethostname()
     assert [row[:3] for row in places] == [[a, b, host] for a in "1234" for b in "56"]
     assert {row[3] for row in places} <= {"SLAVE-0", "SLAVE-1"}
-    assert all(float(row[4]) > 0 and row[5] == "1" for row in places)
+    assert all(float(row[4]) > 0 and int(row[5]) >= 1 for row in places)  # an idle slave may get runs of the other one
     said = capfd.readouterr().err
     assert f"\n  {host}: 8 runs, " in said
     assert "\n  failed: alpha=3, beta=5; alpha=3, beta=6: it ended with exit code 1\n" in said
