@@ -1,25 +1,37 @@
-"""Every command that docs/batch-systems.md shows is run in its batch system, as a user would."""
+"""Every command of docs/batch-systems.md and docs/tutorial-program.md is run in its batch system, as a user would."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.batch.condor_jobs import Jobs
+from tests.batch.packing import OF_THE_POOL
 from tests.batch.systems import until
+from tests.batch.test_condor_packed import nothing_shared
 from tests.integration.test_docs import BY_HAND, blocks, faults, sections
 from tests.systems.condor import CondorPool
+from tests.systems.debian import install
 from tests.systems.namespace import run
 from tests.systems.slurm import SlurmNode
-from tests.systems.system import ROOT, System
+from tests.systems.system import ROOT
 
-TEXT = (ROOT / "docs" / "batch-systems.md").read_text(encoding="utf-8")
-SECTIONS = sections(TEXT)
+TEXTS = {
+    name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("batch-systems.md", "tutorial-program.md")
+}
+SECTIONS = sections(TEXTS["batch-systems.md"])
 
-CANNOT_RUN = {"make ping": "what it makes is there already, made by the fixture"}
+CANNOT_RUN = {
+    "make ping": "what it makes is there already, made by the fixture",
+    "sudo apt-get install nec2c gnuplot-nox": "the test installs them, as root",
+    "python3 -m venv .venv": "the fixture has made it",
+    ".venv/bin/pip install 'mwpy-cluster[htcondor,pack]'": "it needs a package index",
+}
 """Commands that are shown but not run, and why."""
 
 PACKING_S = 300.0
@@ -29,7 +41,7 @@ REST = "The useful number of slaves changes"
 """A section begins with a first computation, and with the commands that stop one. Then this text follows."""
 
 
-def follow(system: System, folder: Path, text: str) -> None:
+def follow(system: Callable[..., subprocess.CompletedProcess[str]], folder: Path, text: str) -> None:
     """Run all commands of a section. Each must succeed and print the lines that are shown."""
     for block in blocks(text):
         if block.is_file:
@@ -73,6 +85,25 @@ def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
     follow(slurm, slurm_dir, text)
 
 
+def test_the_commands_of_the_tutorial_for_programs_work_here_and_in_htcondor(jobs: Jobs) -> None:
+    """The machines of the pool have Python, and neither the program nor mwpy nor the files of the user."""
+    install("nec2c", "gnuplot-nox")
+    parts = sections(TEXTS["tutorial-program.md"])
+    packing, in_the_pool, comparison = (
+        parts.pop(title) for title in ("One file for other machines", "In HTCondor", "The same results")
+    )
+    with ThreadPoolExecutor() as beside:
+        packed = beside.submit(follow, outside, jobs.folder, packing)  # it takes as long as all of the rest
+        follow(outside, jobs.folder, "\n".join(parts.values()))
+        packed.result()
+    assert "sea water" in (jobs.folder / "resistance.svg").read_text()
+    with nothing_shared(jobs):
+        assert jobs.pool(OF_THE_POOL, "-c", "import mwpy", check=False).returncode == 1
+        follow(jobs.pool, jobs.folder, in_the_pool)
+    follow(outside, jobs.folder, comparison)
+    until(lambda: not jobs.queue(), lambda: f"no job left, but {jobs.queue()}")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "tests/systems/README.md"])
 def test_the_commands_for_a_condor_pool_by_hand_work(condor: CondorPool, document: str) -> None:
@@ -85,6 +116,7 @@ def test_the_commands_for_a_condor_pool_by_hand_work(condor: CondorPool, documen
     assert condor.is_up
 
 
-def test_all_shown_code_is_run() -> None:
+@pytest.mark.parametrize("document", TEXTS)
+def test_all_shown_code_is_run(document: str) -> None:
     """All code is in fenced blocks of a language that is run."""
-    assert not list(faults(TEXT))
+    assert not list(faults(TEXTS[document]))

@@ -1,8 +1,8 @@
 """Every command that the documents show is run, in a new folder, as a reader would run it.
 
 The lines of a `sh` block are run one by one. In a `console` block, each command follows a `$`, and its output is below.
-A `python` block with a whole script, and a `toml` block, are saved under the name that the next paragraph gives. Any
-other `python` block is run by an interpreter. A command with `--mw-master` goes on while the lines below
+A `python` block with a whole script, and blocks of `toml` and `text`, are saved under the name that the next paragraph
+gives. Any other `python` block is run by an interpreter. A command with `--mw-master` goes on while the lines below
 it are run, as in another terminal. It must end before its block ends.
 
 A new command needs no change here. A command that no test can run is listed in `CANNOT_RUN`, with the reason.
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent.parent
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if path.name != "batch-systems.md"  # tests/batch runs its commands in batch systems
+    if path.name not in ("batch-systems.md", "tutorial-program.md")  # tests/batch runs their commands in batch systems
 }
 
 BY_HAND = "by hand"
@@ -93,8 +93,8 @@ class Block:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a script, or a study of `mwpy sweep`."""
-        return self.language == "toml" or (self.language == "python" and "mwpy.main()" in self.text)
+        """Whether it is a script, a study of `mwpy sweep`, or another file."""
+        return self.language in ("toml", "text") or (self.language == "python" and "mwpy.main()" in self.text)
 
     def commands(self) -> list[Command]:
         """Return the commands of the block, in order."""
@@ -127,7 +127,7 @@ def faults(text: str) -> Iterator[str]:
         yield f"{hidden[0].strip()!r} is not run: fence it, from the first column, with ``` and `sh`, and end the fence"
     for block in blocks(text):
         first = block.text.partition("\n")[0]
-        if block.language not in ("sh", "console", "python", "toml"):
+        if block.language not in ("sh", "console", "python", "toml", "text"):
             yield f"the block of {first!r} is not run: say `sh`, `console` or `python` behind its fence, not more"
         if block.language == "console" and not first.startswith("$ "):
             yield f"the block of {first!r} does not begin with a command: write `$ ` before what is typed"
