@@ -28,7 +28,11 @@ from mwpy.resource_file import IN_PROGRESS
 ROOT = Path(__file__).parent.parent.parent
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (
+        *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "examples").rglob("*.md")),
+    )
     if path.name not in ("batch-systems.md", "tutorial-program.md")  # tests/batch runs their commands in batch systems
 }
 

@@ -1,4 +1,7 @@
-"""Each example runs as its docstring shows, and prints the expected output."""
+"""Each example runs as its docstring shows, and prints the expected output.
+
+Examples without Python have a README.md, whose commands test_docs.py runs.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +103,7 @@ def wait_for(path: Path, writer: subprocess.Popen[str]) -> None:
 def test_every_example_is_tested_here() -> None:
     """A new example needs a test."""
     elsewhere = {"optuna_search"}  # tests/ecosystem/test_libraries.py
+    elsewhere |= {path.parent.name for path in (ROOT / "examples").glob("*/README.md")}  # test_docs.py
     tested = {*EXPECTED, "ping", "monte_carlo_pi", "ordered_slaves", "parameter_scan", *elsewhere}
     assert tested == {*EXAMPLES}
 
