@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 import tarfile
@@ -228,6 +229,47 @@ def test_a_folder_is_named_by_task_and_attempt(mw: mwpy.LocalMaster) -> None:
     task = mw.submit(mwpy.task(mwpy.this_attempt))
     assert _only_result(mw).value == mwpy.Attempt(task, 1)
     assert mwpy.this_attempt() is None
+
+
+def test_a_program_can_be_followed_while_it_runs_and_the_rest_is_in_its_outcome(
+    mw: mwpy.LocalMaster, tmp_path: Path
+) -> None:
+    """What grows too quickly is counted, and its end is there."""
+    wait = "while ! test -e {gate}/%d; do sleep 0.02; done"
+    line = f"echo one; {wait % 1}; head -c 60000 /dev/zero; echo two; {wait % 2}; echo three"
+    task = mw.submit(mwpy.command(line, shell=True, follow=["STDOUT"]).task(gate=tmp_path))
+    assert _next_part(mw, task) == b"one\n"
+    (tmp_path / "1").touch()
+    parts = b""
+    while not parts.endswith(b"two\n"):
+        parts += _next_part(mw, task)
+    left_out = re.findall(rb"\[(\d+) bytes are left out\]\n", parts)
+    assert sum(map(int, left_out)) + parts.count(b"\0") == 60000
+    assert left_out
+    (tmp_path / "2").touch()
+    size, end = _only_result(mw).value.followed["STDOUT"]
+    assert (size, end[-10:]) == (60014, b"two\nthree\n")
+    assert mw.follow(task) == {}
+
+
+def _next_part(mw: mwpy.LocalMaster, task: mwpy.TaskId) -> bytes:
+    while not (parts := mw.follow(task)):
+        mw.loop(timeout=0.1)
+    return parts["STDOUT"]
+
+
+def test_only_programs_can_be_followed(mw: mwpy.LocalMaster, tmp_path: Path) -> None:
+    task = mw.submit(mwpy.task(_report_a_number, tmp_path / "gate"))
+    with pytest.raises(mwpy.UsageError, match=f"task {task} reports values of its own"):
+        _next_part(mw, task)
+    (tmp_path / "gate").touch()
+    _only_result(mw)
+
+
+def _report_a_number(gate: Path) -> None:
+    mwpy.report(loss=1.5)
+    while not gate.exists():
+        time.sleep(0.02)
 
 
 def test_a_growing_file_can_be_followed(mw: mwpy.LocalMaster, tmp_path: Path) -> None:

@@ -676,6 +676,8 @@ class Maps:
     def __init__(self, parts: MasterParts) -> None:
         self._parts = parts
         self._progress: Progress | None = None
+        self._followed: dict[tuple[TaskId, int, str], int] = {}
+        """How many bytes of each file `follow` has returned, by task, attempt and name."""
 
     def progress(self, show: ShowProgress = True, *, total: int | None = None) -> None:
         """Show the progress of all tasks from now on, until the computation ends.
@@ -735,6 +737,48 @@ class Maps:
         inbox.ask(TakeReports())
         fetched, inbox.reports = inbox.reports, {}
         return [report for report in fetched.values() if _is_wanted(report)]
+
+    def follow(self, task_id: TaskId) -> dict[str, bytes]:
+        """Return what a running program has written since the last call, by the names in `follow` of its command.
+
+        Its slave looks once a second. `loop` does not return for this: wait with `mw.loop(timeout=1)`. When the program
+        has ended, the rest is in the result: `Outcome.followed` has the size and the end of each of these files.
+
+        Args:
+            task_id: a task of an `mwpy.command` with `follow`.
+
+        Returns:
+            The bytes, without the files that have not grown; empty if the task does not run. Of a file that grows by
+            more than 48 KiB between two calls, a line says how many bytes are left out.
+
+        Raises:
+            UsageError: the task reports something else; the caller's fault.
+
+        Examples:
+            >>> sim = mwpy.command("simulate {alpha}", follow=["STDOUT"])          # doctest: +SKIP
+            >>> task = mw.submit(sim.task(alpha=0.1))          # doctest: +SKIP
+            >>> while not (results := mw.results()):           # doctest: +SKIP
+            ...     mw.loop(timeout=1)
+            ...     print(mw.follow(task).get("STDOUT", b"").decode(), end="")
+        """
+        inbox = self._parts.inbox
+        inbox.receive()
+        inbox.ask(TakeReports())
+        found = [report for report in inbox.reports.values() if report.task_id == task_id]
+        for report in found:
+            del inbox.reports[report.sid]
+        if not found:
+            return {}
+        newest = max(found, key=lambda report: report.attempt)
+        if not all(isinstance(value, tuple) for value in newest.values.values()):
+            raise UsageError(f"task {task_id} reports values of its own: mw.reports() returns them")
+        return {name: self._new_part((task_id, newest.attempt, name), *grown) for name, grown in newest.values.items()}
+
+    def _new_part(self, file: tuple[TaskId, int, str], size: int, end: bytes) -> bytes:
+        new = size - self._followed.get(file, 0)
+        self._followed[file] = size
+        left_out = b"[%d bytes are left out]\n" % (new - len(end)) if new > len(end) else b""
+        return left_out + end[max(0, len(end) - new) :]
 
     def summary(self) -> str:
         """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their

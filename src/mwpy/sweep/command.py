@@ -104,6 +104,8 @@ class Outcome(Struct, eq=False):
     that the program did not write is missing."""
     stdout_file: File
     stderr_file: File
+    followed: dict[str, tuple[int, bytes]] = {}
+    """By the names in `follow` of the command: the size of each file, and its last bytes, at the end."""
     error: str = ""
     """Why the run failed; empty if it succeeded."""
     archive: File | None = None
@@ -203,7 +205,7 @@ class Command:
             return self._run(self._prepared(values, parameters))
         except NotStarted as error:
             nothing = File("", b"")
-            return Outcome("", 127, 0.0, 0, platform.node(), {}, nothing, nothing, str(error))
+            return Outcome("", 127, 0.0, 0, platform.node(), {}, nothing, nothing, error=str(error))
 
     def _run(self, prepared: Mapping[str, Any]) -> Outcome:
         try:
@@ -331,6 +333,7 @@ class _Attempt:
     def run(self) -> Outcome:
         """Run the program, and return what it did."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            followed = _Followed(self.options.follow, self.folder, output, errors)
             self._place()
             try:
                 ended = run(
@@ -341,13 +344,13 @@ class _Attempt:
                     output=output,
                     errors=errors,
                     max_output=self.options.max_output,
-                    look=_Followed(self.options.follow, self.folder, output, errors).report,
+                    look=followed.report,
                 )
             except OSError as error:
                 raise NotStarted(self._not_started(error)) from error
             streams = {STDOUT: _read(output, STDOUT), STDERR: _read(errors, STDERR)}
             seen = ended.exit_code, ended.seconds, ended.peak_memory, platform.node()
-            outcome = Outcome(self.repeated, *seen, {}, streams[STDOUT], streams[STDERR])
+            outcome = Outcome(self.repeated, *seen, {}, streams[STDOUT], streams[STDERR], followed.ends())
             why = ended.stopped or self._take_outputs(outcome, streams) or _verdict(self.options.check, outcome)
             if why:
                 outcome.error = self._failure(why, ended, last_lines(errors) or last_lines(output))
@@ -437,14 +440,14 @@ class _Followed:
 
     def report(self) -> None:
         """Report the ends of the files that have grown since the last call."""
-        grown: dict[str, object] = {}
-        for name in self._names:
-            size, end = self._end_of(name)
-            if size != self._seen.get(name, 0):
-                self._seen[name] = size
-                grown[name] = (size, end)
+        grown = {name: end for name, end in self.ends().items() if end[0] != self._seen.get(name, 0)}
+        self._seen |= {name: size for name, (size, _) in grown.items()}
         if grown and mwpy.this_attempt() is not None:
             mwpy.report(**grown)
+
+    def ends(self) -> dict[str, tuple[int, bytes]]:
+        """Return the size of each file and its last bytes."""
+        return {name: self._end_of(name) for name in self._names}
 
     def _end_of(self, name: str) -> tuple[int, bytes]:
         """Return the size of a file and its last bytes; nothing if it does not exist."""
@@ -543,8 +546,9 @@ def command(
         folder: the folder in which all runs work; None for one for each run.
         max_output: how many bytes the program may write into its outputs, together.
         keep: of which runs the folder comes back, as `Outcome.archive`: `"failed"`, `"all"` or `"none"`.
-        follow: files that grow while the program runs, or `STDOUT` and `STDERR`. Once a second, their ends are
-            reported: `mw.reports()` has for each name the size of the file and its last bytes.
+        follow: files that grow while the program runs, or `STDOUT` and `STDERR`. The slave looks once a second, and
+            `mw.follow(task_id)` returns what is new. `mw.reports()` has for each name the size of the file and its last
+            bytes.
         name: the name of the task algorithm; None for that of the program.
         policy: the policies of its tasks, as for `Master.submit`.
 
