@@ -46,6 +46,8 @@ class Figures(Struct, frozen=True):
     slaves: int
     reused: int = 0
     """How many of those that have ended were answered from the run database."""
+    rate: float | None = None
+    """How many items end in a second, if this is known; else the meter measures it."""
 
 
 class Meter:
@@ -108,7 +110,9 @@ class Meter:
 
     def _rate(self, figures: Figures) -> float | None:
         """How many items end in a second; None if this is unknown."""
-        now, done = clock.monotonic(), figures.done
+        if figures.rate is not None:
+            return figures.rate
+        now, done = clock.monotonic(), figures.done - figures.reused
         if self._first_slave is None:
             if not (figures.slaves or done):
                 return None

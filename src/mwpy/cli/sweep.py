@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from mwpy import ExitCode, UsageError
+import msgspec
+
+import mwpy
+from mwpy import ExitCode, MwpyError, UsageError
+from mwpy._roles.progress import Figures, display_of
+from mwpy._system import clock
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, number
-from mwpy.sweep.collect import clean, collect, opened, print_failures
+from mwpy.cli.status import shown
+from mwpy.sweep import job as jobs
+from mwpy.sweep.collect import clean, collect, failure_of, folder_of, opened, print_failures
+from mwpy.sweep.job import Job, State
 from mwpy.sweep.settings import Collection, Settings, Sweep
 from mwpy.sweep.study import Selection, dry_run, run
 
@@ -23,7 +35,7 @@ continues where it stopped."""
 EXAMPLES = (
     "mwpy sweep 'simulate --alpha {alpha}' --values alpha=0..1..0.1 --result energy='E = (.*)'",
     "mwpy sweep 'gzip -9 {}' ::: *.log",
-    "mwpy sweep study.toml --with htcondor --max 200",
+    "mwpy sweep study.toml --with htcondor --max 200 --detach",
     "mwpy sweep study.toml --again 'alpha > 0.3'",
 )
 
@@ -34,6 +46,14 @@ EXIT_CODES: dict[int, str] = {
     ExitCode.INTERRUPTED: "it was stopped",
 }
 
+WATCHING = {
+    "attach": "Show the progress and the output of a sweep until its end. The exit code is that of the sweep. Ctrl-C "
+    "leaves it running.",
+    "status": "Show what a sweep does.",
+    "stop": "Let the runs of a sweep finish that have started, and end it. The same command continues it later.",
+}
+"""What can be done with a sweep that runs."""
+
 AFTERWARDS = {
     "failed": "Show which rows of a sweep failed and why, with commands that repeat them.",
     "collect": "Write a table of a sweep, or an output of all of its runs.",
@@ -41,41 +61,153 @@ AFTERWARDS = {
 }
 """What can be done with a sweep that does not run. A program of this name is run as `./failed` or `command failed`."""
 
+LOOK_S, QUEUE_S = 0.5, 3.0
+"""How often `attach` looks at a sweep, and at the queue of its batch system, in seconds."""
+
+LAST_BYTES = 2000
+"""How much of the output from before `attach` shows."""
+
 SIGNS = (":::", ":::+", "::::")
 """What begins a list of values: values, values beside those before, and files with one value a line."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a sweep; return the exit code."""
-    if len(arguments) > 1 and arguments[0] in AFTERWARDS and not arguments[1].startswith(":"):
-        return _afterwards(arguments)
-    parsed = make_parser().parse_args(arguments)
+    if len(arguments) > 1 and arguments[0] in {**WATCHING, **AFTERWARDS} and not arguments[1].startswith(":"):
+        parsed = _parser_of(arguments[0]).parse_args(arguments[1:])
+        do = _watch if parsed.what in WATCHING else _afterwards
+    else:
+        do, parsed = _make, make_parser().parse_args(arguments)
+        parsed.arguments = arguments
+    with redirect_stdout(sys.stderr) if parsed.json else nullcontext():
+        code, document = do(parsed)
+    if parsed.json:
+        print(json.dumps(document, default=str))
+    return code
+
+
+Answer = tuple[int, Any]
+"""An exit code, and what `--json` prints."""
+
+
+def _make(parsed: argparse.Namespace) -> Answer:
+    """Make a sweep, or let it be made."""
     sweep = _sweep(parsed)
     selection = Selection(parsed.first, parsed.sample, parsed.again, parsed.accept)
     if parsed.dry_run:
-        return dry_run(sweep, selection)
+        return ExitCode.OK, dry_run(sweep, selection)
+    if parsed.detach:
+        return _detach(sweep, parsed.arguments)
     asked = sweep.settings.collect
-    return run(sweep, selection, lambda: collect(sweep, asked) if asked else None)
+    with jobs.recorded(sweep.folder, parsed.arguments) as job:
+        report = run(sweep, selection, lambda: collect(sweep, asked), job)
+    failed = (failure_of(sweep, number, why) for number, why in sorted(report.failures.items()))
+    return job.code or 0, {**job.summary, "exit code": job.code, "failures": [*failed] if parsed.json else []}
 
 
-def _afterwards(arguments: Sequence[str]) -> int:
-    """Ask or change something of a sweep that does not run; return the exit code."""
-    what, *rest = arguments
-    parser = Parser(f"sweep {what}", description=AFTERWARDS[what])
+def _detach(sweep: Sweep, arguments: Sequence[str]) -> Answer:
+    signs = [place for place, word in enumerate(arguments) if word in SIGNS]
+    own = arguments[: signs[0]] if signs else arguments
+    words = [*(word for word in own if word not in ("--detach", "--json")), *arguments[len(own) :]]
+    system = sweep.settings.system if sweep.settings.system in ("htcondor", "slurm") else ""
+    job = jobs.detach(sweep.folder, words, system, max(1, sweep.settings.slaves or 0))
+    state, text = job.state(sweep.folder)
+    has_begun = state in (State.WAITS, State.RUNS)
+    more = f"; `mwpy sweep attach {sweep.folder}` shows it" if has_begun else ""
+    print(f"mwpy sweep: the sweep in {sweep.folder} {text}{more}", file=sys.stderr)
+    code = ExitCode.OK if has_begun else ExitCode.UNREACHABLE if job.code is None else job.code
+    return code, {"folder": str(sweep.folder), "state": state.value, **msgspec.to_builtins(job)}
+
+
+def _parser_of(what: str) -> Parser:
+    parser = Parser(f"sweep {what}", description={**WATCHING, **AFTERWARDS}[what])
     parser.add_argument("path", type=Path, metavar="DIR|STUDY.toml", help="the folder of a sweep, or its study")
-    if what == "failed":
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each row")
+    if what == "stop":
+        parser.add_argument("--now", action="store_true", help="do not wait for the runs that have started")
     if what == "collect":
         _add_collection(parser)
-    parsed = parser.parse_args(rest)
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.set_defaults(what=what)
+    return parser
+
+
+def _watch(parsed: argparse.Namespace) -> Answer:
+    """Ask or stop a sweep that runs."""
+    folder, what = folder_of(parsed.path), parsed.what
+    if what == "attach":
+        state, text, job = _attached(folder)
+    else:
+        job = _job(folder)
+        if what == "stop":
+            job.stop(folder, parsed.now)
+        state, text = job.state(folder)
+    answer = _asked(folder) if what == "status" and state is State.RUNS else None
+    print(f"the sweep in {folder} {text}", *(shown(answer) if answer else ()), sep="\n")
+    code = ExitCode.UNREACHABLE if state is State.LOST else job.code if what == "attach" else ExitCode.OK
+    document = {"folder": str(folder), "state": state.value, "text": text, "master": answer}
+    return ExitCode.INTERRUPTED if code is None else code, {**document, **msgspec.to_builtins(job)}
+
+
+def _job(folder: Path) -> Job:
+    job = jobs.stored(folder / jobs.FILE, Job)
+    if job is None:
+        raise UsageError(f"no sweep was started in {folder}: give the folder of a sweep, or its study")
+    return job
+
+
+def _asked(folder: Path) -> dict[str, Any] | None:
+    """Return what the master of a sweep does; None if it does not answer."""
+    try:
+        answer = mwpy.status(folder / jobs.RESOURCE)
+    except MwpyError:
+        return None
+    return answer if answer["state"] == "running" else None
+
+
+def _attached(folder: Path) -> tuple[State, str, Job]:
+    """Show a sweep until its end, or until Ctrl-C."""
+    job, display, figures, said = _job(folder), display_of("tasks"), None, ""
+    log = (folder / jobs.LOG).open(errors="replace") if job.mark else io.StringIO()
+    log.seek(max(0, log.seek(0, io.SEEK_END) - LAST_BYTES))
+    try:
+        while True:
+            answer, job = _asked(folder), _job(folder)
+            state, text = (State.RUNS, said) if answer and job.code is None else job.state(folder)
+            print(log.read(), end="", flush=True)
+            if state in (State.ENDED, State.LOST):
+                return state, text, job
+            if text != said:
+                said = text
+                print(f"mwpy sweep: the sweep in {folder} {text}", file=sys.stderr)
+            if answer:
+                figures = _figures(answer, job.runs)
+                display.show(figures, is_last=False)
+            clock.sleep(LOOK_S if answer or job.is_here else QUEUE_S)
+    except KeyboardInterrupt:
+        return State.RUNS, f"goes on; `mwpy sweep attach {folder}` shows it again, and `stop` ends it", job
+    finally:
+        log.close()
+        if figures is not None:
+            display.show(figures, is_last=True)
+
+
+def _figures(answer: Mapping[str, Any], runs: int) -> Figures:
+    done = sum(answer["tasks"][state] for state in ("succeeded", "failed", "cancelled"))
+    slaves, rate = answer["slaves_connected"], answer["rate"] or None
+    return Figures(done, runs, answer["tasks"]["failed"], slaves, answer["reused"], rate)
+
+
+def _afterwards(parsed: argparse.Namespace) -> Answer:
+    """Ask or change something of a sweep that does not run."""
     sweep = opened(parsed.path)
-    if what == "failed":
-        return print_failures(sweep, parsed.json)
-    if what == "clean":
-        return clean(sweep)
+    if parsed.what == "failed":
+        failed = print_failures(sweep)
+        return 1 if failed else ExitCode.OK, failed
+    if parsed.what == "clean":
+        clean(sweep)
+        return ExitCode.OK, {"removed": str(sweep.folder)}
     collection = Collection(str(parsed.to.absolute()), parsed.output, "blocks" if parsed.blocks else "plain")
-    collect(sweep, [collection])
-    return ExitCode.OK
+    return ExitCode.OK, {"to": collection.to, "rows": collect(sweep, [collection])}
 
 
 def _add_collection(parser: Parser) -> None:
@@ -154,6 +286,12 @@ def make_parser() -> Parser:
     add("--oversee", type=shlex.split, default=[], metavar="'OPTION ...'", help=oversee)
     add("--seconds-max", type=number(0, float), metavar="S", help="how long a run may take")
     add("--memory-max", metavar="SIZE", help="how much memory a run may use, as 4GB")
+    add("--rate", metavar="N/TIME", help="at most N runs start in this time, as 10/s, 5/min or 100/h")
+    detach = "go on without this terminal, as a job of HTCondor or Slurm or in the background; see mwpy sweep attach"
+    add("--detach", action="store_true", help=detach)
+    add(
+        "--json", action="store_true", help="print one JSON document on standard output, and all else on standard error"
+    )
     add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
     return parser
 
@@ -204,6 +342,7 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
         "oversee": parsed.oversee,
         "seconds-max": parsed.seconds_max,
         "memory-max": parsed.memory_max,
+        "rate": parsed.rate,
         "on-end": parsed.on_end,
         "unnamed": parsed.unnamed,
     }

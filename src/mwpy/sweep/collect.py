@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
-from mwpy import ExitCode, UsageError
+from mwpy import UsageError
 from mwpy.sweep.command import STDOUT
 from mwpy.sweep.files import files_in
 from mwpy.sweep.placeholders import Template
@@ -26,13 +26,18 @@ from mwpy.sweep.study import Known, Selection, each_row, known_of, looking, show
 TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
 
 
+def folder_of(path: Path) -> Path:
+    """Return the folder of a sweep, which may be named by its study."""
+    return path.with_suffix(".sweep") if path.suffix == ".toml" else path
+
+
 def opened(path: Path) -> Sweep:
     """Return the sweep that a folder is of.
 
     Raises:
         UsageError: it is no folder of a sweep.
     """
-    folder = path.with_suffix(".sweep") if path.suffix == ".toml" else path
+    folder = folder_of(path)
     known = Known.read(folder)
     if known is None:
         raise UsageError(f"{folder} is no folder of a sweep: give the study, or the folder with its run.db")
@@ -47,25 +52,24 @@ def rows_of(sweep: Sweep) -> Iterator[Row]:
             yield row
 
 
-def print_failures(sweep: Sweep, as_json: bool) -> int:
-    """Print which rows failed and why, with the commands that repeat them. Return the exit code."""
-    count = 0
+def failure_of(sweep: Sweep, number: int, why: str) -> dict[str, Any]:
+    """Return a row that failed, ready for JSON."""
+    named = {name or "value": value for name, value in sweep.rows.row(number).items()}
+    return {"row": number + 1, "parameters": named, "error": why}
+
+
+def print_failures(sweep: Sweep) -> list[dict[str, Any]]:
+    """Print which rows failed and why, with the commands that repeat them. Return the same, ready for JSON."""
+    failed = []
     for row in rows_of(sweep):
-        if not row.failure:
-            continue
-        count += 1
-        values, number = sweep.rows.row(row.number), row.number + 1
-        if as_json:
-            named = {name or "value": value for name, value in values.items()}
-            said = {"row": number, "parameters": named, "host": row.place[0], "error": row.failure}
-            print(json.dumps(said, default=str))
-        else:
-            print(f"row {number}: {shown(values)}\n  " + row.failure.replace("\n", "\n  "))
-    return 1 if count else ExitCode.OK
+        if row.failure:
+            failed.append({**failure_of(sweep, row.number, row.failure), "host": row.place[0]})
+            print(f"row {row.number + 1}: {shown(sweep.rows.row(row.number))}\n  " + row.failure.replace("\n", "\n  "))
+    return failed
 
 
-def collect(sweep: Sweep, collections: Sequence[Collection]) -> None:
-    """Make all collections in one pass over the rows.
+def collect(sweep: Sweep, collections: Sequence[Collection]) -> int:
+    """Make all collections in one pass over the rows. Return how many rows succeeded.
 
     Raises:
         UsageError: a setting is wrong, or a package is missing.
@@ -73,9 +77,12 @@ def collect(sweep: Sweep, collections: Sequence[Collection]) -> None:
     """
     with ExitStack() as stack:
         takers = [stack.enter_context(_taker(sweep, each)) for each in collections]
-        for row in rows_of(sweep):
+        count = 0
+        for row in rows_of(sweep) if takers else ():
+            count += not row.failure
             for taker in takers if not row.failure else ():
                 taker.take(row)
+    return count
 
 
 class _Taker:
@@ -199,10 +206,9 @@ def _taker(sweep: Sweep, collection: Collection) -> _Taker:
     return _ToFiles(sweep, collection) if Template.of(collection.to).names else _ToOneFile(sweep, collection)
 
 
-def clean(sweep: Sweep) -> int:
-    """Remove the folder of a sweep. Return the exit code."""
+def clean(sweep: Sweep) -> None:
+    """Remove the folder of a sweep."""
     with looking(sweep):
         pass  # so nobody else uses it
     shutil.rmtree(sweep.folder)
     print(f"removed {sweep.folder}", file=sys.stderr)
-    return ExitCode.OK

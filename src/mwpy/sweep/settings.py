@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -24,6 +25,9 @@ NUMBER, SEED = "#", "seed"
 
 FOLDER = ".mwpy-sweep"
 """Where sweeps without a study file keep what they need, in the current folder."""
+
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+"""The units of a rate, in seconds."""
 
 
 class Collection(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,7 +72,22 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
     max: int = 100
     oversee: list[str] = field(default_factory=list)
     """More options of `mwpy oversee`."""
+    rate: str | None = None
+    """How many runs may start in a time, such as `10/s`, `5/min` or `100/h`."""
     on_end: str | None = None
+
+    def pause_s(self) -> float:
+        """Return the least time between the starts of two runs, in seconds.
+
+        Raises:
+            UsageError: the rate is wrong.
+        """
+        if self.rate is None:
+            return 0.0
+        found = re.fullmatch(r"0*([1-9]\d*)/(s|min|h)", self.rate)
+        if found is None:
+            raise UsageError(f"rate={self.rate!r}: write how many runs may start in a time, as 10/s, 5/min or 100/h")
+        return UNITS_S[found[2]] / int(found[1])
 
     @classmethod
     def in_file(cls, path: Path, instead: Mapping[str, Any]) -> Settings:
@@ -158,6 +177,7 @@ class Sweep(Struct):
         """
         if self.settings.order not in ("given", "shuffled"):
             raise UsageError(f"order={self.settings.order!r}: write given or shuffled")
+        self.settings.pause_s()
         if not len(self.rows):
             raise UsageError("the sweep has no rows: give values, a table, or ::: and values")
         for name in self.settings.bounds:

@@ -21,12 +21,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 import mwpy
 from mwpy import ExitCode, TaskId, UsageError
 from mwpy.sweep.files import File
+from mwpy.sweep.job import RESOURCE, Job, store, stored
 from mwpy.sweep.results import typed
 from mwpy.sweep.rows import Plan, Row, one_run
 from mwpy.sweep.settings import Settings, Sweep
@@ -86,14 +87,7 @@ class Known(Struct):
         Raises:
             UsageError: it cannot be read.
         """
-        try:
-            return msgspec.json.decode((folder / STATE).read_bytes(), type=cls)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            raise UsageError(
-                f"{folder / STATE} cannot be read ({error}): remove it, or give another --folder"
-            ) from error
+        return stored(folder / STATE, cls)
 
     def write(self, folder: Path) -> None:
         """Write it, as a whole.
@@ -101,14 +95,7 @@ class Known(Struct):
         Raises:
             UsageError: the folder cannot be written.
         """
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{STATE}.new").write_bytes(msgspec.json.format(msgspec.json.encode(self)))
-            (folder / f"{STATE}.new").replace(folder / STATE)
-        except OSError as error:
-            raise UsageError(
-                f"the folder {folder} cannot be written ({error.strerror}): give another --folder"
-            ) from error
+        store(folder / STATE, self)
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
@@ -211,43 +198,47 @@ class Report(Struct):
     """How many runs were made at an earlier start."""
 
 
-def run(sweep: Sweep, selection: Selection, collect: Callable[[], None]) -> int:
-    """Make the runs of a sweep that were not made before, write its tables, and return the exit code.
+def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: Job) -> Report:
+    """Make the runs of a sweep that were not made before, write its tables, and return what is known about them.
 
     Args:
         collect: makes the collections of the sweep.
+        job: gets the exit code and the summary.
 
     Raises:
         UsageError: a setting is wrong.
     """
+    if job.pid:  # it starts once more, and the rows that were asked for are known
+        selection = replace(selection, again="")
     known, changed = known_of(sweep, selection)
     for name in changed if not selection.accept else ():
         _say(f"mwpy sweep: {name} has changed, so its runs are made again (--accept keeps their results)")
     known.write(sweep.folder)
     numbers, report = selection.numbers(sweep), Report()
     with _interrupts() as interrupts:
-        with _master(sweep, rerun="failed" if selection.again == "failed" else None) as mw:
-            mw.progress(not sweep.settings.unnamed, total=len(numbers) * len(sweep.stages))
+        with _master(sweep, "failed" if selection.again == "failed" else None, bool(job.mark)) as mw:
+            total = len(numbers) * len(sweep.stages)
+            job.begin(sweep.folder, total)
+            mw.progress(not sweep.settings.unnamed, total=total)
             _Runs(mw, sweep, known, report, interrupts).make(numbers)
         write_tables(sweep, report)
     if not interrupts:
         known.is_complete = True
         known.write(sweep.folder)
         collect()
-    summary = summary_of(sweep, report, len(numbers))
-    _end(sweep, report, summary)
-    if interrupts:
-        return ExitCode.INTERRUPTED
-    return 1 if report.failures else ExitCode.OK
+    job.summary = summary_of(sweep, report, len(numbers))
+    _end(sweep, report, job.summary)
+    job.code = int(ExitCode.INTERRUPTED) if interrupts else 1 if report.failures else int(ExitCode.OK)
+    return report
 
 
-def _master(sweep: Sweep, rerun: str | None) -> mwpy.LocalMaster:
+def _master(sweep: Sweep, rerun: str | None, is_detached: bool) -> mwpy.LocalMaster:
     settings, slaves = sweep.settings, sweep.settings.slaves
-    if settings.system is None and settings.unnamed:  # it shall start at once, and is over soon
+    if settings.system is None and settings.unnamed and not is_detached:  # it shall start at once, and is over soon
         return mwpy.local_master(slaves, run_database=sweep.folder / DATABASE, rerun=rerun)
     return mwpy.local_master(
         num_slaves(sweep) - (0 if settings.system is None else settings.max),
-        resource_file=sweep.folder / "sweep.rsc",
+        resource_file=sweep.folder / RESOURCE,
         system=settings.system,
         max_jobs=settings.max,
         overseer_options=settings.oversee,
@@ -304,17 +295,30 @@ class _Runs:
         self.waiting: set[TaskId] = set()
         self.followed = _Followed(sweep)
         self.stopped = False
+        self.pause_s, self.next_start = sweep.settings.pause_s(), 0.0
+        """The least time between two starts, and when the next run may start, as of `time.monotonic`."""
+
+    def _may_start(self) -> bool:
+        """Whether another row may be submitted now. With a rate, none waits for a slave: it would start with others."""
+        if self.interrupts or len(self.rows) >= self.most:
+            return False
+        if not self.pause_s:
+            return True
+        is_free = len(self.sweep.stages) > 1 or not self.mw.pending_tasks()
+        return is_free and time.monotonic() >= self.next_start
 
     def make(self, numbers: Sequence[int]) -> None:
         """Make the runs of these rows, until all have ended or the user stops them."""
-        rows, began = iter(numbers), time.time()
+        rows, left, began = iter(numbers), len(numbers), time.time()
         if self.sweep.settings.unnamed:
             self.printer = _Printer(numbers)
         while True:
-            while len(self.rows) < self.most and not self.interrupts and (number := next(rows, None)) is not None:
+            while self._may_start() and (number := next(rows, None)) is not None:
                 self.waiting.update(self.submit.row(number))
                 self.rows[number] = Row(number, len(self.sweep.stages))
-            if not self.waiting:
+                self.next_start = time.monotonic() + self.pause_s
+                left -= 1
+            if not self.waiting and (self.interrupts or not left):
                 if self.printer is not None:
                     self.printer.end()
                 return
@@ -322,7 +326,8 @@ class _Runs:
                 self.stopped = True
                 _say("mwpy sweep: stops; what runs may finish (Ctrl-C again ends it)")
                 self.mw.cancel([*self.waiting], running="finish")
-            self.mw.loop(timeout=LOOK_S)
+            left_s = self.next_start - time.monotonic()
+            self.mw.loop(timeout=min(LOOK_S, left_s if left_s > 0 else self.pause_s or LOOK_S))
             for report in self.mw.reports():
                 self.followed.show(report)
             for result in self.mw.results():
@@ -341,7 +346,9 @@ class _Runs:
         if row.is_cancelled:
             return
         report.places[number] = row.place
-        report.reused += row.finished < began
+        if row.finished < began:
+            report.reused += 1
+            self.next_start = 0.0  # it did not start
         failure = row.failure or self._refused(row)
         if failure:
             report.failures[number] = failure
@@ -429,19 +436,20 @@ class _Printer:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Give a list that is filled by the first Ctrl-C. The second one interrupts."""
+    """Give a list that is filled by the first Ctrl-C. The second one interrupts, and so does SIGTERM."""
     signals: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        if len(signals) > 1:
+        if len(signals) > 1 or number == signal.SIGTERM:
             signal.default_int_handler(number, frame)
 
-    former = signal.signal(signal.SIGINT, note)
+    former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
     finally:
-        signal.signal(signal.SIGINT, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:
@@ -563,8 +571,8 @@ def looking(sweep: Sweep) -> Iterator[mwpy.LocalMaster]:
         path.unlink(missing_ok=True)
 
 
-def dry_run(sweep: Sweep, selection: Selection, show: Callable[[str], None] = print) -> int:
-    """Show the first commands, and how many runs are new, done, failed and changed."""
+def dry_run(sweep: Sweep, selection: Selection) -> dict[str, Any]:
+    """Show the first commands, and how many runs are new, done, failed and changed. Return this, ready for JSON."""
     known, changed = known_of(sweep, selection)
     numbers = selection.numbers(sweep)
     counts = {"new": 0, "done": 0, "failed": 0}
@@ -573,14 +581,15 @@ def dry_run(sweep: Sweep, selection: Selection, show: Callable[[str], None] = pr
         counts["failed" if row.failure else "new" if row.is_cancelled else "done"] += 1
         if row.failure or not row.is_cancelled:
             seconds.append(row.place[2])
-    for number in numbers[:SHOWN_COMMANDS]:
-        for stage in sweep.stages:
-            show(stage.command.shown(**sweep.values(number, stage)))
+    rows = numbers[:SHOWN_COMMANDS]
+    commands = [stage.command.shown(**sweep.values(number, stage)) for number in rows for stage in sweep.stages]
+    print(*commands, sep="\n")
     if len(numbers) > SHOWN_COMMANDS:
-        show(f"and {len(numbers) - SHOWN_COMMANDS} more")
-    show(", ".join(f"{count} {name}" for name, count in counts.items()))
+        print(f"and {len(numbers) - SHOWN_COMMANDS} more")
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
     for name in changed:
-        show(f"{name} has changed" + (": the results are kept" if selection.accept else ": the runs are made again"))
-    if seconds and counts["new"]:
-        show(f"the new runs take about {counts['new'] * sum(seconds) / len(seconds):.0f} s of one slave")
-    return ExitCode.OK
+        print(f"{name} has changed" + (": the results are kept" if selection.accept else ": the runs are made again"))
+    expected = counts["new"] * sum(seconds) / len(seconds) if seconds else None
+    if expected:
+        print(f"the new runs take about {expected:.0f} s of one slave")
+    return {**counts, "changed": changed, "seconds": expected, "commands": commands}
