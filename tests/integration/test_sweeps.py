@@ -231,16 +231,23 @@ def test_unnamed_values_run_in_the_current_folder_and_print_in_order(
     assert "failed: 1: it ended with exit code 1" in capfd.readouterr().err
 
 
-def test_the_output_of_running_programs_is_shown(tmp_path: Path) -> None:
-    line = "echo began {x}; while ! test -e {gate}; do sleep 0.02; done; echo E={x}"
+def test_the_output_of_running_programs_is_shown_and_the_rest_at_their_end(tmp_path: Path) -> None:
+    """Also if the program fails."""
+    line = "echo began {x}; while ! test -e {gate}; do sleep 0.02; done; echo E={x}; false"
     options = ("--shell", "--values", "x=5", "--values", f"gate={tmp_path}/gate", "--slaves", "1")
     started = start(tmp_path, line, *options, "--follow", "STDOUT", "--result", "e=E=(.*)", "--folder", "f")
     assert started.stdout is not None
     assert started.stdout.readline() == f"x=5, gate={tmp_path}/gate: began 5\n"
     (tmp_path / "gate").touch()
-    started.communicate()
-    assert started.returncode == 0
-    assert rows_of(tmp_path / "f" / "results.csv")[1][2] == "5"
+    assert started.communicate()[0] == f"x=5, gate={tmp_path}/gate: E=5\n"
+    assert started.returncode == 1
+
+
+def test_the_folder_of_a_failed_run_is_removed_when_the_row_is(sweep: Sweep, tmp_path: Path) -> None:
+    assert sweep("test {n} -gt 0", "--values", "n=0..1", "--folder", "f") == 1
+    assert (tmp_path / "f" / "runs" / "1.tar.gz").exists()
+    assert sweep("test {n} -gt 0", "--values", "n=1..2", "--folder", "f") == 0
+    assert not (tmp_path / "f" / "runs").exists()
 
 
 def test_two_sweeps_are_compared_row_by_row(sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -106,6 +106,8 @@ class Outcome(Struct, eq=False):
     stderr_file: File
     followed: dict[str, tuple[int, bytes]] = {}
     """By the names in `follow` of the command: the size of each file, and its last bytes, at the end."""
+    attempt: int = 0
+    """Which attempt of its task it was; 0 outside of a task."""
     error: str = ""
     """Why the run failed; empty if it succeeded."""
     archive: File | None = None
@@ -350,7 +352,9 @@ class _Attempt:
                 raise NotStarted(self._not_started(error)) from error
             streams = {STDOUT: _read(output, STDOUT), STDERR: _read(errors, STDERR)}
             seen = ended.exit_code, ended.seconds, ended.peak_memory, platform.node()
+            attempt = mwpy.this_attempt()
             outcome = Outcome(self.repeated, *seen, {}, streams[STDOUT], streams[STDERR], followed.ends())
+            outcome.attempt = 0 if attempt is None else attempt.number
             why = ended.stopped or self._take_outputs(outcome, streams) or _verdict(self.options.check, outcome)
             if why:
                 outcome.error = self._failure(why, ended, last_lines(errors) or last_lines(output))

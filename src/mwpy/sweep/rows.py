@@ -30,7 +30,9 @@ class Ran(Struct, frozen=True):
     seconds: float
     peak_memory: int
     streams: tuple[File, File] | None
-    archive: File | None = None
+    archive: File | None
+    followed: dict[str, tuple[int, bytes]]
+    attempt: int
 
 
 class RunFailed(Exception):
@@ -56,7 +58,16 @@ def one_run(plan: Plan, values: dict[str, Any], files: Mapping[str, Any]) -> Ran
     except NotFound as error:
         raise RunFailed(f"{error}\nto repeat it: {outcome.command}") from None
     streams = (outcome.stdout_file, outcome.stderr_file) if plan.keeps_streams else None
-    return Ran(results, outcome.outputs, outcome.seconds, outcome.peak_memory, streams, outcome.archive)
+    return Ran(
+        results,
+        outcome.outputs,
+        outcome.seconds,
+        outcome.peak_memory,
+        streams,
+        outcome.archive,
+        outcome.followed,
+        outcome.attempt,
+    )
 
 
 class Row(Struct):

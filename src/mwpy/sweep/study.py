@@ -11,6 +11,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -45,7 +46,7 @@ LOOK_S = 0.5
 SHOWN_FAILURES = 5
 SHOWN_COMMANDS = 5
 
-STATE, DATABASE = "sweep.json", "run.db"
+STATE, DATABASE, ARCHIVES = "sweep.json", "run.db", "runs"
 
 
 # What the folder of a sweep says about earlier starts.
@@ -214,6 +215,7 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     for name in changed if not selection.accept else ():
         _say(f"mwpy sweep: {name} has changed, so its runs are made again (--accept keeps their results)")
     known.write(sweep.folder)
+    shutil.rmtree(sweep.folder / ARCHIVES, ignore_errors=True)  # those of runs that stay failed are in the run database
     numbers, report = selection.numbers(sweep), Report()
     with _interrupts() as interrupts:
         with _master(sweep, "failed" if selection.again == "failed" else None, bool(job.mark)) as mw:
@@ -329,10 +331,14 @@ class _Runs:
             left_s = self.next_start - time.monotonic()
             self.mw.loop(timeout=min(LOOK_S, left_s if left_s > 0 else self.pause_s or LOOK_S))
             for report in self.mw.reports():
-                self.followed.show(report)
+                self.followed.show(report.tag[0], (report.task_id, report.attempt), report.values)
             for result in self.mw.results():
                 self.waiting.discard(result.task_id)
                 number, stage = result.tag
+                error = result.error
+                ended = result.value if error is None else getattr(error.__cause__, "outcome", None)
+                if ended is not None and result.finished >= began:
+                    self.followed.show(number, (result.task_id, ended.attempt), ended.followed)
                 row = self.rows[number]
                 row.take(result, self.sweep.stages[stage].name if len(self.sweep.stages) > 1 else "")
                 row.outputs.clear()  # they are in the run database
@@ -361,7 +367,7 @@ class _Runs:
 
     def _keep(self, number: int, stage: str, archive: File) -> None:
         """Write the folder of a run into that of the sweep."""
-        folder = self.sweep.folder / "runs"
+        folder = self.sweep.folder / ARCHIVES
         folder.mkdir(exist_ok=True)
         path = archive.save(folder / f"{number + 1}{stage and '-'}{stage}.tar.gz")
         if number in self.report.failures:
@@ -392,11 +398,17 @@ class _Followed:
         self._shown: dict[tuple[TaskId, int, str], int] = {}
         """How many bytes of each file were shown."""
 
-    def show(self, report: mwpy.Report) -> None:
-        """Print what is new, each line with its row."""
-        where = shown(self._sweep.rows.row(report.tag[0]))
-        for name, (size, end) in report.values.items():
-            key = report.task_id, report.attempt, name
+    def show(self, number: int, run: tuple[TaskId, int], files: Mapping[str, tuple[int, bytes]]) -> None:
+        """Print what is new, each line with its row.
+
+        Args:
+            number: that of the row.
+            run: a task and its attempt.
+            files: the size of each file and its last bytes.
+        """
+        where = shown(self._sweep.rows.row(number))
+        for name, (size, end) in files.items():
+            key = *run, name
             new = size - self._shown.get(key, 0)
             self._shown[key] = size
             if new > len(end):
