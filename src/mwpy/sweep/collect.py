@@ -44,11 +44,11 @@ def opened(path: Path) -> Sweep:
     return Sweep.of(known.settings, Path(known.base), folder)
 
 
-def rows_of(sweep: Sweep) -> Iterator[Row]:
-    """Yield the rows of a sweep that have ended, in their order."""
+def rows_of(sweep: Sweep, numbers: Sequence[int] | None = None) -> Iterator[Row]:
+    """Yield the rows of a sweep that have ended, in their order; or those with these numbers, ended or not."""
     known = known_of(sweep, Selection(accept=True, again="failed"))[0]  # as they are, also after ':::'
-    for row in each_row(sweep, known, range(len(sweep.rows))):
-        if row.failure or not row.is_cancelled:
+    for row in each_row(sweep, known, range(len(sweep.rows)) if numbers is None else numbers):
+        if numbers is not None or row.failure or not row.is_cancelled:
             yield row
 
 

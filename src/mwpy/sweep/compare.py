@@ -1,7 +1,13 @@
-"""Compares two sweeps: which results and outputs changed for the same parameters."""
+"""Compares two sweeps: which results and outputs changed for the same parameters.
+
+Both run databases are read side by side, a few rows at a time: two sweeps can have more outputs than the memory holds.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from itertools import zip_longest
 from math import isclose
 from typing import Any
 
@@ -29,6 +35,7 @@ class Difference(Struct, frozen=True):
     """A result, an output, or `the run`."""
     old: str
     new: str
+    pixels: str = ""
 
 
 class Comparison(Struct):
@@ -51,43 +58,69 @@ class Comparison(Struct):
         return found
 
 
-def compare(old: Sweep, new: Sweep, tolerance: float = 0.0) -> Comparison:
+Examine = Callable[[Difference, File | None, File | None], Difference | None]
+
+
+def compare(old: Sweep, new: Sweep, tolerance: float, examine: Examine) -> Comparison:
     """Compare two sweeps.
 
     Args:
         tolerance: by which part of the larger one two numbers may differ.
+        examine: gets each difference, and the old and the new file if it is one of an output. It returns the difference
+            with all that is known about it, or None if the files count as the same.
 
     Returns:
         What differs. Rows that have not ended are not in a sweep.
     """
-    found = Comparison()
-    former = dict(_ended(old))
-    for row, ran in _ended(new):
-        if row not in former:
-            found.only_new += 1
+    if old.folder.resolve() == new.folder.resolve():  # it cannot be opened twice
+        return Comparison(same=sum(1 for _ in rows_of(old)))
+    found, former, rows = Comparison(), _numbers(old), _numbers(new)
+    both = [row for row in rows if row in former]
+    befores = rows_of(old, [former[row] for row in (*both, *(row for row in former if row not in rows))])
+    afters = rows_of(new, [rows[row] for row in (*both, *(row for row in rows if row not in former))])
+    for row, before, after in zip_longest(both, befores, afters):
+        texts = _texts(before), _texts(after)
+        if row is None or not all(texts):
+            found.only_old += bool(texts[0])
+            found.only_new += bool(texts[1])
             continue
-        differences = [*_differences(row, former.pop(row), ran, tolerance)]
-        found.differences += differences
-        found.changed += bool(differences)
-        found.same += not differences
-    found.only_old = len(former)
+        files = _files(before), _files(after)
+        found_here = _differences(row, *texts, tolerance)
+        kept = [kept for each in found_here if (kept := examine(each, *(some.get(each.what) for some in files)))]
+        found.differences += kept
+        found.changed += bool(kept)
+        found.same += not kept
     return found
 
 
-def _ended(sweep: Sweep) -> list[tuple[str, dict[str, str]]]:
-    """Return the rows that have ended, with texts of all that is compared."""
-    return [(shown(sweep.rows.row(row.number)), _texts(row)) for row in rows_of(sweep)]
+def _numbers(sweep: Sweep) -> dict[str, int]:
+    """Return the numbers of the rows by their parameters. Rows with the same parameters are counted."""
+    seen = Counter[str]()
+    return {_counted(shown(sweep.rows.row(number)), seen): number for number in range(len(sweep.rows))}
 
 
-def _texts(row: Row) -> dict[str, str]:
+def _counted(name: str, seen: Counter[str]) -> str:
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name} ({seen[name]})"
+
+
+def _texts(row: Row | None) -> dict[str, str]:
+    """Return all that is compared as texts; nothing if the row has not ended."""
+    if row is None or (row.is_cancelled and not row.failure):
+        return {}
     if row.failure:
         return {THE_RUN: reason_of(row.failure)}
     texts = {THE_RUN: "succeeded"} | {name: str(value) for name, value in row.results.items()}
-    return texts | {f"output {name}": _contents(output) for name, output in row.outputs.items()}
+    return texts | {what: f"{file.name} {file.digest[:DIGITS]}" for what, file in _files(row).items()}
 
 
-def _contents(output: File | list[File]) -> str:
-    return " ".join(f"{each.name} {each.digest[:DIGITS]}" for each in files_in(output))
+def _files(row: Row) -> dict[str, File]:
+    """Return the outputs of a row by what they are called here. Each file of a pattern counts on its own."""
+    files, seen = dict[str, File](), Counter[str]()
+    for name, output in row.outputs.items():
+        for file in files_in(output):
+            files[_counted(f"output {name}" if file is output else f"output {name}: {file.name}", seen)] = file
+    return files
 
 
 def _differences(row: str, old: dict[str, str], new: dict[str, str], tolerance: float) -> list[Difference]:
@@ -95,7 +128,7 @@ def _differences(row: str, old: dict[str, str], new: dict[str, str], tolerance: 
         return [Difference(row, THE_RUN, old[THE_RUN], new[THE_RUN])]
     return [
         Difference(row, name, old.get(name, "none"), new.get(name, "none"))
-        for name in [*old, *(name for name in new if name not in old)]
+        for name in {**old, **new}
         if not _is_same(old.get(name), new.get(name), tolerance)
     ]
 
