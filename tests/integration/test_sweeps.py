@@ -119,7 +119,7 @@ def test_the_end_says_where_runs_were_made_and_which_failed(
     assert all(float(row[4]) > 0 and int(row[5]) >= 1 for row in places)  # an idle slave may get runs of the other one
     said = capfd.readouterr().err
     assert f"\n  {host}: 8 runs, " in said
-    assert "\n  failed: alpha=3, beta=5; alpha=3, beta=6: it ended with exit code 1\n" in said
+    assert "\n  failed: alpha=3, beta=5; alpha=3, beta=6: it ended with exit code 1 (E = 3.5)\n" in said
     end = json.loads((tmp_path / "end.json").read_text())
     assert {name: entry["runs"] for name, entry in end["hosts"].items()} == {host: 8}
 

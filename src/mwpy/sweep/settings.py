@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from mwpy import UsageError
 from mwpy.sweep.parameters import Grid, Rows, Samples, Table, Zipped, table_in, values_of
+from mwpy.sweep.placeholders import unknown
 from mwpy.sweep.results import Result
 from mwpy.sweep.stages import Program, Stage, stages_of
 
@@ -184,7 +185,11 @@ class Sweep(Struct):
             if name not in self.settings.results:
                 raise UsageError(f"bounds has {name}, which is not in results")
         for stage in self.stages:
-            stage.command.task(**self.values(0, stage))
+            values = self.values(0, stage)
+            error = unknown(stage.command.names, {**self.rows.row(0), **values}, f"the task {stage.name}")
+            if error is not None:
+                raise error
+            stage.command.task(**values)
 
     def values(self, number: int, stage: Stage) -> dict[str, Any]:
         """Return the values of a row for the run of a stage."""

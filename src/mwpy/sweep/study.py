@@ -524,7 +524,8 @@ def _end(sweep: Sweep, report: Report, summary: Mapping[str, Any]) -> None:
     for reason, numbers in [*reasons.items()][:SHOWN_FAILURES]:
         rows = "; ".join(shown(sweep.rows.row(number)) for number in numbers[:SHOWN_FAILURES])
         more = f" and {len(numbers) - SHOWN_FAILURES} more" if len(numbers) > SHOWN_FAILURES else ""
-        _say(f"  failed: {rows}{more}: {reason}")
+        last = report.failures[numbers[0]].partition("its last lines:\n")[2].partition("\nto repeat it")[0]
+        _say(f"  failed: {rows}{more}: {reason}" + (f" ({last.splitlines()[-1]})" if last else ""))
     if len(report.failures) > 1:
         _say(f"  `mwpy sweep failed {sweep.folder}` shows all failures, and commands that repeat them")
     if sweep.settings.on_end is not None:
