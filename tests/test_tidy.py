@@ -45,6 +45,7 @@ EDGES = ("system", "transport", "files", "batch")
 """Layers of edges: a module uses one outside thing and makes no decisions. They do not import the core."""
 
 OWNERS = {
+    "PIL": "sweep.images",
     "zmq": "_transport.link",
     "msgspec": "_values.messagepack",
     "pickle": "_transport.codec",

@@ -16,7 +16,7 @@ from mwpy.sweep.files import File
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 # A shown picture has the part with differences and this many pixels around it. It is at most this wide and high.
-MARGIN, SHOWN_SIDE = 10, 600
+MARGIN, SHOWN_SIDE = 50, 600
 
 
 def image_change(old: File, new: File, tolerance: float) -> tuple[bool, str, tuple[bytes, ...]]:
@@ -46,9 +46,8 @@ def image_change(old: File, new: File, tolerance: float) -> tuple[bool, str, tup
         by: Any = reduce(ImageChops.lighter, ImageChops.difference(before, after).split())
         mask = by.point(lambda value: 255 * (value > tolerance))
         differing, most = differing + mask.histogram()[255], max(most, by.getextrema()[1])
-        if mask.getbbox() and not pictures:
-            pictures = _pictures(before, after, mask)
-    return differing > 0, f"{differing} pixels differ by more than {tolerance:g}, and by at most {most}", pictures
+        pictures = pictures or (_pictures(before, after, mask) if mask.getbbox() else ())
+    return differing > 0, f"pixels that differ by more than {tolerance:g}: {differing}, by at most {most}", pictures
 
 
 def _pictures(before: Any, after: Any, mask: Any) -> tuple[bytes, ...]:

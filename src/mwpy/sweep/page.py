@@ -53,7 +53,7 @@ class Page(Struct):
 
                 differs, how, pictures = image_change(old, new, self.pixels or 0)
             except ImportError as error:
-                raise UsageError(f"to compare images, pip install 'mwpy-cluster[images]' ({error})") from error
+                raise UsageError(f"{new.name} needs Pillow ({error}): pip install 'mwpy-cluster[images]'") from error
             except Exception as error:  # Pillow raises errors of many kinds for damaged files
                 differs, how, pictures = True, f"the pixels cannot be compared: {error}", ()
             if not differs and self.pixels is not None:
