@@ -612,10 +612,10 @@ class ValueFiles:
             sync_folder(folder)
 
     def read(self, name: str) -> bytes:
-        """Return a value.
+        """Return a value. The caller compares it with a checksum.
 
         Raises:
-            RunDatabaseError: the file is missing or damaged.
+            RunDatabaseError: the file is missing or cannot be read.
         """
         path = self.folder / name
         try:
@@ -625,10 +625,15 @@ class ValueFiles:
                 f"a value of the run database is missing: {path}. Put it back; or start again, and its tasks run again"
             ) from error
         except OSError as error:
-            raise ValueDamaged(_damage(path, f" ({error.strerror})"), name) from error
-        if _digest(content) != name:
-            raise ValueDamaged(_damage(path), name)
+            raise self.damaged(name, f" ({error.strerror})") from error
         return content
+
+    def damaged(self, name: str, why: str = "") -> ValueDamaged:
+        """Return the error for a damaged file."""
+        path = self.folder / name
+        return ValueDamaged(
+            f"a value of the run database is damaged: {path}{why}. Start again, and its tasks run again", name
+        )
 
     def usable(self) -> dict[str, int]:
         """Return the sizes of the files that can be used, by name. Damaged files among the newest are set aside.
@@ -663,10 +668,6 @@ class ValueFiles:
         size = path.stat().st_size
         path.unlink()
         return size
-
-
-def _damage(path: Path, why: str = "") -> str:
-    return f"a value of the run database is damaged: {path}{why}. Start again, and its tasks run again"
 
 
 def _is_right(path: Path) -> bool:

@@ -211,7 +211,12 @@ def read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Re
     if not found:
         raise RunDatabaseError(f"the run database {connection.path} has no results {row}: was it pruned meanwhile?")
     [(checksum, head, file, frames)] = found
-    return unpack(head, frames if file is None else files.read(file), checksum)
+    if file is None:
+        return unpack(head, frames, checksum)
+    try:
+        return unpack(head, files.read(file), checksum)
+    except Damaged as error:
+        raise files.damaged(file) from error
 
 
 # Adds rows to the tables of the run database.
