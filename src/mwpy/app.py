@@ -347,6 +347,7 @@ def local_master(
     run_database_sync: str | None = None,
     rerun: str | None = None,
     reuse_changed_code: bool = False,
+    run_database_notices: bool = True,
     **policy: Unpack[Policies],
 ) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script. `mwpy.open` is the same.
@@ -371,6 +372,8 @@ def local_master(
         slave_start: `"fork"` or `"spawn"`, as `--mw-slave-start`; None for fork on Linux and spawn elsewhere.
         run_database: a SQLite file that keeps results for a restart, as `--mw-run-database`; None for none. The next
             three arguments are as `--mw-run-database-sync`, `--mw-rerun` and `--mw-reuse-changed-code`.
+        run_database_notices: whether messages say how many results the run database has, and that no task finds its
+            result there. False suits a program that says this in its own words.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 
@@ -406,6 +409,7 @@ def local_master(
         rerun=rerun,
     )
     options = replace(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
+    options = replace(options, run_database_notices=run_database_notices)
     options = replace(options, lifetime=check_seconds("lifetime", lifetime))
     if resource_file is None:
         if system is not None:

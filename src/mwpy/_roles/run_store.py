@@ -145,7 +145,8 @@ def read_into(core: MasterCore, writer: Writer, options: Options) -> None:
         core.state.notice(ALONE.format(path=writer.path, kind=writer.network))
     if lost := [*dict.fromkeys(writer.lost)]:
         core.state.notice(LOST.format(parts=first_of(lost, len(lost))))
-    if reuse.answered:
+    reuse.says_misses = options.run_database_notices
+    if reuse.answered and options.run_database_notices:
         core.state.notice(
             f"the run database {writer.path} has the results of {counted(reuse.answered, 'task')}. Those of them "
             f"that this run submits again are not computed again"

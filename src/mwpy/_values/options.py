@@ -615,6 +615,8 @@ class Options(Struct, frozen=True):
     run_database_sync: str = "normal"
     rerun: str = "nothing"
     reuse_changed_code: bool = False
+    run_database_notices: bool = True
+    """Whether messages say what the run database has. Only `mwpy.local_master` sets it."""
     policies: Policies = field(default_factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 import mwpy
 from mwpy import ExitCode, MwpyError, UsageError
@@ -175,11 +176,13 @@ def _attached(folder: Path) -> tuple[State, str, Job]:
             state, text = (State.RUNS, said) if answer and job.code is None else job.state(folder)
             print(log.read(), end="", flush=True)
             if state in (State.ENDED, State.LOST):
+                if figures is not None and job.code in (ExitCode.OK, 1):
+                    figures = replace(figures, done=job.runs, failed=job.summary["failed"])
                 return state, text, job
             if text != said:
                 said = text
                 print(f"mwpy sweep: the sweep in {folder} {text}", file=sys.stderr)
-            if answer:
+            if answer and sys.stderr.isatty():  # else the lines of the log show the progress
                 figures = _figures(answer, job.runs)
                 display.show(figures, is_last=False)
             clock.sleep(LOOK_S if answer or job.is_here else QUEUE_S)

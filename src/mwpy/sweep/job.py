@@ -52,9 +52,11 @@ getenv = true
 My.MwpySweep = "{}"
 batch_name = mwpy-sweep
 notification = NEVER
+on_exit_remove = ExitBySignal == False
+on_exit_hold = ExitBySignal && NumJobStarts >= 20
 queue
 """
-"""The job in HTCondor."""
+"""The job in HTCondor. If a signal kills it, it starts again, and continues."""
 
 JOB = """#!/bin/sh
 #SBATCH --cpus-per-task={}
@@ -74,6 +76,7 @@ QUEUES = {
 """The commands that show the job with a mark: its id, its state, and a reason."""
 
 RUNNING, HELD = ("2", "RUNNING", "COMPLETING"), ("5", "REQUEUE_HOLD", "SPECIAL_EXIT")
+NO_REASON = ("", "None", "undefined")
 
 
 class State(Enum):
@@ -140,7 +143,8 @@ class Job(Struct, omit_defaults=True):
             if state in RUNNING:
                 return State.RUNS, f"runs {where}"
             if state:
-                return State.WAITS, f"{'is held' if state in HELD else 'waits'} {where} ({reason.strip()})"
+                why = f" ({reason.strip()})" if reason.strip() not in NO_REASON else ""
+                return State.WAITS, f"{'is held' if state in HELD else 'waits'} {where}{why}"
         elif self.host != platform.node():
             with suppress(MwpyError):
                 if mwpy.status(folder / RESOURCE)["state"] == "running":

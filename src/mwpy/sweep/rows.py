@@ -42,7 +42,7 @@ class RunFailed(Exception):
 
 
 def one_run(plan: Plan, values: dict[str, Any], files: Mapping[str, Any]) -> Ran:
-    """Make one run of a sweep. This is the task algorithm of all sweeps.
+    """Make one run of a sweep.
 
     Args:
         files: files of other stages, by the names that they have in the folder of the run.
@@ -68,6 +68,17 @@ def one_run(plan: Plan, values: dict[str, Any], files: Mapping[str, Any]) -> Ran
         outcome.followed,
         outcome.attempt,
     )
+
+
+class Named:
+    """`one_run` under the name of its program, which messages and `mwpy status` show."""
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
+
+    def __call__(self, plan: Plan, values: dict[str, Any], files: Mapping[str, Any]) -> Ran:
+        """Make one run of a sweep."""
+        return one_run(plan, values, files)
 
 
 class Row(Struct):

@@ -30,7 +30,7 @@ from mwpy import ExitCode, TaskId, UsageError
 from mwpy.sweep.files import File
 from mwpy.sweep.job import RESOURCE, Job, store, stored
 from mwpy.sweep.results import typed
-from mwpy.sweep.rows import Plan, Row, one_run
+from mwpy.sweep.rows import Named, Plan, Row
 from mwpy.sweep.settings import Settings, Sweep
 from mwpy.sweep.stages import Stage, digest_of
 
@@ -237,7 +237,7 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
 def _master(sweep: Sweep, rerun: str | None, is_detached: bool) -> mwpy.LocalMaster:
     settings, slaves = sweep.settings, sweep.settings.slaves
     if settings.system is None and settings.unnamed and not is_detached:  # it shall start at once, and is over soon
-        return mwpy.local_master(slaves, run_database=sweep.folder / DATABASE, rerun=rerun)
+        return mwpy.local_master(slaves, run_database=sweep.folder / DATABASE, run_database_notices=False, rerun=rerun)
     return mwpy.local_master(
         num_slaves(sweep) - (0 if settings.system is None else settings.max),
         resource_file=sweep.folder / RESOURCE,
@@ -245,6 +245,7 @@ def _master(sweep: Sweep, rerun: str | None, is_detached: bool) -> mwpy.LocalMas
         max_jobs=settings.max,
         overseer_options=settings.oversee,
         run_database=sweep.folder / DATABASE,
+        run_database_notices=False,
         rerun=rerun,
     )
 
@@ -265,6 +266,7 @@ class Submission:
         self._sweep = sweep
         self._known = known
         self._plans = [Plan(each.command, each.results, bool(sweep.settings.unnamed)) for each in sweep.stages]
+        self._algorithms = [Named(stage.name) for stage in sweep.stages]
         self._digests = [known.digest(sweep, number) for number in range(len(sweep.stages))]
 
     def row(self, number: int) -> list[TaskId]:
@@ -273,7 +275,7 @@ class Submission:
         for place, stage in enumerate(self._sweep.stages):
             values = self._sweep.values(number, stage)
             files = {name: mwpy.output(ids[other], output) for name, (other, output) in stage.needs.items()}
-            call = mwpy.task(one_run, self._plans[place], values, files)
+            call = mwpy.task(self._algorithms[place], self._plans[place], values, files)
             key = (stage.name, *self._known.key_of(row, values, self._digests[place]))
             policy: mwpy.Policies = {"retry_errors": mwpy.NotStarted, **stage.policy, "key": key}
             ids.append(self._mw.submit(call, tag=(number, place), **policy))

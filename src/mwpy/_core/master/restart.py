@@ -751,6 +751,8 @@ class Reuse:
         self.answers = Answers()
         self.names: Mapping[str, int] = {}
         """The numbers of the former generations, by their names."""
+        self.says_misses = True
+        """Whether a message says that no task of an algorithm finds its answer."""
         self._hand_back = HandBack(state)
         self.awaited = Awaited(state, FORBIDDEN, rerun_failed)
         self._generation = 0
@@ -945,7 +947,7 @@ class Reuse:
     def _miss(self, defined: Defined, known: KnownCode, key: bytes) -> None:
         """No former generation submitted a task. Tasks that cannot be compared say nothing about the arguments."""
         known.misses += key != NO_KEY
-        if known.misses == MISSES and key != NO_KEY and known.answering.answered:
+        if self.says_misses and known.misses == MISSES and key != NO_KEY and known.answering.answered:
             text = MISSED.format(misses=MISSES, name=defined.name, count=f"{known.answering.answered:,}")
             self.state.notice(text, key=f"misses {defined.name}")
 
