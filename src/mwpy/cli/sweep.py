@@ -256,6 +256,8 @@ def make_parser() -> Parser:
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
     before = "a line that a login shell runs before, such as module load (repeatable)"
     add("--before", action="append", default=[], metavar="LINE", help=before)
+    last = "a line that the same shell runs after the program, also when it failed (repeatable)"
+    add("--clean-up", action="append", default=[], metavar="LINE", help=last)
     add("--exit-codes", type=_codes, metavar="CODES", help="the exit codes of success, as 0,1; or any; default 0")
     add = parser.add_argument_group("results").add_argument
     result = "a result: a pattern in the standard output, whose first group is taken (repeatable)"
@@ -330,6 +332,7 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
         "stdin": parsed.stdin,
         "env": _pairs("--env", parsed.env),
         "before": parsed.before,
+        "clean-up": parsed.clean_up,
         "exit-codes": parsed.exit_codes,
         "results": _pairs("--result", parsed.result),
         "collect": [

@@ -48,6 +48,28 @@ set +e
 exec "$@"
 """
 
+_WITH_CLEAN_UP = """
+end() {{
+    code=$?
+    set +e
+    trap - EXIT
+    (set -e
+    {clean_up}
+    )
+    last=$?
+    test $last -eq 0 || echo "mwpy: the clean-up ended with exit code $last" >&2
+    test $code -ne 0 && exit $code
+    exit $last
+}}
+trap end EXIT
+trap : TERM
+set -e
+{before}
+set +e
+"$@"
+"""
+"""It does not end by SIGTERM, so that the clean-up also runs if the program is ended."""
+
 
 class CommandFailed(Exception):
     """A program failed, or its check says so. The text says what ran, where, and how it ended.
@@ -297,6 +319,7 @@ class Options(Struct, frozen=True):
     check: Any
     environment: dict[str, Template]
     before: str
+    clean_up: str
     folder: str | None
     max_output: int
     keep: str
@@ -375,9 +398,11 @@ class _Attempt:
         return self.folder / name
 
     def _command(self) -> list[str]:
-        if not self.options.before:
+        before, last = self.options.before, self.options.clean_up
+        if not before and not last:
             return self.words
-        return ["/bin/bash", "-l", "-c", _BEFORE.format(self.options.before), "bash", *self.words]
+        script = _WITH_CLEAN_UP.format(before=before, clean_up=last) if last else _BEFORE.format(before)
+        return ["/bin/bash", "-l", "-c", script, "bash", *self.words]
 
     def _stdin(self) -> bytes | None:
         match self.options.stdin:
@@ -520,6 +545,7 @@ def command(
     check: Check = 0,
     env: Mapping[str, str] | None = None,
     before: str | Sequence[str] = (),
+    clean_up: str | Sequence[str] = (),
     folder: str | os.PathLike[str] | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
     keep: Literal["failed", "all", "none"] = "none",
@@ -547,6 +573,8 @@ def command(
             With None, every exit code is a success.
         env: environment variables, in which placeholders may be.
         before: lines that a login shell (bash) runs before the program, such as `module load gromacs`.
+        clean_up: lines that the same shell runs after it, also when it failed. If one of them fails and the program did
+            not, the run has failed. A program that signal N ended has the exit code 128 + N then.
         folder: the folder in which all runs work; None for one for each run.
         max_output: how many bytes the program may write into its outputs, together.
         keep: of which runs the folder comes back, as `Outcome.archive`: `"failed"`, `"all"` or `"none"`.
@@ -578,6 +606,7 @@ def command(
         check=check if check is None or isinstance(check, int | str) or callable(check) else tuple(check),
         environment={key: Template.of(value) for key, value in (env or {}).items()},
         before=before if isinstance(before, str) else "\n".join(before),
+        clean_up=clean_up if isinstance(clean_up, str) else "\n".join(clean_up),
         folder=None if folder is None else os.path.abspath(folder),
         max_output=max_output,
         keep=keep,

@@ -39,6 +39,7 @@ class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=
     optional: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     before: str | list[str] = field(default_factory=list)
+    clean_up: str | list[str] = field(default_factory=list)
     exit_codes: list[int] | str = field(default_factory=lambda: [0])
     """Those of a success; `any` for all."""
     follow: list[str] = field(default_factory=list)
@@ -68,7 +69,9 @@ class Stage(Struct, frozen=True):
     def digests(self) -> dict[str, str]:
         """Return the digests of what its outputs depend on, beside values and other stages, by name."""
         options, line = self.command.options, self.command.line
-        digests = {"the command line": digest_of([str(line), options.before, str(options.environment)])}
+        digests = {
+            "the command line": digest_of([str(line), options.before, options.clean_up, str(options.environment)])
+        }
         first = line.words[0]
         if not line.shell and not first.names and (program := shutil.which(first.filled({}))) is not None:
             digests[f"the program {program}"] = file(program).digest
@@ -194,6 +197,7 @@ def _command(program: Program, name: str, inputs: Mapping[str, Any], base: Path,
         check=None if isinstance(codes, str) else codes,
         env=program.env,
         before=program.before,
+        clean_up=program.clean_up,
         folder=base if unnamed else None,
         keep=cast(Any, keep),
         follow=program.follow,
