@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-import mwpy
-from mwpy import ExitCode, MwpyError, UsageError
-from mwpy._roles.progress import Figures, display_of
-from mwpy._system import clock
+from mwpy import ExitCode, UsageError
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, number
+from mwpy.cli._detached import State, attached, detach, job_in, master_of, state_of, stop
 from mwpy.cli.status import shown
-from mwpy.sweep import job as jobs
 from mwpy.sweep.collect import clean, collect, failure_of, folder_of, opened, print_failures
-from mwpy.sweep.job import Job, State
+from mwpy.sweep.job import recorded
 from mwpy.sweep.settings import Collection, Settings, Sweep
 from mwpy.sweep.study import Selection, dry_run, run
 
@@ -62,12 +57,6 @@ AFTERWARDS = {
 }
 """What can be done with a sweep that does not run. A program of this name is run as `./failed` or `command failed`."""
 
-LOOK_S, QUEUE_S = 0.5, 3.0
-"""How often `attach` looks at a sweep, and at the queue of its batch system, in seconds."""
-
-LAST_BYTES = 2000
-"""How much of the output from before `attach` shows."""
-
 SIGNS = (":::", ":::+", "::::")
 """What begins a list of values: values, values beside those before, and files with one value a line."""
 
@@ -100,7 +89,7 @@ def _make(parsed: argparse.Namespace) -> Answer:
     if parsed.detach:
         return _detach(sweep, parsed.arguments)
     asked = sweep.settings.collect
-    with jobs.recorded(sweep.folder, parsed.arguments) as job:
+    with recorded(sweep.folder, parsed.arguments) as job:
         report = run(sweep, selection, lambda: collect(sweep, asked), job)
     failed = (failure_of(sweep, number, why) for number, why in sorted(report.failures.items()))
     return job.code or 0, {**job.summary, "exit code": job.code, "failures": [*failed] if parsed.json else []}
@@ -111,8 +100,8 @@ def _detach(sweep: Sweep, arguments: Sequence[str]) -> Answer:
     own = arguments[: signs[0]] if signs else arguments
     words = [*(word for word in own if word not in ("--detach", "--json")), *arguments[len(own) :]]
     system = sweep.settings.system if sweep.settings.system in ("htcondor", "slurm") else ""
-    job = jobs.detach(sweep.folder, words, system, max(1, sweep.settings.slaves or 0))
-    state, text = job.state(sweep.folder)
+    job = detach(sweep.folder, words, system, max(1, sweep.settings.slaves or 0))
+    state, text = state_of(job, sweep.folder)
     has_begun = state in (State.WAITS, State.RUNS)
     more = f"; `mwpy sweep attach {sweep.folder}` shows it" if has_begun else ""
     print(f"mwpy sweep: the sweep in {sweep.folder} {text}{more}", file=sys.stderr)
@@ -136,68 +125,17 @@ def _watch(parsed: argparse.Namespace) -> Answer:
     """Ask or stop a sweep that runs."""
     folder, what = folder_of(parsed.path), parsed.what
     if what == "attach":
-        state, text, job = _attached(folder)
+        state, text, job = attached(folder)
     else:
-        job = _job(folder)
+        job = job_in(folder)
         if what == "stop":
-            job.stop(folder, parsed.now)
-        state, text = job.state(folder)
-    answer = _asked(folder) if what == "status" and state is State.RUNS else None
+            stop(job, folder, parsed.now)
+        state, text = state_of(job, folder)
+    answer = master_of(folder) if what == "status" and state is State.RUNS else None
     print(f"the sweep in {folder} {text}", *(shown(answer) if answer else ()), sep="\n")
     code = ExitCode.UNREACHABLE if state is State.LOST else job.code if what == "attach" else ExitCode.OK
     document = {"folder": str(folder), "state": state.value, "text": text, "master": answer}
     return ExitCode.INTERRUPTED if code is None else code, {**document, **msgspec.to_builtins(job)}
-
-
-def _job(folder: Path) -> Job:
-    job = jobs.stored(folder / jobs.FILE, Job)
-    if job is None:
-        raise UsageError(f"no sweep was started in {folder}: give the folder of a sweep, or its study")
-    return job
-
-
-def _asked(folder: Path) -> dict[str, Any] | None:
-    """Return what the master of a sweep does; None if it does not answer."""
-    try:
-        answer = mwpy.status(folder / jobs.RESOURCE)
-    except MwpyError:
-        return None
-    return answer if answer["state"] == "running" else None
-
-
-def _attached(folder: Path) -> tuple[State, str, Job]:
-    """Show a sweep until its end, or until Ctrl-C."""
-    job, display, figures, said = _job(folder), display_of("tasks"), None, ""
-    log = (folder / jobs.LOG).open(errors="replace") if job.mark else io.StringIO()
-    log.seek(max(0, log.seek(0, io.SEEK_END) - LAST_BYTES))
-    try:
-        while True:
-            answer, job = _asked(folder), _job(folder)
-            state, text = (State.RUNS, said) if answer and job.code is None else job.state(folder)
-            print(log.read(), end="", flush=True)
-            if state in (State.ENDED, State.LOST):
-                if figures is not None and job.code in (ExitCode.OK, 1):
-                    figures = replace(figures, done=job.runs, failed=job.summary["failed"])
-                return state, text, job
-            if text != said:
-                said = text
-                print(f"mwpy sweep: the sweep in {folder} {text}", file=sys.stderr)
-            if answer and sys.stderr.isatty():  # else the lines of the log show the progress
-                figures = _figures(answer, job.runs)
-                display.show(figures, is_last=False)
-            clock.sleep(LOOK_S if answer or job.is_here else QUEUE_S)
-    except KeyboardInterrupt:
-        return State.RUNS, f"goes on; `mwpy sweep attach {folder}` shows it again, and `stop` ends it", job
-    finally:
-        log.close()
-        if figures is not None:
-            display.show(figures, is_last=True)
-
-
-def _figures(answer: Mapping[str, Any], runs: int) -> Figures:
-    done = sum(answer["tasks"][state] for state in ("succeeded", "failed", "cancelled"))
-    slaves, rate = answer["slaves_connected"], answer["rate"] or None
-    return Figures(done, runs, answer["tasks"]["failed"], slaves, answer["reused"], rate)
 
 
 def _afterwards(parsed: argparse.Namespace) -> Answer:

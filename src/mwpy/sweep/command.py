@@ -57,9 +57,7 @@ end() {{
     {clean_up}
     )
     last=$?
-    test $last -eq 0 || echo "mwpy: the clean-up ended with exit code $last" >&2
-    test $code -ne 0 && exit $code
-    exit $last
+    exit $((code ? code : last))
 }}
 trap end EXIT
 trap : TERM

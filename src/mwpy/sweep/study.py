@@ -209,7 +209,7 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     Raises:
         UsageError: a setting is wrong.
     """
-    if job.pid:  # it starts once more, and the rows that were asked for are known
+    if job.pid and selection.again != "failed":  # it starts once more, and the rows that were asked for are known
         selection = replace(selection, again="")
     known, changed = known_of(sweep, selection)
     for name in changed if not selection.accept else ():
