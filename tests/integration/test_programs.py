@@ -222,6 +222,29 @@ def test_a_check_and_the_login_shell_run_where_the_program_runs() -> None:
     assert checked == [7]
 
 
+@pytest.mark.parametrize(
+    ("line", "before", "clean_up", "code"),
+    [
+        ("echo $X", "export X=ran", "echo $X; false; echo no", 1),
+        ("sh -c 'echo ran; exit 3'", "", "echo ran", 3),
+        ("sh -c 'echo ran; exit 3'", "", "echo ran; exit 4", 3),
+        ("echo no", "echo ran; false", "echo ran", 1),
+        ("sh -c 'echo ran; kill -9 $$'", "", ["X=ran", "echo $X"], 137),
+        ("echo ran", "", "echo ran", 0),
+    ],
+)
+def test_the_clean_up_runs_after_each_program(line: str, before: str, clean_up: Any, code: int) -> None:
+    """It fails the run only if the program succeeded."""
+    outcome = mwpy.command(line, shell=line == "echo $X", before=before, clean_up=clean_up).outcome()
+    assert (outcome.exit_code, outcome.stdout, outcome.ok) == (code, "ran\nran\n", code == 0)
+
+
+def test_the_clean_up_runs_after_a_program_that_was_ended() -> None:
+    outcome = mwpy.command("cat /dev/zero", clean_up="echo cleaned >&2", max_output=1000).outcome()
+    assert "more than max_output" in outcome.error
+    assert outcome.stderr.endswith("cleaned\n")
+
+
 def test_a_folder_is_named_by_task_and_attempt(mw: mwpy.LocalMaster) -> None:
     """So the folder of a run that hangs can be found on its host."""
     task = mw.submit(mwpy.command("pwd").task())

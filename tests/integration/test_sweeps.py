@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -60,6 +61,12 @@ def ran(folder: Path) -> list[str]:
     lines = sorted(path.read_text().split()) if path.exists() else []
     path.unlink(missing_ok=True)
     return lines
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mwpy", "sweep", *arguments]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, start_new_session=True, **streams)  # type: ignore[call-overload, no-any-return]
 
 
 def test_a_study_gives_tables_and_the_same_command_continues(
@@ -417,21 +424,116 @@ collect = [
     assert command_line.main(["failed", "study.sweep"]) == 1
     assert capfd.readouterr().out.startswith("row 2: x=2\n  it ended with exit code 1 (on ")
     assert command_line.main(["failed", "study.toml", "--json"]) == 1
-    said = json.loads(capfd.readouterr().out)
+    [said] = json.loads(capfd.readouterr().out)
     assert (said["row"], said["parameters"]) == (2, {"x": "2"})
-    assert command_line.main(["clean", "study.toml"]) == 0
+    assert command_line.main(["collect", "study.toml", "--to", "t.csv", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"to": str(tmp_path / "t.csv"), "rows": 2}
+    assert sweep("study.toml", "--dry-run", "--json") == 0
+    said = json.loads(capfd.readouterr().out)
+    assert [said[name] for name in ("new", "done", "failed", "changed")] == [0, 2, 1, []]
+    assert command_line.main(["clean", "study.toml", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"removed": "study.sweep"}
     assert not (tmp_path / "study.sweep").exists()
     with pytest.raises(mwpy.UsageError, match="is no folder of a sweep"):
         command_line.main(["failed", "study.toml"])
 
 
+def test_a_sweep_says_as_json_how_it_ended(sweep: Sweep, capfd: pytest.CaptureFixture[str]) -> None:
+    """What the runs print is on standard error then."""
+    assert sweep("echo printed {}; test {} != 2", "--shell", "--json", ":::", "1", "2") == 1
+    captured = capfd.readouterr()
+    said = json.loads(captured.out)
+    assert [said[name] for name in ("runs", "succeeded", "failed", "exit code")] == [2, 1, 1, 1]
+    [failure] = said["failures"]
+    assert (failure["row"], failure["parameters"]["1"]) == (2, "2")
+    assert "it ended with exit code 1" in failure["error"]
+    assert "printed 1\nprinted 2\n" in captured.err
+
+
+def test_a_rate_limits_how_many_runs_start(sweep: Sweep, tmp_path: Path) -> None:
+    """Runs that were made before do not count."""
+    command = (f"echo {{x}} >> {tmp_path}/ran", "--shell", "--folder", "study")
+    assert sweep(*command, "--values", "x=1..3") == 0
+    assert ran(tmp_path) == ["1", "2", "3"]
+    limited = start(tmp_path, *command, "--slaves", "2", "--values", "x=1..5", "--rate", "1/h")
+    until((tmp_path / "ran").exists, "a run")
+    with RunDatabase(tmp_path / "study" / "run.db") as database:
+        until(lambda: database.summary()["tasks"]["finished"] == 4, "its result in the run database")
+    assert command_line.main(["stop", "study"]) == 0
+    assert "4 of 5 runs succeeded, 3 of them before, 0 failed; the tables are in study\n" in limited.communicate()[1]
+    assert ran(tmp_path) == ["4"]
+
+
+# Sweeps without a terminal
+
+
+def test_a_detached_sweep_outlives_its_shell_and_is_watched_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(
+        """command = "touch $OLD/began{x}; while ! test -e $OLD/gate; do sleep 0.02; done; echo E={x}; test {x} != 2"
+shell = true
+slaves = 2
+values = { x = "1..4" }
+env = { OLD = "FOLDER" }
+seconds-max = 60
+""".replace("FOLDER", str(tmp_path))
+    )
+    line = f"{sys.executable} -m mwpy sweep study.toml --detach; kill -9 $$"
+    assert subprocess.run(["sh", "-c", line], start_new_session=True, check=False).returncode == -signal.SIGKILL
+    assert "study.sweep` shows it\n" in capfd.readouterr().err
+    until(lambda: (tmp_path / "began1").exists() and (tmp_path / "began2").exists(), "two runs")
+    assert command_line.main(["status", "study.toml", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["state"], said["runs"], [*said["master"]["algorithms"]]) == ("runs", 4, ["touch"])
+    with pytest.raises(mwpy.UsageError, match=r"runs in process \d+ on .*: `mwpy sweep attach .* shows it"):
+        command_line.main(["study.toml", "--detach"])
+
+    watching = start(tmp_path, "attach", "study.toml")
+    assert watching.stderr is not None
+    assert "runs in process" in watching.stderr.readline()
+    os.kill(watching.pid, signal.SIGINT)
+    assert "goes on; `mwpy sweep attach study.sweep` shows it again" in watching.communicate()[0]
+    assert watching.returncode == mwpy.ExitCode.INTERRUPTED
+
+    assert command_line.main(["stop", "study.sweep"]) == 0
+    assert capfd.readouterr().out == "the sweep in study.sweep finishes what runs, and ends\n"
+    until(lambda: "stops; what runs may finish" in (tmp_path / "study.sweep" / "job.log").read_text(), "the stop")
+    (tmp_path / "gate").touch()
+    assert command_line.main(["attach", "study.sweep"]) == mwpy.ExitCode.INTERRUPTED
+    said = capfd.readouterr().out
+    assert "1 of 4 runs succeeded, 1 failed; the tables are in " in said
+    assert f"the same command continues it: cd {tmp_path} && mwpy sweep --detach study.toml" in said
+    assert not (tmp_path / "began3").exists()
+
+    (tmp_path / "gate").unlink()
+    assert command_line.main(["study.toml", "--detach", "--json"]) == 0
+    until(lambda: (tmp_path / "began3").exists() and (tmp_path / "began4").exists(), "the other runs")
+    os.kill(json.loads(capfd.readouterr().out)["pid"], signal.SIGKILL)
+    until(lambda: command_line.main(["status", "study.toml"]) == mwpy.ExitCode.UNREACHABLE, "the end of the process")
+    assert re.search("is gone and has not said how it ended .*; the same command continues it", capfd.readouterr().out)
+    with pytest.raises(mwpy.UsageError, match="cannot be stopped: it was started in process"):
+        command_line.main(["stop", "study.toml"])
+    (tmp_path / "gate").touch()
+    assert command_line.main(["study.toml"]) == 1
+    assert command_line.main(["attach", "study.toml"]) == 1
+    assert "has ended with exit code 1: 3 of 4 runs succeeded" in capfd.readouterr().out
+
+
+def test_a_detached_sweep_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(mwpy.UsageError, match=r"no sweep was started in study.sweep: give the folder of a sweep"):
+        command_line.main(["status", "study.toml"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for system, program in ("slurm", "sbatch"), ("htcondor", "condor_submit"):
+        with pytest.raises(mwpy.UsageError, match=f"{program} failed: .*No such file"):
+            command_line.main(["/bin/true", "--folder", system, "--detach", "--with", system])
+        with pytest.raises(mwpy.UsageError, match="no sweep was started in"):
+            command_line.main(["status", system])
+
+
 # Ctrl-C and the end of the machine
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "mwpy", "sweep", *arguments]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=folder, start_new_session=True, **streams)  # type: ignore[call-overload, no-any-return]
 
 
 def test_after_ctrl_c_the_outputs_of_all_finished_runs_are_printed(tmp_path: Path) -> None:

@@ -110,11 +110,8 @@ def detach(folder: Path, arguments: Sequence[str], system: str, cores: int) -> J
     command = shlex.join([sys.executable, "-m", "mwpy", "sweep", *arguments])
     script.write_text(JOB.format(cores, shlex.quote(str(log)), shlex.quote(job.base), MARK, job.mark, command))
     script.chmod(0o755)
-    if system == "htcondor":
-        _run(["condor_submit", "-"], SUBMISSION.format(script, job.mark))
-    elif system == "slurm":
-        output = f"--output={log}".replace("%", "%%")
-        _run(["sbatch", f"--job-name=mwpy-sweep-{job.mark}", output, "--open-mode=append", str(script)])
+    if system:
+        _submit(job, script, folder)
     else:
         started = subprocess.Popen([script], stdin=subprocess.DEVNULL, start_new_session=True)
         while not job.pid and started.poll() is None:
@@ -122,6 +119,19 @@ def detach(folder: Path, arguments: Sequence[str], system: str, cores: int) -> J
             job = stored(folder / FILE, Job) or job
         started.returncode = 0  # it goes on
     return stored(folder / FILE, Job) or job
+
+
+def _submit(job: Job, script: Path, folder: Path) -> None:
+    log = str(script.with_name(LOG)).replace("%", "%%")
+    try:
+        if job.system == "htcondor":
+            _run(["condor_submit", "-"], SUBMISSION.format(script, job.mark))
+        else:
+            name = f"--job-name=mwpy-sweep-{job.mark}"
+            _run(["sbatch", name, f"--output={log}", "--open-mode=append", str(script)])
+    except UsageError:
+        (folder / FILE).unlink()
+        raise
 
 
 def _run(words: Sequence[str], text: str = "") -> str:
@@ -233,7 +243,7 @@ def attached(folder: Path) -> tuple[State, str, Job]:
     try:
         while True:
             answer, job = master_of(folder), job_in(folder)
-            state, text = (State.RUNS, said) if answer and job.code is None else state_of(job, folder)
+            state, text = (State.RUNS, said) if answer and said and job.code is None else state_of(job, folder)
             print(log.read(), end="", flush=True)
             if state in (State.ENDED, State.LOST):
                 if figures is not None and job.code in (ExitCode.OK, 1):

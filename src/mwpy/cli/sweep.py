@@ -128,9 +128,10 @@ def _watch(parsed: argparse.Namespace) -> Answer:
         state, text, job = attached(folder)
     else:
         job = job_in(folder)
+        state, text = state_of(job, folder)
         if what == "stop":
             stop(job, folder, parsed.now)
-        state, text = state_of(job, folder)
+            text = "ends now" if parsed.now else "finishes what runs, and ends"
     answer = master_of(folder) if what == "status" and state is State.RUNS else None
     print(f"the sweep in {folder} {text}", *(shown(answer) if answer else ()), sep="\n")
     code = ExitCode.UNREACHABLE if state is State.LOST else job.code if what == "attach" else ExitCode.OK
