@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +17,8 @@ from tests.batch.test_oversee_ssh import SshDesk
 from tests.systems.condor import CondorPool
 from tests.systems.slurm import SlurmNode
 from tests.systems.ssh import SshNode
+
+from mwpy import ExitCode
 
 SCRIPT = """
 import os
@@ -123,6 +129,74 @@ def test_a_sweep_gives_the_same_over_ssh(ssh_node: SshNode, ssh_dir: Path) -> No
     options = f"--hosts hosts --ssh-options '-F {desk.config}' --interval 0.5"
     assert sweep(desk, "--with", "ssh", "--max", 2, "--oversee", options, user="root") == SWEPT
     desk.end()
+
+
+class Detached:
+    """A sweep of a desk without a terminal. Its runs wait for files."""
+
+    def __init__(self, desk: Desk, *options: str) -> None:
+        self.desk = desk
+        (desk.folder / "wait.sh").write_text(f"while ! test -e {desk.folder}/gate$1; do sleep 0.05; done\n")
+        self.command = ("sh wait.sh {x}", "--values", "x=1..4", "--folder", "runs", "--detach", *options)
+
+    def start(self) -> None:
+        """Start it in a shell that is killed then."""
+        line = shlex.join([str(self.desk.folder / ".venv/bin/mwpy"), "sweep", *self.command])
+        assert self.desk.start("setsid", "--wait", "sh", "-c", f"{line}; kill -9 $$").end() != 0
+        until(lambda: '"at_slaves": 2' in self.asked("status", "runs", "--json")[1], "two runs")
+
+    def asked(self, *words: str) -> tuple[int, str]:
+        """Run `mwpy sweep`. Return its exit code and what it prints."""
+        run = self.desk.start(self.desk.folder / ".venv/bin/mwpy", "sweep", *words)
+        return run.end(), run.out
+
+    def kill(self) -> int:
+        """Kill its master. Return the process id."""
+        job = json.loads((self.desk.folder / "runs" / "job.json").read_text())
+        os.kill(job["pid"], signal.SIGKILL)
+        return int(job["pid"])
+
+    def let_end(self, *runs: int) -> None:
+        for number in runs:
+            (self.desk.folder / f"gate{number}").touch()
+
+
+def test_a_detached_sweep_in_htcondor_starts_again_and_is_stopped(condor_desk: Desk) -> None:
+    options = "--interval 0.5 --memory 200MB --disk 20MB"
+    sweep = Detached(condor_desk, "--with", "htcondor", "--max", "2", "--oversee", options)
+    sweep.start()
+    killed = sweep.kill()
+    until(lambda: f"in process {killed}" not in sweep.asked("status", "runs")[1], "another process")
+    sweep.let_end(1, 2)
+    until(lambda: "2 succeeded" in sweep.asked("status", "runs")[1], "two results")
+    assert sweep.asked("stop", "runs", "--now") == (0, "the sweep in runs ends now\n")
+    code, said = sweep.asked("attach", "runs")
+    assert code == ExitCode.INTERRUPTED, said
+    until(lambda: condor_desk.queue() == [], "no job left")
+
+
+def test_a_detached_sweep_in_slurm_says_that_it_was_cancelled(slurm_desk: SlurmDesk) -> None:
+    sweep = Detached(slurm_desk, "--with", "slurm", "--max", "2", "--oversee", "--interval 0.5")
+    sweep.start()
+    [job] = [job["id"] for job in slurm_desk.queue() if job["name"].startswith("mwpy-sweep-")]
+    slurm_desk.pool("scancel", job)
+    code, said = sweep.asked("attach", "runs")
+    assert (code, "the same command continues it: cd " in said) == (ExitCode.INTERRUPTED, True), said
+    until(lambda: slurm_desk.queue() == [], "no job left")
+
+
+@pytest.mark.long
+def test_a_detached_sweep_that_is_lost_in_slurm_continues_with_the_same_command(slurm_desk: SlurmDesk) -> None:
+    sweep = Detached(slurm_desk, "--with", "slurm", "--max", "2", "--oversee", "--interval 0.5")
+    sweep.start()
+    sweep.kill()
+    until(lambda: sweep.asked("status", "runs")[0] == ExitCode.UNREACHABLE, "the end of the job")
+    assert "the same command continues it: cd " in sweep.asked("attach", "runs")[1]
+    assert sweep.asked(*sweep.command)[0] == 0
+    sweep.let_end(1, 2, 3, 4)
+    code, said = sweep.asked("attach", "runs")
+    assert (code, "4 of 4 runs succeeded" in said) == (0, True), said
+    until(lambda: slurm_desk.queue() == [], "no job left")
 
 
 def test_an_executor_computes_in_htcondor(condor_desk: Desk) -> None:

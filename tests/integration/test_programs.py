@@ -226,11 +226,9 @@ def test_a_check_and_the_login_shell_run_where_the_program_runs() -> None:
     ("line", "before", "clean_up", "code"),
     [
         ("echo $X", "export X=ran", "echo $X; false; echo no", 1),
-        ("sh -c 'echo ran; exit 3'", "", "echo ran", 3),
         ("sh -c 'echo ran; exit 3'", "", "echo ran; exit 4", 3),
         ("echo no", "echo ran; false", "echo ran", 1),
         ("sh -c 'echo ran; kill -9 $$'", "", ["X=ran", "echo $X"], 137),
-        ("echo ran", "", "echo ran", 0),
     ],
 )
 def test_the_clean_up_runs_after_each_program(line: str, before: str, clean_up: Any, code: int) -> None:
