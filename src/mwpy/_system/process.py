@@ -115,6 +115,11 @@ class Child:
             self.peak_bytes = usage.ru_maxrss * memory.RUSAGE_UNIT
         return self._returncode
 
+    def leave(self) -> None:
+        """Wait no more for the end of a detached child."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.returncode = 0  # else Python warns that it still runs
+
     def abort(self) -> None:
         """End it with SIGABRT: a Python process with a fault handler first writes where each of its threads is."""
         if self._returncode is None:

@@ -12,7 +12,6 @@ import os
 import platform
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -113,11 +112,11 @@ def detach(folder: Path, arguments: Sequence[str], system: str, cores: int) -> J
     if system:
         _submit(job, script, folder)
     else:
-        started = subprocess.Popen([script], stdin=subprocess.DEVNULL, start_new_session=True)
+        started = process.start([str(script)], detached=True)
         while not job.pid and started.poll() is None:
             clock.sleep(STARTS_S)
             job = stored(folder / FILE, Job) or job
-        started.returncode = 0  # it goes on
+        started.leave()
     return stored(folder / FILE, Job) or job
 
 

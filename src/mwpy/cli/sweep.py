@@ -11,7 +11,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import asdict
 
 from mwpy import ExitCode, UsageError
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, number
@@ -106,7 +106,7 @@ def _detach(sweep: Sweep, arguments: Sequence[str]) -> Answer:
     more = f"; `mwpy sweep attach {sweep.folder}` shows it" if has_begun else ""
     print(f"mwpy sweep: the sweep in {sweep.folder} {text}{more}", file=sys.stderr)
     code = ExitCode.OK if has_begun else ExitCode.UNREACHABLE if job.code is None else job.code
-    return code, {"folder": str(sweep.folder), "state": state.value, **msgspec.to_builtins(job)}
+    return code, {"folder": str(sweep.folder), "state": state.value, **asdict(job)}
 
 
 def _parser_of(what: str) -> Parser:
@@ -136,7 +136,7 @@ def _watch(parsed: argparse.Namespace) -> Answer:
     print(f"the sweep in {folder} {text}", *(shown(answer) if answer else ()), sep="\n")
     code = ExitCode.UNREACHABLE if state is State.LOST else job.code if what == "attach" else ExitCode.OK
     document = {"folder": str(folder), "state": state.value, "text": text, "master": answer}
-    return ExitCode.INTERRUPTED if code is None else code, {**document, **msgspec.to_builtins(job)}
+    return ExitCode.INTERRUPTED if code is None else code, {**document, **asdict(job)}
 
 
 def _afterwards(parsed: argparse.Namespace) -> Answer:
@@ -217,6 +217,12 @@ def make_parser() -> Parser:
     again = "run rows again: failed, all, or those of an expression such as 'alpha > 0.3'"
     add("--again", default="", metavar="WHICH", help=again)
     add("--accept", action="store_true", help="keep the results of another program, input or template")
+    _add_places(parser)
+    return parser
+
+
+def _add_places(parser: Parser) -> None:
+    """Describe where, when and how long runs are made, and how the sweep itself runs."""
     add = parser.add_argument_group("where, and how long").add_argument
     add(
         "--slaves",
@@ -231,13 +237,11 @@ def make_parser() -> Parser:
     add("--seconds-max", type=number(0, float), metavar="S", help="how long a run may take")
     add("--memory-max", metavar="SIZE", help="how much memory a run may use, as 4GB")
     add("--rate", metavar="N/TIME", help="at most N runs start in this time, as 10/s, 5/min or 100/h")
+    add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
     detach = "go on without this terminal, as a job of HTCondor or Slurm or in the background; see mwpy sweep attach"
     add("--detach", action="store_true", help=detach)
-    add(
-        "--json", action="store_true", help="print one JSON document on standard output, and all else on standard error"
-    )
-    add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
-    return parser
+    as_json = "print one JSON document on standard output, and all else on standard error"
+    add("--json", action="store_true", help=as_json)
 
 
 def _codes(text: str) -> list[int] | str:
