@@ -114,6 +114,14 @@ def test_a_study_gives_tables_and_the_same_command_continues(
     assert "the template conf has changed, so its runs are made again" in capfd.readouterr().err
 
 
+def test_a_dry_run_shows_values_that_are_not_in_the_command_line(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_text("{height}\n")
+    assert sweep("cat conf", "--template", "conf=in", "--values", "height=2..3", "--dry-run") == 0
+    assert capfd.readouterr().out == "height=2: cat conf\nheight=3: cat conf\n2 new, 0 done, 0 failed\n"
+
+
 def test_the_end_says_where_runs_were_made_and_which_failed(
     sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

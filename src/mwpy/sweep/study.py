@@ -596,8 +596,12 @@ def dry_run(sweep: Sweep, selection: Selection) -> dict[str, Any]:
         counts["failed" if row.failure else "new" if row.is_cancelled else "done"] += 1
         if row.failure or not row.is_cancelled:
             seconds.append(row.place[2])
-    rows = numbers[:SHOWN_COMMANDS]
-    commands = [stage.command.shown(**sweep.values(number, stage)) for number in rows for stage in sweep.stages]
+    commands: list[str] = []
+    for number in numbers[:SHOWN_COMMANDS]:
+        for stage in sweep.stages:
+            line = stage.command.shown(**sweep.values(number, stage))
+            is_hidden = {*stage.command.names} - {*stage.command.line.names}  # in a template, for example
+            commands.append(f"{shown(sweep.rows.row(number))}: {line}" if is_hidden else line)
     print(*commands, sep="\n")
     if len(numbers) > SHOWN_COMMANDS:
         print(f"and {len(numbers) - SHOWN_COMMANDS} more")
