@@ -162,6 +162,14 @@ def test_a_text_names_the_items_the_failures_the_slaves_the_rate_and_the_time_le
     assert shown.text(figures(100_000, None)).endswith(" slaves, 9899/s")
 
 
+def test_what_the_run_database_answered_is_no_part_of_the_rate(now: list[float]) -> None:
+    meter = Meter("tasks")
+    now[0] += 10
+    text = meter.text(Figures(510, 600, 0, 2, reused=500))
+    assert text == "mwpy: tasks: 510 of 600 items in 10 s, 500 from the run database, 2 slaves, 1/s, about 90 s left"
+    assert "510 of 600 items in 10 s, 2 slaves, 3/s, about 30 s left" in meter.text(Figures(510, 600, 0, 2, rate=3.0))
+
+
 @pytest.mark.usefixtures("without_tqdm")
 def test_a_terminal_shows_one_line_that_is_overwritten(now: list[float]) -> None:
     """After each drawing, the cursor is at the start of the line. Nothing is written before there is something."""
