@@ -228,10 +228,12 @@ def stop(job: Job, folder: Path, now: bool) -> None:
         os.kill(job.pid, signal.SIGTERM if now else signal.SIGINT)
     elif not job.system:
         raise UsageError(f"the sweep in {folder} {text}: run this command there")
-    elif job.system == "slurm" and state is State.RUNS and not now:
+    elif job.system == "slurm" and job.pid and not now:
         _run(["scancel", "--batch", "--signal=INT", _queued(job)[0]])
     else:
         _run(["scancel" if job.system == "slurm" else "condor_rm", _queued(job)[0]])
+        if not job.pid:  # it has not begun, so it does not say that it ended
+            store(folder / FILE, replace(job, code=int(ExitCode.INTERRUPTED)))
 
 
 def attached(folder: Path) -> tuple[State, str, Job]:
