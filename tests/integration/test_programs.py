@@ -17,6 +17,8 @@ import pytest
 
 import mwpy
 from mwpy import CommandFailed, Outcome, UsageError
+from mwpy._transport.codec import Codec, has_code
+from mwpy.sweep.rows import Named
 
 PYTHON = sys.executable
 
@@ -208,6 +210,13 @@ def test_bytes_that_are_not_text_are_shown_and_kept() -> None:
 def test_a_long_output_is_a_file(mw: mwpy.LocalMaster) -> None:
     mw.submit(mwpy.command("head -c {size} /dev/zero").task(size=300_000))
     assert _only_result(mw).value.stdout_file.read_bytes() == bytes(300_000)
+
+
+def test_a_program_runs_in_another_version_of_python_unless_its_check_is_a_function_of_the_script() -> None:
+    codec = Codec({})
+    for check, expected in (0, False), ("E=", False), (lambda outcome: outcome.ok, True):
+        assert has_code(codec.dumps_function(mwpy.command("echo {x}", check=check), "echo")) == expected
+    assert not has_code(codec.dumps_function(Named("echo"), "echo"))
 
 
 def test_a_check_and_the_login_shell_run_where_the_program_runs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.spans import defined, span
 
 from mwpy._core.master.admission import MESSAGES_IGNORED
@@ -84,6 +85,18 @@ def test_an_agent_with_another_python_is_reported_once_and_gets_tasks(core: Mast
     assert core.state.members.peers[b"a"].known == {0: None}
     assert _connect(core, "3.13", b"b") == []
     assert _connect(core, "3.12", b"c") != []
+
+
+def test_an_object_whose_pickle_has_no_code_is_sent_to_another_python() -> None:
+    """A program is one. The notice names both versions all the same."""
+    core = MasterCore(MasterSettings("m", "g"))
+    portable = replace(BY_VALUE, definition=replace(BY_VALUE.definition, is_portable=True))
+    core.definitions.add(Defined(portable))
+    core.submit([span(1, portable)])
+    core.take_actions()
+    notices = _connect(core, "3.13")
+    assert [text.partition(": ")[0] for text in notices] == ["AGENT-0 on node1 has Python 3.13, the master 3.11"]
+    assert core.state.members.peers[b"a"].known == {0: None}
 
 
 @pytest.mark.parametrize("connected_first", [True, False])

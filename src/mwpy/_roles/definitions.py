@@ -29,7 +29,7 @@ from mwpy._system import packages
 from mwpy._system.own_code import OWN_CODE
 from mwpy._system.packages import UserModules, module_path
 from mwpy._system.script import finds
-from mwpy._transport.codec import Codec, with_condition, with_seed
+from mwpy._transport.codec import Codec, has_code, with_condition, with_seed
 from mwpy._values.algorithm import PYTHON, Algorithm, algorithm_of
 from mwpy._values.bounds import MAX_REASON
 from mwpy._values.errors import UsageError
@@ -257,6 +257,7 @@ class Definitions(Struct, eq=False):
             python=PYTHON,
             packages=packages.used_by(algorithm.function, by_value=not reference),
             code=OWN_CODE.used_by(algorithm.function, by_value=not reference, found=self.codec.found),
+            is_portable=bool(packed) and not has_code(packed),
         )
         record = AlgorithmDefined(definition, packed)
         if self.with_code is not None:

@@ -216,7 +216,7 @@ def load_algorithm(
         if pickled is None:
             with undisturbed():
                 return _compared(definition, find(definition.reference))
-        if definition.python != PYTHON:
+        if definition.python != PYTHON and not definition.is_portable:
             return Unavailable(
                 f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
                 f"{PYTHON} (slave). Use the same minor version, or give the slave the script",

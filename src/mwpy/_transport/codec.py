@@ -415,6 +415,12 @@ class Codec(Struct, frozen=True):
             NOTED.found = None
 
 
+def has_code(pickled: bytes) -> bool:
+    """Whether what `Codec.dumps_function` returned may contain compiled code, which other versions of Python cannot
+    load. Only cloudpickle pickles code, and names its own functions."""
+    return b"cloudpickle" in pickled
+
+
 def codec_of(script: LoadedScript | None) -> Codec:
     """Return the codec of a master whose slaves load this script; None if they load none."""
     return Codec({} if script is None else script.found(_can_travel))

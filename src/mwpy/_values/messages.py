@@ -472,6 +472,8 @@ class AlgorithmDefinition(Struct, frozen=True):
     """The packages that its code imports, and the master's versions of them."""
     code: dict[str, ModuleCode] = field(default_factory=dict)
     """What it uses of the user's modules, by their names. It may travel by value, but its helpers do not."""
+    is_portable: bool = False
+    """Whether its pickle has no compiled code, as that of an object of an installed class: any version can load it."""
 
 
 class Algorithms(FromMaster, frozen=True):

@@ -416,7 +416,7 @@ class Admission(Struct, eq=False):
         definition = self.state.jar.algorithms.defined[number].record.definition
         if agent.python == definition.python:
             return
-        if not definition.reference:
+        if not (definition.reference or definition.is_portable):
             self._refuse_algorithm(
                 agent,
                 number,
