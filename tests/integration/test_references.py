@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,33 @@ def test_a_task_may_refer_to_a_result_that_has_arrived(mw: mwpy.Master) -> None:
         assert error.cause == f"task {lost} (misuse) failed: LookupError: no number 1"
     with pytest.raises(mwpy.UsageError, match=rf"result\({end}\): this result was fetched already.*pass its value"):
         mw.submit(mwpy.task(difference, mwpy.result(end), 1))
+
+
+def test_references_give_the_same_however_far_the_other_tasks_are(mw: mwpy.Master) -> None:
+    """They wait here, run, have ended, or have arrived. Many are just submitted, so that nobody waits for an answer."""
+    random, expected, unfetched = Random(1), dict[int, int](), list[mwpy.TaskId]()
+    for _ in range(1000):
+        nearest = unfetched[::-1]
+        places = [int(random.expovariate(0.3)) for _ in range(random.choice((0, 1, 2)))]
+        referred = [nearest[place] for place in places if place < len(nearest)]
+        task = mw.submit(mwpy.task(one_more_than, *map(mwpy.result, referred)))
+        expected[task] = 1 + sum(expected[each] for each in referred)
+        unfetched.append(task)
+        if random.random() < 0.02:
+            unfetched = _without_fetched(mw, unfetched, expected)
+    while unfetched:
+        mw.loop()
+        unfetched = _without_fetched(mw, unfetched, expected)
+
+
+def one_more_than(*numbers: int) -> int:
+    return 1 + sum(numbers)
+
+
+def _without_fetched(mw: mwpy.Master, unfetched: list[mwpy.TaskId], expected: dict[int, int]) -> list[mwpy.TaskId]:
+    fetched = {result.task_id: result.value for result in mw.results()}
+    assert fetched == {task: expected[task] for task in fetched}
+    return [task for task in unfetched if task not in fetched]
 
 
 def test_a_task_that_got_values_can_be_replayed(mw: mwpy.Master) -> None:

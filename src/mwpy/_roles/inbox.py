@@ -595,7 +595,8 @@ def _pass_on(arrived: Arrived) -> None:
 # A task may refer to a result that is not fetched. The core must keep this result from then on, because the algorithm
 # may fetch it before the later task has it. If the other task has not ended, the core is asked to keep its result. The
 # answer comes behind all ends of tasks that the core has given out. So if the task has ended, its end is in the inbox
-# then, or was fetched, and the algorithm's thread gives the value back to the core.
+# then, or was fetched, and the algorithm's thread gives the value back to the core. Usually, a task refers to one that
+# was submitted just before: then nobody waits for the answer.
 
 
 class HeldResults(Struct, eq=False):
@@ -605,6 +606,9 @@ class HeldResults(Struct, eq=False):
     inbox: Inbox
     _held: dict[int, bool] = field(default_factory=dict)
     """The tasks whose results the core may keep, and whether it surely does. An interrupt may come in between."""
+    _by_id: dict[int, Result[Any]] = field(default_factory=dict)
+    """The results that could be fetched when this was last asked for, and the last one of them."""
+    _last: Result[Any] | None = None
 
     def refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
         """Make the core keep the results to which a task refers that is submitted next.
@@ -633,11 +637,17 @@ class HeldResults(Struct, eq=False):
 
     def _hold(self, numbers: Sequence[int]) -> None:
         self._held.update(dict.fromkeys(numbers, False))
-        ended = {*numbers}.difference(self.inbox.ask(HoldResults(numbers)))
-        for result in self.inbox.results if ended else ():
-            if result.task_id in ended:
-                self.access.io.command(_given(result))
-                ended.remove(result.task_id)
+        if self._is_held_in_time(numbers):
+            self._held.update(dict.fromkeys(numbers, True))
+            return
+        here = self._results()
+        ended = {number for number in numbers if number in here}
+        if len(ended) < len(numbers):
+            ended = {*numbers}.difference(self.inbox.ask(HoldResults(numbers)))
+            here = self._results()
+        for number in sorted(ended & here.keys()):
+            self.access.io.command(_given(here[number]))
+            ended.remove(number)
         for task in self.inbox.unrunnable if ended else ():
             if task.task_id in ended:
                 cause = f"task {task.task_id} ({task.algorithm}) is unrunnable: {task.reason}"
@@ -651,6 +661,27 @@ class HeldResults(Struct, eq=False):
                 f"mwpy.result({min(ended)}): this result was fetched already, or belongs to a map, so the master does "
                 f"not have it any more: pass its value itself, or refer to it before you call mw.results()"
             )
+
+    def _is_held_in_time(self, numbers: Sequence[int]) -> bool:
+        """Ask the core to keep results, and return whether it surely does so before they arrive.
+
+        It does if the I/O thread has not taken these tasks when the command waits for it: it takes all tasks before the
+        commands, and sends tasks after them. But a task of a former life of the master can be answered at once.
+        """
+        io, first = self.access.io, numbers[0]
+        if io.submissions.taken >= first or (io.core.reuse is not None and io.core.reuse.is_later):
+            return False
+        io.command(HoldResults(numbers))
+        return io.submissions.taken < first
+
+    def _results(self) -> dict[int, Result[Any]]:
+        """The results that can be fetched, by the ids of their tasks."""
+        results, count = self.inbox.results, len(self._by_id)
+        if results[count - 1 : count] != [self._last]:  # some were fetched meanwhile
+            self._by_id, count = {}, 0
+        self._by_id.update((result.task_id, result) for result in results[count:])
+        self._last = results[-1] if results else None
+        return self._by_id
 
     def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
         """The algorithm has fetched the ends of these tasks."""

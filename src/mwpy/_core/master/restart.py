@@ -750,7 +750,7 @@ class Reuse:
         self.rerun_failed = rerun_failed
         self.answers = Answers()
         self.names: Mapping[str, int] = {}
-        """The numbers of the former generations, by their names."""
+        """The numbers of all generations, by their names. This one is the last."""
         self.says_misses = True
         """Whether a message says that no task of an algorithm finds its answer."""
         self._hand_back = HandBack(state)
@@ -771,6 +771,11 @@ class Reuse:
         """How many occurrences there are."""
 
     # ---- reading what former generations left --------------------------------------------------------------
+
+    @property
+    def is_later(self) -> bool:
+        """Whether there was a generation before this one, whose tasks may be answered."""
+        return len(self.names) > 1
 
     def apply(self, entry: Earlier) -> None:
         """Take the next entry of the run database."""
