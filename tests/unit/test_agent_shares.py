@@ -137,6 +137,13 @@ def test_the_output_of_a_task_is_not_fetched_for_a_later_task_on_the_same_host(c
     ]
 
 
+def test_an_agent_on_the_machine_of_the_master_keeps_no_outputs() -> None:
+    """The master has them in files there."""
+    core = new_core(replace(SETTINGS, keeps_outputs=False))
+    do(core, tasks(1))
+    assert do(core, with_output(1), heard(messages.ShareGone("result-1"))) == []
+
+
 def test_an_output_is_dropped_when_no_task_can_need_it_any_more(core: AgentCore) -> None:
     do(core, tasks(1))
     do(core, with_output(1), opened(OUTPUT, complete=True))

@@ -214,6 +214,7 @@ def _serve(
         idle_exit_s=options.idle_exit,
         slave_max_tasks=options.slave_max_tasks,
         memory_bytes=options.job_memory and max(1, options.job_memory - memory.resident_bytes()),
+        keeps_outputs=not isinstance(link, LocalAgentLink),
         max_share_files=shared_objects.most_files(),
         start_timeout_s=options.slave_start_timeout,
         forks=options.forks,

@@ -391,6 +391,8 @@ class AgentSettings(Struct, frozen=True):
     max_share_bytes: int = 1 << 30
     """When all shared objects take more than this, the agent drops those that no task needs. The manual names this
     number."""
+    keeps_outputs: bool = True
+    """Whether the agent keeps the large outputs of its slaves. It need not on the machine of the master."""
     max_share_files: int = 500
     """When there are more shared objects than this, the agent drops those that no task needs: each is an open file. The
     manual names this number."""

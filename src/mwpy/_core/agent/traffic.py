@@ -166,7 +166,8 @@ class Traffic(Struct, eq=False):
             former, passed = child.former, replace(passed, shares=[])
             actions.to_master.append(Outgoing(messages.Handover(former.generation, former.sid, passed), frames))
             return
-        self._shares.keep(passed.shares, frames[1:])
+        if self._state.settings.keeps_outputs:
+            self._shares.keep(passed.shares, frames[1:])
         actions.to_master.append(Outgoing(passed, (), received) if passed is group else Outgoing(passed, frames))
 
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
