@@ -113,7 +113,9 @@ def test_a_script_may_change_to_another_folder(stage: Stage) -> None:
     (stage.folder / "sub" / "data" / "sub").mkdir()
     (stage.folder / "sub" / "data" / "sub" / "script.py").write_text("raise SystemExit('another script')")
     ended = stage.start("", program=[sys.executable, "sub/script.py", "--mw-local", "1", "sub/script.py"])
-    assert (ended.end(), ended.out, ended.err) == (0, "data sub/script.py\n", "")
+    code, slow = ended.end(), "nothing has progressed for "  # on a slow machine
+    said = [line for line in ended.err.splitlines() if slow not in line]
+    assert (code, ended.out, said) == (0, "data sub/script.py\n", [])
 
 
 def test_a_computation_that_is_not_closed_ends_with_the_interpreter(stage: Stage) -> None:
