@@ -144,6 +144,20 @@ def test_the_master_writes_outputs_to_disk_that_later_tasks_need() -> None:
     assert len(on_disk()) == before
 
 
+def test_a_file_on_disk_is_used_only_when_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that is large for the memory of the host is fetched into such a file."""
+    monkeypatch.setattr(shared_objects, "MEMORY_SHARE", 1 << 60)
+    store, named = Store(), Share("d", 2000)
+    location, is_complete = store.open(named)
+    assert not is_complete
+    assert int(location.split(":")[-1]) in on_disk()
+    store.write("d", 1000, b"b" * 1000)
+    assert not Store().open(replace(named, location=location))[1]
+    store.write("d", 0, b"a" * 1000)
+    assert Store().open(replace(named, location=location))[1]
+    assert shared_objects.give(replace(named, location=location), "").content == b"a" * 1000 + b"b" * 1000
+
+
 def test_outputs_stay_in_memory_if_there_is_no_room_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("_CONDOR_SCRATCH_DIR", str(tmp_path / "missing"))
     group = messages.Results(1, [1], [1], [1], [0.1], [], [1], shares=[Share("result-1", 3)])

@@ -72,8 +72,8 @@ NAME_BYTES = 12
 SCRATCH = "_CONDOR_SCRATCH_DIR"
 """HTCondor's variable with the folder for the files of a job."""
 
-READ_ONLY = 0o400
-"""The mode of a file on disk. A file in memory is sealed instead."""
+WRITABLE, READ_ONLY = 0o600, 0o400
+"""The modes of a file on disk before and after it is complete. A file in memory is sealed instead."""
 
 _SIZE = struct.Struct(f"={SIZE_FORMAT}")
 
@@ -87,6 +87,9 @@ class _Loaded(threading.local):
 
 LOADED = _Loaded()
 """It shows whether a function that was unpickled has captured such an object."""
+
+_spooled: set[int] = set()
+"""The files of `spooled` that exist."""
 
 _recent: OrderedDict[str, int] = OrderedDict()
 """The objects that are unpickled, and the sizes of their pickles. The first one was used least recently."""
@@ -180,13 +183,15 @@ def _new_file(size: int, *, on_disk: bool = False) -> int:
         except OSError as error:
             text = f"there is no room for {amount(size)} in {folder} ({error.strerror}): set TMPDIR to another folder"
             raise OSError(error.errno, text) from None
-        os.fchmod(temporary.fileno(), READ_ONLY)
+        os.fchmod(temporary.fileno(), WRITABLE)
         return fcntl.fcntl(temporary.fileno(), fcntl.F_DUPFD_CLOEXEC, 0)
 
 
 def _complete(file: int) -> None:
-    """Nothing more is written into a file: seal it, if it is in memory."""
-    if os.fstat(file).st_mode & 0o777 != READ_ONLY:
+    """Nothing more is written into a file: seal it, or make it read-only if it is on disk."""
+    if os.fstat(file).st_mode & 0o777 == WRITABLE:
+        os.fchmod(file, READ_ONLY)
+    else:
         add_seals(file)
 
 
@@ -322,13 +327,33 @@ def spooled(results: Results, frames: Sequence[Buffer]) -> tuple[Results, Sequen
     """
     shares, contents = [*results.shares], [*frames]
     for place, share in enumerate(shares):
-        if share.size:
+        if share.size and len(_spooled) < most_files():
             with suppress(OSError):
-                file = _stored(contents[place + 1], on_disk=True)
-                content = mmap.mmap(file, share.size, prot=mmap.PROT_READ)
-                finalize(content, os.close, file)
-                shares[place], contents[place + 1] = replace(share, location=_location(file)), memoryview(content)
+                content, location = _on_disk(contents[place + 1])
+                shares[place], contents[place + 1] = replace(share, location=location), content
     return replace(results, shares=shares), contents
+
+
+def _on_disk(buffer: Buffer) -> tuple[memoryview, str]:
+    """Write a buffer to disk. Return a view of the file, which lasts as long as the view, and where it is.
+
+    Raises:
+        OSError: out of file descriptors, mappings or disk.
+    """
+    file = _stored(buffer, on_disk=True)
+    try:
+        mapped = mmap.mmap(file, len(buffer), prot=mmap.PROT_READ)
+    except OSError:
+        os.close(file)
+        raise
+    _spooled.add(file)
+    finalize(mapped, _forget, file)
+    return memoryview(mapped), _location(file)
+
+
+def _forget(file: int) -> None:
+    _spooled.discard(file)
+    os.close(file)
 
 
 def _stored(content: Buffer, *, on_disk: bool) -> int:
