@@ -272,7 +272,9 @@ def test_two_sweeps_are_compared_row_by_row(sweep: Sweep, tmp_path: Path, capfd:
         assert sweep(line.format(digits, failing), "--values", f"a={values}", *options) == (failing == 3)
     capfd.readouterr()
     assert compare.main(["old", "new"]) == 1
-    assert capfd.readouterr().out == (
+    said = capfd.readouterr()
+    assert said.err == ""
+    assert said.out == (
         "a=2: e: 0.21 -> 0.21000001\n"
         "a=3: the run: succeeded -> it ended with exit code 1\n"
         "0 rows are the same, 2 differ, 1 are only in the old sweep, 1 only in the new\n"

@@ -580,7 +580,8 @@ def looking(sweep: Sweep) -> Iterator[mwpy.LocalMaster]:
     """
     path = sweep.folder / "look.rsc"
     try:
-        with mwpy.local_master(0, resource_file=path, run_database=sweep.folder / DATABASE) as mw:
+        database = sweep.folder / DATABASE
+        with mwpy.local_master(0, resource_file=path, run_database=database, run_database_notices=False) as mw:
             yield mw
     finally:
         path.unlink(missing_ok=True)
