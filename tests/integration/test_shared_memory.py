@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,10 @@ HIDE = 'mount --bind "$0" /dev/shm && exec "$@"'
 
 def files_in_memory(pid: int) -> set[str]:
     """The names of the files in memory that a process has open or mapped."""
-    opened = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    opened = list[str]()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            opened.append(str(path.readlink()))
     mapped = Path(f"/proc/{pid}/maps").read_text().split()
     return {target.removeprefix("/memfd:").split()[0] for target in opened + mapped if target.startswith("/memfd:")}
 
