@@ -258,6 +258,22 @@ def test_the_output_of_running_programs_is_shown_and_the_rest_at_their_end(tmp_p
     assert started.returncode == 1
 
 
+def test_files_of_the_user_in_the_folder_of_a_sweep_stay(
+    sweep: Sweep, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also in a folder with the name of that for the folders of runs."""
+    kept = [tmp_path / name for name in ("thesis.tex", "runs/measured.csv", "old.tar.gz")]
+    (tmp_path / "runs").mkdir()
+    for path in kept:
+        path.write_text("mine")
+    for _ in range(2):
+        assert sweep("head -c {n} /dev/zero", "--values", "n=1,400000,x", "--output", "STDOUT", "--folder", ".") == 1
+    assert (tmp_path / "runs" / "3.tar.gz").exists()
+    assert command_line.main(["clean", "."]) == 0
+    assert "what it has not written is still there: old.tar.gz" in capfd.readouterr().err
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
 def test_the_folder_of_a_failed_run_is_removed_when_the_row_is(sweep: Sweep, tmp_path: Path) -> None:
     assert sweep("test {n} -gt 0", "--values", "n=0..1", "--folder", "f") == 1
     assert (tmp_path / "f" / "runs" / "1.tar.gz").exists()

@@ -21,7 +21,7 @@ from mwpy.sweep.files import files_in
 from mwpy.sweep.placeholders import Template
 from mwpy.sweep.rows import Row
 from mwpy.sweep.settings import Collection, Sweep, function_in
-from mwpy.sweep.study import Known, Selection, each_row, known_of, looking, shown
+from mwpy.sweep.study import Known, Selection, each_row, known_of, looking, remove_archives, shown
 
 TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
 
@@ -206,9 +206,26 @@ def _taker(sweep: Sweep, collection: Collection) -> _Taker:
     return _ToFiles(sweep, collection) if Template.of(collection.to).names else _ToOneFile(sweep, collection)
 
 
+OWN_FILES = (
+    *("sweep.json*", "job.json*", "job.log", "job.sh", "results.csv", "failed.csv", "runs.csv"),
+    *("results.new", "failed.new", "runs.new", "run.db", "run.db-*", "run.db.*", ".run.db*"),
+    *("sweep.rsc*", ".sweep.rsc*", "look.rsc*", ".look.rsc*"),
+)
+"""What a sweep writes into its folder, beside the folders of runs."""
+
+
 def clean(sweep: Sweep) -> None:
-    """Remove the folder of a sweep."""
+    """Remove what a sweep has written, and its folder if there is nothing else in it."""
     with looking(sweep):
         pass  # so nobody else uses it
-    shutil.rmtree(sweep.folder)
-    print(f"removed {sweep.folder}", file=sys.stderr)
+    remove_archives(sweep.folder)
+    for path in {path for pattern in OWN_FILES for path in sweep.folder.glob(pattern)}:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    left = sorted(path.name for path in sweep.folder.iterdir())
+    if left:
+        print(
+            f"removed the sweep in {sweep.folder}; what it has not written is still there: {left[0]}", file=sys.stderr
+        )
+    else:
+        sweep.folder.rmdir()
+        print(f"removed {sweep.folder}", file=sys.stderr)

@@ -11,13 +11,12 @@ import csv
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -215,7 +214,7 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     for name in changed if not selection.accept else ():
         _say(f"mwpy sweep: {name} has changed, so its runs are made again (--accept keeps their results)")
     known.write(sweep.folder)
-    shutil.rmtree(sweep.folder / ARCHIVES, ignore_errors=True)  # those of runs that stay failed are in the run database
+    remove_archives(sweep.folder)  # those of runs that stay failed are in the run database
     numbers, report = selection.numbers(sweep), Report()
     with _interrupts() as interrupts:
         with _master(sweep, "failed" if selection.again == "failed" else None, bool(job.mark)) as mw:
@@ -232,6 +231,14 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     _end(sweep, report, job.summary)
     job.code = int(ExitCode.INTERRUPTED) if interrupts else 1 if report.failures else int(ExitCode.OK)
     return report
+
+
+def remove_archives(folder: Path) -> None:
+    """Remove the folders of runs from the folder of a sweep, and nothing else that is beside them."""
+    for path in (folder / ARCHIVES).glob("[1-9]*.tar.gz"):
+        path.unlink()
+    with suppress(OSError):  # there are none, or the user has put something there
+        (folder / ARCHIVES).rmdir()
 
 
 def _master(sweep: Sweep, rerun: str | None, is_detached: bool) -> mwpy.LocalMaster:
