@@ -87,6 +87,35 @@ def test_files_come_into_the_folder_and_back(mw: mwpy.LocalMaster, tmp_path: Pat
     assert files[0].save(tmp_path / "saved").read_bytes() == big
 
 
+def test_outputs_that_only_serve_later_tasks_are_not_saved(mw: mwpy.LocalMaster, tmp_path: Path) -> None:
+    outputs = {"mesh": "{x}.mesh", "plots": "*.png", "said": "STDOUT"}
+    make = mwpy.command("sh -c 'touch {x}.mesh a.png b.png; echo {x}'", outputs=outputs, intermediate=["mesh"])
+    mw.submit(make.task(x=7))
+    outcome = _only_result(mw).value
+    assert (outcome.outputs["mesh"].name, outcome.intermediate) == ("7.mesh", ("mesh",))
+    saved = outcome.save(tmp_path / "study" / "7")
+    assert [path.relative_to(tmp_path) for path in saved] == [Path("study/7") / n for n in ("a.png", "b.png", "STDOUT")]
+    assert (tmp_path / "study/7/STDOUT").read_text() == "7\n"
+    outcome.outputs["other"] = mwpy.File("a.png", b"other")
+    with pytest.raises(UsageError, match=r"two files have the name a\.png"):
+        outcome.save(tmp_path)
+
+
+def test_inputs_stay_in_a_folder_that_the_user_chose_and_are_not_written_again(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\necho one\n")
+    script.chmod(0o755)
+    there = tmp_path / "host" / "run.sh"
+    there.parent.mkdir()
+    assert mwpy.command("./run.sh", inputs=[script], folder=there.parent)().stdout == "one\n"
+    first = there.stat()
+    assert mwpy.command("./run.sh", inputs=[script], folder=there.parent)().stdout == "one\n"
+    assert there.stat() == first
+    script.write_text("#!/bin/sh\necho two\n")
+    assert mwpy.command("./run.sh", inputs=[script], folder=there.parent)().stdout == "two\n"
+    assert [path.name for path in there.parent.iterdir()] == ["run.sh"]
+
+
 def test_an_output_is_the_input_of_a_later_program(mw: mwpy.LocalMaster) -> None:
     make = mwpy.command("cp parameters.json {name}", outputs={"made": "{name}", "several": "*.json"})
     use = mwpy.command("cat {one} {several}")

@@ -419,9 +419,11 @@ def test_outputs_and_tables_are_collected_in_the_order_of_the_rows(
     )
     study = """command = "sh -c 'sleep 0.$((3 - {x})); echo E={x}; echo {x}{x} > o{x}.txt; test {x} != 2'"
 outputs = { o = "o{x}.txt", STDOUT = "STDOUT" }
+intermediate = ["STDOUT"]
 values = { x = "1..3" }
 results = { e = "E=(.*)" }
 collect = [
+    { to = "final/{x}/{file}", output = "*" },
     { to = "all.txt" },
     { to = "blocks.txt", output = "o", form = "blocks" },
     { to = "each/{x}-{file}", output = "o" },
@@ -437,6 +439,8 @@ collect = [
         "blocks.txt": "# x=1\n11\n# x=3\n33\n",
         "1-o1.txt": "11\n",
         "3-o3.txt": "33\n",
+        "o1.txt": "11\n",
+        "o3.txt": "33\n",
         "table.tsv": "x\te\n1\t1\n3\t3\n",
     }
     assert (tmp_path / "called").read_text() == "1 1 11\n\n3 3 33\n\n"

@@ -23,6 +23,9 @@ from mwpy.sweep.rows import Row
 from mwpy.sweep.settings import Collection, Sweep, function_in
 from mwpy.sweep.study import Known, Selection, each_row, known_of, looking, remove_archives, shown
 
+ALL = "*"
+"""Stands for all outputs but those that only serve other programs, if each run has its own files."""
+
 TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
 
 
@@ -137,11 +140,19 @@ class _ToOneFile(_Taker):
 
 
 class _ToFiles(_Taker):
-    """Writes an output of each run into a file of its own, whose name has its parameters."""
+    """Writes an output of each run, or all that count, into files of its own, whose names have its parameters."""
 
     def take(self, row: Row) -> None:
         values = {**self.sweep.rows.row(row.number), "#": row.number + 1}
-        for each in files_in(row.outputs.get(self.collection.output or STDOUT)):
+        output = self.collection.output or STDOUT
+        commands = [stage.command for stage in self.sweep.stages]
+        intermediate = {name for command in commands for name in command.options.intermediate}
+        taken = (
+            [output]
+            if output in row.outputs or output != ALL
+            else [name for name in row.outputs if name not in intermediate]
+        )
+        for each in (file for name in taken for file in files_in(row.outputs.get(name))):
             path = self.sweep.base / Template.of(self.collection.to).filled({**values, "file": each.name})
             path.parent.mkdir(parents=True, exist_ok=True)
             each.save(path)
@@ -195,7 +206,8 @@ def _taker(sweep: Sweep, collection: Collection) -> _Taker:
         return _ToTable(sweep, collection)
     output = collection.output or STDOUT
     outputs = [name for stage in sweep.stages for name in stage.command.options.outputs]
-    if output not in outputs:
+    names = Template.of(collection.to).names
+    if output not in outputs and not (output == ALL and names):
         known = ", ".join(outputs) or "none"
         raise UsageError(
             f"the collection {collection.to} needs the output {output}, and the outputs of the sweep are: {known}. "
@@ -203,7 +215,7 @@ def _taker(sweep: Sweep, collection: Collection) -> _Taker:
         )
     if collection.form not in ("plain", "blocks"):
         raise UsageError(f"the collection {collection.to} has form={collection.form!r}: write plain or blocks")
-    return _ToFiles(sweep, collection) if Template.of(collection.to).names else _ToOneFile(sweep, collection)
+    return _ToFiles(sweep, collection) if names else _ToOneFile(sweep, collection)
 
 
 OWN_FILES = (

@@ -128,6 +128,8 @@ class Outcome(Struct, eq=False):
     """By the names in `follow` of the command: the size of each file, and its last bytes, at the end."""
     attempt: int = 0
     """Which attempt of its task it was; 0 outside of a task."""
+    intermediate: tuple[str, ...] = ()
+    """The names of those outputs that only serve later tasks, as `intermediate` of the command says."""
     error: str = ""
     """Why the run failed; empty if it succeeded."""
     archive: File | None = None
@@ -148,6 +150,21 @@ class Outcome(Struct, eq=False):
     def ok(self) -> bool:
         """Whether the run succeeded."""
         return not self.error
+
+    def save(self, folder: str | os.PathLike[str] = ".") -> list[Path]:
+        """Write the outputs into a folder, but those that only serve later tasks. Return where they are.
+
+        Args:
+            folder: it is made if it does not exist.
+
+        Raises:
+            UsageError: two outputs have the same name; the caller's fault.
+            OSError: one cannot be written.
+        """
+        kept = {name: value for name, value in self.outputs.items() if name not in self.intermediate}
+        _check_names((), kept)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return [each.save(folder) for value in kept.values() for each in files_in(value)]
 
     def shortened(self) -> Outcome:
         """Return what a failure brings back: the ends of the standard streams, the archive, and no other outputs."""
@@ -314,6 +331,7 @@ class Options(Struct, frozen=True):
     templates: dict[str, Template]
     outputs: dict[str, Template]
     optional: tuple[str, ...]
+    intermediate: tuple[str, ...]
     check: Any
     environment: dict[str, Template]
     before: str
@@ -376,6 +394,7 @@ class _Attempt:
             attempt = mwpy.this_attempt()
             outcome = Outcome(self.repeated, *seen, {}, streams[STDOUT], streams[STDERR], followed.ends())
             outcome.attempt = 0 if attempt is None else attempt.number
+            outcome.intermediate = self.options.intermediate
             why = ended.stopped or self._take_outputs(outcome, streams) or _verdict(self.options.check, outcome)
             if why:
                 outcome.error = self._failure(why, ended, last_lines(errors) or last_lines(output))
@@ -387,7 +406,7 @@ class _Attempt:
         """Put the files into the folder that the program needs."""
         for name, source in {**self.options.inputs, **self.files}.items():
             self._path(name).parent.mkdir(parents=True, exist_ok=True)
-            for_this_machine(source).save(self._path(name))
+            for_this_machine(source).place(self._path(name))
         for name, template in self.options.templates.items():
             self._path(name).parent.mkdir(parents=True, exist_ok=True)
             self._path(name).write_bytes(template.filled(self.values).encode(errors="surrogateescape"))
@@ -540,6 +559,7 @@ def command(
     templates: Mapping[str, str | os.PathLike[str]] | None = None,
     outputs: Iterable[str] | Mapping[str, str] = (),
     optional: Iterable[str] = (),
+    intermediate: Iterable[str] = (),
     check: Check = 0,
     env: Mapping[str, str] | None = None,
     before: str | Sequence[str] = (),
@@ -566,6 +586,7 @@ def command(
         outputs: files that the program writes: names, or names by the names in `Outcome.outputs`. They may have
             placeholders. A pattern such as `*.png` gives a list of files. `STDOUT` and `STDERR` are the standard ones.
         optional: the names in `outputs` of those that may be missing.
+        intermediate: the names in `outputs` of those that only serve later tasks: `Outcome.save` does not write them.
         check: what makes a run a success: an exit code, several of them, a pattern (as of `re`) that the standard
             output must have, or a function of the `Outcome`, which returns whether it succeeded, or why it failed.
             With None, every exit code is a success.
@@ -573,7 +594,8 @@ def command(
         before: lines that a login shell (bash) runs before the program, such as `module load gromacs`.
         clean_up: lines that the same shell runs after it, also when it failed. If one of them fails and the program did
             not, the run has failed. A program that signal N ended has the exit code 128 + N then.
-        folder: the folder in which all runs work; None for one for each run.
+        folder: the folder in which all runs work; None for one for each run. Its files, also the inputs, stay there,
+            and an input that is there already is not written again.
         max_output: how many bytes the program may write into its outputs, together.
         keep: of which runs the folder comes back, as `Outcome.archive`: `"failed"`, `"all"` or `"none"`.
         follow: files that grow while the program runs, or `STDOUT` and `STDERR`. The slave looks once a second, and
@@ -601,6 +623,7 @@ def command(
         templates={_inside(target): _template(source) for target, source in (templates or {}).items()},
         outputs=_outputs(outputs),
         optional=tuple(optional),
+        intermediate=tuple(intermediate),
         check=check if check is None or isinstance(check, int | str) or callable(check) else tuple(check),
         environment={key: Template.of(value) for key, value in (env or {}).items()},
         before=before if isinstance(before, str) else "\n".join(before),
@@ -615,9 +638,10 @@ def command(
     twice = {*options.inputs} & {*options.templates}
     if twice:
         raise UsageError(f"{min(twice)} is in inputs and in templates: give it once")
-    for each in options.optional:
-        if each not in options.outputs:
-            raise UsageError(f"optional names {each!r}, which is not in outputs")
+    for setting in ("optional", "intermediate"):
+        for each in getattr(options, setting):
+            if each not in options.outputs:
+                raise UsageError(f"{setting} names {each!r}, which is not in outputs")
     return Command(read, options, policy)
 
 

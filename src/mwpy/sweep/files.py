@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from pickle import PickleBuffer
-from platform import machine
+from platform import machine, node
 from typing import Any
 
 import mwpy
@@ -82,6 +82,26 @@ class File:
         with open(target, "wb", opener=_opened_with(0o777 if self.executable else 0o666)) as file:
             file.write(self.content)
         return target
+
+    def place(self, path: Path) -> None:
+        """Write the file where other programs may use it at the same time, unless it is there already.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not self._is_at(path):
+            unfinished = path.with_name(f".{path.name}.{node()}.{os.getpid()}")
+            self.save(unfinished)
+            unfinished.replace(path)
+
+    def _is_at(self, path: Path) -> bool:
+        content = self.content
+        try:
+            if path.stat().st_size != len(content) or not os.access(path, os.X_OK if self.executable else os.R_OK):
+                return False
+        except FileNotFoundError:
+            return False
+        return path.read_bytes() == content
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         content = self._content

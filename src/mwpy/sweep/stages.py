@@ -37,6 +37,8 @@ class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=
     templates: dict[str, str] = field(default_factory=dict)
     outputs: list[str] | dict[str, str] = field(default_factory=list)
     optional: list[str] = field(default_factory=list)
+    intermediate: list[str] = field(default_factory=list)
+    """Outputs that only serve other programs."""
     env: dict[str, str] = field(default_factory=dict)
     before: str | list[str] = field(default_factory=list)
     clean_up: str | list[str] = field(default_factory=list)
@@ -194,6 +196,7 @@ def _command(program: Program, name: str, inputs: Mapping[str, Any], base: Path,
         templates={target: base / path for target, path in program.templates.items()},
         outputs=program.outputs,
         optional=program.optional,
+        intermediate=program.intermediate,
         check=None if isinstance(codes, str) else codes,
         env=program.env,
         before=program.before,
