@@ -22,6 +22,7 @@ NO_CODE = {
     tokenize.NEWLINE,
     tokenize.NL,
 }
+TESTS_OF_SWEEP = ("test_programs", "test_sweeps", "test_compare", "test_parameters", "test_placeholders")
 WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -29,10 +30,14 @@ def main() -> None:
     """Print the table."""
     product, tests = _python("src/mwpy"), _python("tests")
     simulator = [file for file in product if "_simulation" in file.parts]
+    sweep = [file for file in product if "sweep" in file.parts]
+    of_sweep = [file for file in tests if file.stem in TESTS_OF_SWEEP]
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     print(f"{code_lines(product):7,d}  lines of code in src/mwpy, in {len(product)} files")
     print(f"{code_lines(simulator):7,d}  of them in the simulator, in {len(simulator)} files")
+    print(f"{code_lines(sweep):7,d}  of them in sweep/, in {len(sweep)} files")
     print(f"{code_lines(tests):7,d}  lines of code in tests, in {len(tests)} files")
+    print(f"{code_lines(of_sweep):7,d}  of them for sweep/, in {len(of_sweep)} files")
     words = sum(len(file.read_text(encoding="utf-8").split()) for file in documents)
     print(f"{words:7,d}  words in README.md and docs, in {len(documents)} files")
 
