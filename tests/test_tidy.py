@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib
-import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -110,23 +109,6 @@ NOT_IN_CORE = (
 """Modules that would make the core depend on more than its events: I/O, clocks, randomness, threads, the process."""
 
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "manager", "managers")
-FORBIDDEN_WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\b(?i:for now)\b")
-
-SET_TYPES = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
-IN_ANY_ORDER = (
-    "list",
-    "tuple",
-    "iter",
-    "next",
-    "enumerate",
-    "deque",
-    "dict",
-    "zip",
-    "map",
-    "filter",
-    "islice",
-)
-"""Functions whose result depends on the order of their argument, unlike `sorted`, `len`, `sum`, `min` and `max`."""
 
 
 @frozen
@@ -355,108 +337,6 @@ def test_the_core_neither_prints_nor_opens() -> None:
     )
 
 
-def is_set_type(annotation: ast.expr | None) -> bool:
-    """Return whether an annotation is `set[...]` or a union that contains it."""
-    match annotation:
-        case ast.Subscript(value=ast.Name(id=name)) | ast.Name(id=name):
-            return name in SET_TYPES
-        case ast.BinOp(left=left, right=right):
-            return is_set_type(left) or is_set_type(right)
-    return False
-
-
-def names_of_sets(module: Module) -> set[str]:
-    """Return the names and attributes that are annotated as sets or get a set assigned."""
-    names = set()
-    for node in module.nodes:
-        match node:
-            case ast.AnnAssign(target=target, annotation=annotation) if is_set_type(annotation):
-                names.add(last_name(target))
-            case ast.arg(arg=name, annotation=annotation) if is_set_type(annotation):
-                names.add(name)
-            case ast.FunctionDef(name=name, returns=annotation) if is_set_type(annotation):
-                names.add(name)
-            case ast.Assign(targets=[target], value=value) if is_set(value, set()):
-                names.add(last_name(target))
-    return names - {""}
-
-
-def last_name(node: ast.expr) -> str:
-    """Return `b` for each of the expressions `b`, `a.b` and `a.b(...)`."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Call(func=func):
-            return last_name(func)
-    return ""
-
-
-def is_set(node: ast.expr, sets: set[str]) -> bool:
-    """Return whether an expression is a set, judged by its form and by the names of sets."""
-    match node:
-        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
-            return True
-        case ast.BinOp(op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), left=left, right=right):
-            return any(is_set(side, sets) or last_name(side) in ("keys", "items") for side in (left, right))
-    return last_name(node) in sets
-
-
-def ordered_uses(tree: ast.Module) -> Iterator[ast.expr]:
-    """Yield every expression whose order of iteration has an effect."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.For(iter=iterated) | ast.comprehension(iter=iterated) | ast.Starred(value=iterated):
-                yield iterated
-            case ast.Call(func=ast.Name(id=name), args=arguments) if name in IN_ANY_ORDER:
-                yield from arguments
-            case ast.Call(func=ast.Attribute(attr="pop", value=popped), args=[]):
-                yield popped
-            case ast.Call(func=ast.Attribute(attr="extend" | "join" | "fromkeys"), args=arguments):
-                yield from arguments
-
-
-def test_the_core_iterates_over_no_set() -> None:
-    """The order of a set changes from run to run, and would change the actions of the core."""
-    faults = []
-    for module in CORE:
-        sets = names_of_sets(module)
-        faults += [
-            f"{module.shown}:{node.lineno} iterates over the set {ast.unparse(node)!r}, whose order changes "
-            f"from run to run: use a dict with None as its values, or sorted(...)"
-            for node in ordered_uses(module.tree)
-            if is_set(node, sets)
-        ]
-    tell(faults)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "for x in {1, 2}: pass",
-        "for x in set(y): pass",
-        "idle: set[int] = set()\nfor x in idle: pass",
-        "class A:\n    idle: set[int]\n    def f(self):\n        return [x for x in self.idle]",
-        "class A:\n    idle: set[int]\n    def f(self):\n        return self.idle.pop()",
-        "def f(gone: frozenset[int]) -> None:\n    list(gone)",
-        "for x in a.keys() - b.keys(): pass",
-        "gone = {x for x in y}\nprint(*gone)",
-    ],
-)
-def test_iteration_over_a_set_is_found(source: str) -> None:
-    """The test above finds each way to iterate over a set."""
-    module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
-    sets = names_of_sets(module)
-    assert any(is_set(node, sets) for node in ordered_uses(module.tree))
-
-
-def test_uses_of_a_set_without_its_order_are_allowed() -> None:
-    """Membership, length and sorting do not depend on the order of a set."""
-    source = "gone: set[int] = set()\nfor x in sorted(gone): print(x in gone, len(gone))\nfor y in [1]: pass"
-    module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
-    sets = names_of_sets(module)
-    assert not any(is_set(node, sets) for node in ordered_uses(module.tree))
-
-
 # Lengths and names
 
 
@@ -507,18 +387,6 @@ def test_no_module_has_an_empty_name() -> None:
     )
 
 
-def test_nothing_is_left_for_later() -> None:
-    """Unfinished work is an issue, not a remark in the source."""
-    tell(
-        [
-            f"{module.shown}:{number} contains {found.group()!r}: do the work, or open an issue and remove the remark"
-            for module in MODULES
-            for number, line in enumerate(module.text.splitlines(), 1)
-            if (found := FORBIDDEN_WORDS.search(line))
-        ]
-    )
-
-
 # Classes
 
 
@@ -563,23 +431,6 @@ def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
                 yield each.lineno, ast.unparse(each)
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("class A:\n    def f(self, other):\n        return other._x", ["other._x"]),
-        ("class A:\n    _x: int\n    def f(self, other):\n        return self._x + other._x", []),
-        ("class A(B):\n    def f(self):\n        return self._x", ["self._x"]),
-        ("class A:\n    def __init__(self):\n        self._x = 1\n    def f(self):\n        return self._x", []),
-        ("import os\nclass A:\n    def f(self):\n        os._exit(1)", []),
-        ("class A:\n    def _f(self): ...\nTABLE = {1: A._f, 2: B._f, 3: B._g}", ["B._g"]),
-    ],
-)
-def test_uses_of_private_names_are_found(source: str, found: list[str]) -> None:
-    """The fields of a base class in another module also count as the names of another class."""
-    module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
-    assert [name for _, name in foreign_private_names(module)] == found
-
-
 ALLOWED_PRIVATE_NAMES = ("_replace", "_asdict", "_fields", "_mwpy_algorithm", "_actions")
 """Names that are public despite their underscore: those of named tuples, the mark that mwpy puts on functions, and what
 a parser of argparse offers, which has no other name."""
@@ -605,87 +456,6 @@ def is_public(module: Module) -> bool:
     if module.place in BUILT_ON_PUBLIC_NAMES:
         return False
     return not any(part.startswith("_") for part in module.path.relative_to(SOURCES).with_suffix("").parts)
-
-
-PUBLIC_NAMES = (
-    "AlgorithmUnavailable",
-    "ArgumentNotPicklable",
-    "CannotRun",
-    "Attempt",
-    "Cause",
-    "Command",
-    "CommandFailed",
-    "DependencyFailed",
-    "EndIsNear",
-    "Executor",
-    "ExitCode",
-    "FailureKind",
-    "File",
-    "InternalError",
-    "LocalMaster",
-    "LoopCounts",
-    "Master",
-    "MasterUnreachable",
-    "MwpyError",
-    "NotStarted",
-    "OutOfTime",
-    "Outcome",
-    "Policies",
-    "Refused",
-    "Report",
-    "ResourceFileError",
-    "RunDatabaseError",
-    "Result",
-    "RunDatabaseError",
-    "SharedObjectMissing",
-    "Slave",
-    "SlaveId",
-    "SlaveLoop",
-    "TaskAlgorithm",
-    "TaskCall",
-    "TaskCancelled",
-    "TaskFailed",
-    "TaskId",
-    "TaskUnrunnable",
-    "TooManyFailures",
-    "UnrunnableTask",
-    "UsageError",
-    "checkpoint",
-    "command",
-    "explain",
-    "file",
-    "local_master",
-    "main",
-    "master_algorithm",
-    "output",
-    "replay",
-    "report",
-    "restored",
-    "result",
-    "seconds_left",
-    "share",
-    "slave_algorithm",
-    "status",
-    "task",
-    "task_algorithm",
-    "task_seed",
-    "this_attempt",
-    "to_frame",
-    "version_string",
-    "warned",
-)
-"""The names that applications use. `import mwpy` exports these names and no others."""
-
-
-def test_the_package_exports_the_public_names() -> None:
-    """The public names change only on purpose: here and in the package."""
-    import mwpy
-
-    added = sorted({*mwpy.__all__} - {*PUBLIC_NAMES})
-    gone = sorted({*PUBLIC_NAMES} - {*mwpy.__all__})
-    assert not added, f"mwpy.__all__ has {added}: add them to PUBLIC_NAMES and docs/manual.md, or remove them"
-    assert not gone, f"mwpy.__all__ lacks {gone}: export them again, or remove them here and say so in CHANGELOG.md"
-    assert not [name for name in PUBLIC_NAMES if not hasattr(mwpy, name)]
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if is_public(m)], ids=lambda m: m.path.stem)
