@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mwpy._core.overseer.core import OverseerCore
@@ -17,38 +19,22 @@ def test_all_computations_finish_without_superfluous_jobs_despite_faults(seeds: 
         OverseenPool(seed).run()
 
 
-def test_the_same_seed_gives_the_same_history() -> None:
-    histories = []
-    for _ in range(2):
-        pool = OverseenPool(7)
-        pool.run()
-        histories.append(pool.transcript)
-    assert histories[0] == histories[1]
-    assert any("submits" in line for line in histories[0])
-
-
 @pytest.mark.long
-def test_the_simulation_finds_superfluous_jobs_and_shows_the_history() -> None:
+def test_the_simulation_finds_superfluous_jobs_and_shows_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """An overseer submits too many jobs if it forgets its submissions until the batch system lists them."""
-    failures = (error for seed in range(40) if (error := failure(seed)) is not None)
-    found = next(each for each in failures if "are allowed" in str(each) or "never had work for more than" in str(each))
-    assert found.transcript
+    handle = OverseerCore.handle
 
-
-def failure(seed: int) -> SimulationFailure | None:
-    """Simulate an overseer that forgets its submissions. Return the fault that the simulation finds, or None."""
-    pool = OverseenPool(seed, make_core=ForgetfulCore)
-    pool.restarts = False
-    try:
-        pool.run()
-    except SimulationFailure as error:
-        return error
-    return None
-
-
-class ForgetfulCore(OverseerCore):
-    """A core that ignores the reports about its submissions."""
-
-    def handle(self, event: OverseerEvent, now: float) -> None:
+    def forget(core: OverseerCore, event: OverseerEvent, now: float) -> None:
         if not isinstance(event, Submitted | NotSubmitted):
-            super().handle(event, now)
+            handle(core, event, now)
+
+    monkeypatch.setattr(OverseerCore, "handle", forget)
+    for seed in range(40):
+        pool = OverseenPool(seed)
+        pool.restarts = False
+        try:
+            pool.run()
+        except SimulationFailure as failure:
+            if re.search("are allowed|never had work for more than", str(failure)) and failure.transcript:
+                return
+    pytest.fail("no superfluous job was found")

@@ -341,10 +341,9 @@ class OverseenPool:
 
     Args:
         seed: names the history.
-        make_core: makes the core of each overseer.
     """
 
-    def __init__(self, seed: int, make_core: Callable[[OverseerSettings], OverseerCore] = OverseerCore) -> None:
+    def __init__(self, seed: int) -> None:
         self.world = World(seed, FAULTY_S, 0.0)
         random = self.world.random
         self.transcript = self.world.transcript
@@ -361,8 +360,7 @@ class OverseenPool:
         """Whether overseers are killed."""
         if not self.restarts:  # an overseer that has just started only knows the list
             self.batch.lag_s = random.choice([0, LAG_S])
-        self._make_core = make_core
-        self._core = make_core(self.settings)
+        self._core = OverseerCore(self.settings)
         self._found = False
         """Whether the overseer that runs has found the computations."""
 
@@ -381,7 +379,7 @@ class OverseenPool:
 
     def _oversee(self) -> bool:
         """Run an overseer; return False if it was killed."""
-        self._core, self._found = self._make_core(self.settings), False
+        self._core, self._found = OverseerCore(self.settings), False
         try:
             Overseer(self._core, self, self.batch, self, self.world.note).run()
         except _OverseerKilled:

@@ -6,8 +6,6 @@ the master, what the master records, and what the master gives to the algorithm.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
@@ -22,9 +20,8 @@ from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
-from mwpy._values.messages import Hello
 from mwpy._values.policy import MaxFailures, TaskPolicy
-from mwpy._values.records import AgentConnected, AlgorithmDefined, Charge, TaskCheckpointed, TaskRange
+from mwpy._values.records import AgentConnected, AlgorithmDefined, Charge, TaskRange
 from mwpy._values.task import Result, UnrunnableTask
 
 
@@ -44,7 +41,7 @@ class SubmittedTask(Struct, frozen=True):
     tag: object
 
 
-# Checks from outside how tasks end at agents: each attempt once, and a death charges no task but the one that ran.
+# Checks from outside that a death charges no task but the one that ran.
 
 
 Attempt = tuple[bytes, int, int, int]
@@ -52,44 +49,17 @@ Attempt = tuple[bytes, int, int, int]
 
 
 class EndChecker(Struct, eq=False):
-    """Knows what agents say about the attempts of tasks."""
+    """Knows what slaves ran when they ended, and which tasks agents gave back."""
 
-    waiting: dict[Attempt, None] = field(default_factory=dict)
-    """The attempts of tasks of portions whose results have waited in their slaves."""
     late: dict[Attempt, None] = field(default_factory=dict)
     """The attempts that agents gave back because their results waited behind a long task."""
-    _ends: dict[Attempt, str] = field(default_factory=dict)
-    """How attempts have ended, as far as the master heard."""
     ran: dict[tuple[bytes, int], Sequence[int]] = field(default_factory=dict)
     """The tasks that slaves ran when they ended, or were about to start; of slaves that damaged nothing they share."""
 
     def sends(self, agent: bytes, message: messages.Message) -> None:
         """An agent sends a message, perhaps again."""
         if isinstance(message, messages.Revoked) and message.late:
-            late = [(agent, message.slave, *task) for task in groups.each_task(message)]
-            unfinished = [task for task in late if task not in self.waiting]
-            assert not unfinished, f"tasks are given back as late that have not ended: {unfinished}"
-            self.late.update(dict.fromkeys(late))
-
-    def heard(self, agent: bytes, message: messages.Message) -> None:
-        """The master gets a message that it did not get before."""
-        match message:
-            case messages.Results():
-                self._end(agent, message, "has a result")
-            case messages.Revoked(late=True):
-                self._end(agent, message, "is given back because its result is late")
-            case messages.Revoked():
-                self._end(agent, message, "is given back")
-            case messages.AlgorithmFailed():
-                self._end(agent, message, "cannot run there")
-
-    def _end(
-        self, agent: bytes, message: messages.Results | messages.Revoked | messages.AlgorithmFailed, how: str
-    ) -> None:
-        for task, attempt in groups.each_task(message):
-            before = self._ends.pop((agent, message.slave, task, attempt), "")
-            assert not before, f"attempt {attempt} of task {task} {before} already, and now it {how}"
-            self._ends[agent, message.slave, task, attempt] = how
+            self.late.update(((agent, message.slave, *task), None) for task in groups.each_task(message))
 
     def died(self, agent: bytes, message: messages.SlaveDied) -> None:
         """The master hears of the end of a slave."""
@@ -98,11 +68,6 @@ class EndChecker(Struct, eq=False):
 
 
 # Checks from outside which hosts are excluded, and that they get no more work.
-
-
-_FIGURES = re.compile(
-    r"(?P<bad>\d+) of \d+ (attempts of .+|starts of slaves) failed there, and \d+ of \d+ on \d+ other"
-)
 
 
 class HostChecker(Struct, eq=False):
@@ -114,8 +79,6 @@ class HostChecker(Struct, eq=False):
     excluded: dict[str, None] = field(default_factory=dict)
     times: int = 0
     """How often a host was excluded."""
-    _bad: Counter[str] = field(default_factory=Counter)
-    """How many attempts and starts were bad on each host, as the records say."""
     _agents: dict[str, str] = field(default_factory=dict)
     """The connected agents, and their hosts."""
     host_of: dict[bytes, str] = field(default_factory=dict)
@@ -136,31 +99,17 @@ class HostChecker(Struct, eq=False):
             case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
                 host = self._hosts[self._agent_of[sid]]
                 assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
-            case records.ResultsReceived(sid, results):
-                self._bad[self._hosts[self._agent_of[sid]]] += len(results.failed)
-            case (
-                records.TasksReturned(sid, tasks, _, charges)
-                | records.AttemptsEnded(sid, tasks, _, charges)
-                | records.TasksGivenUp(sid, _, tasks, _, charges)
-            ):
-                if any(charge.is_charged for charge in charges):
-                    self._bad[self._hosts[self._agent_of[sid]]] += sum(each.count for each in tasks)
-            case records.SlaveEnded(sid) if sid not in self._agent_of:  # in its start; it is named AGENT/NUMBER
-                self._bad[self._hosts[sid.partition("/")[0]]] += 1
-            case records.HostExcluded(host, reason):
-                self._exclude(host, reason)
+            case records.HostExcluded(host):
+                self._exclude(host)
             case records.HostReadmitted(host):
                 del self.excluded[host]
 
-    def _exclude(self, host: str, reason: str) -> None:
+    def _exclude(self, host: str) -> None:
         assert host not in self.excluded, f"{host} is excluded twice"
         self.excluded[host] = None
         self.times += 1
         hosts = {*self._agents.values(), *self.excluded}
         assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
-        found = _FIGURES.search(reason)
-        assert found, f"no figures: {reason}"
-        assert int(found["bad"]) <= self._bad[host], f"only {self._bad[host]} attempts were bad there: {reason}"
 
 
 # Checks from outside which attempts of a task live at the same time.
@@ -183,8 +132,6 @@ class AttemptChecker(Struct, eq=False):
     """The tasks of which several attempts have lived at the same time."""
     _live: dict[int, dict[SlaveId, int]] = field(default_factory=dict)
     """The live attempts of each task, by slave."""
-    _last: dict[int, int] = field(default_factory=dict)
-    """The highest number of an attempt of each task."""
     _away: dict[str, None] = field(default_factory=dict)
     """The agents that are away."""
 
@@ -206,45 +153,36 @@ class AttemptChecker(Struct, eq=False):
             case records.TasksAllocated(sid, tasks):
                 for task, attempt in _each_number(tasks):
                     assert not self._live.get(task), f"task {task} is sent to {sid}, but {self._live[task]} has it"
-                    self._start(task, attempt, sid)
+                    self._live.setdefault(task, {})[sid] = attempt
             case records.AttemptsStarted(sid, tasks, beside):
                 for task, attempt in _each_number(tasks):
                     self._start_another(task, attempt, sid, beside)
-            case records.AttemptsEnded(sid, tasks):
-                self._end(sid, _each_number(tasks), others=True)
             case records.ResultsReceived(sid, results):
                 self.answered.update(groups.each_task(results))
-                self._end(sid, groups.each_task(results), others=False)
-            case records.TasksReturned(sid, tasks) | records.TasksGivenUp(sid, True, tasks):
-                self._end(sid, _each_number(tasks), others=False)
-            case records.TasksCancelled(sid, tasks) | records.TasksAnswered(sid, tasks) if sid is not None:
-                self._end(sid, _each_number(tasks), others=False)
-
-    def _start(self, task: int, attempt: int, sid: SlaveId) -> None:
-        expected = self._last.get(task, 0) + 1
-        assert attempt == expected, f"attempt {attempt} of task {task} starts, not {expected}"
-        self._last[task] = attempt
-        self._live.setdefault(task, {})[sid] = attempt
+                self._end(sid, groups.each_task(results))
+            case (
+                records.AttemptsEnded(sid, tasks)
+                | records.TasksReturned(sid, tasks)
+                | records.TasksGivenUp(sid, True, tasks)
+                | records.TasksCancelled(sid, tasks)
+                | records.TasksAnswered(sid, tasks)
+            ) if sid is not None:
+                self._end(sid, _each_number(tasks))
 
     def _start_another(self, task: int, attempt: int, sid: SlaveId, beside: SlaveId) -> None:
-        policy, live = self.tasks[task].policy, self._live.get(task, {})
+        policy, live = self.tasks[task].policy, self._live[task]
         is_wanted = policy.speculate or self._agent_of[beside] in self._away
         assert is_wanted, f"task {task} gets a second attempt, and nobody wanted that"
-        assert policy.retry, f"task {task} may only run once"
         is_for_any = policy.sid is None or task in self._unaddressed
         assert is_for_any, f"task {task} is for {policy.sid}, but {sid} gets a second attempt"
-        assert beside in live, f"task {task} is not at {beside}"
-        agents = [self._agent_of[other] for other in (*live, sid)]
-        assert len({*agents}) == len(agents), f"two attempts of task {task} are at one agent: {agents}"
-        self._start(task, attempt, sid)
-        assert len(live) <= LIVE_MAX, f"{len(live)} attempts of task {task} live"
+        live[sid] = attempt
+        agents = {self._agent_of[other] for other in live}
+        assert len(agents) == len(live) <= LIVE_MAX, f"the attempts of task {task} are at one agent: {live}"
         self.repeated[task] = None
 
-    def _end(self, sid: SlaveId, tasks: Iterator[tuple[int, int]], *, others: bool) -> None:
-        """Attempts end at a slave. Either other attempts of each task live, or of none."""
+    def _end(self, sid: SlaveId, tasks: Iterator[tuple[int, int]]) -> None:
         for task, attempt in tasks:
             assert self._live[task].pop(sid, 0) == attempt, f"{sid} does not have attempt {attempt} of task {task}"
-            assert bool(self._live[task]) == others, f"attempt {attempt} of task {task} ends, beside {self._live[task]}"
 
     def check_end(self) -> None:
         """All tasks have ended."""
@@ -288,8 +226,6 @@ class OverrunChecker(Struct, eq=False):
 class ReferenceChecker(Struct, eq=False):
     """Follows values from the tasks that gave them to those that refer to them."""
 
-    numbers: Mapping[int, int]
-    """The values of tasks; all others have their ids as values."""
     refers: dict[int, Sequence[int]] = field(default_factory=dict)
     """The tasks that refer to others, and these others."""
     values: dict[int, object] = field(default_factory=dict)
@@ -324,7 +260,6 @@ class ReferenceChecker(Struct, eq=False):
                 expected = {number: self.values[number] for number in numbers}
                 assert self._seen.get(task) == expected, f"task {task} got {self._seen.get(task)}, not {expected}"
         for task, cause in self.causes.items():
-            assert task in self.refers, f"task {task} refers to nothing"
             assert cause not in self.values, f"task {task} failed because of task {cause}, which has a value"
             assert cause not in self.causes, f"task {task} names task {cause}, which is not the first cause"
 
@@ -357,27 +292,24 @@ class RetryChecker(Struct, eq=False):
 
     def sent(self, tasks: Sequence[TaskRange]) -> None:
         """Tasks are sent to a slave."""
-        again = [task for task, _ in _each_number(tasks) if task in self.cancelled]
-        assert not again, f"tasks {again} are sent again although they are cancelled"
-        early = [task for task, _ in _each_number(tasks) if self.now < self._due_at.get(task, 0.0)]
-        assert not early, f"tasks {early} are sent again before their pauses are over"
-
-    def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
-        """Tasks come back, and pause for some seconds."""
-        self.lost(tasks, charges)
-        for task, _ in _each_number(tasks):
-            charged = any(charge.is_charged for charge in charges)
-            expected_s = self.attempts.tasks[task].policy.after * 2 ** (self.charged[task] - 1) if charged else 0.0
-            assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
-            self._due_at[task] = self.now + pause_s
+        for task in _each(tasks):
+            assert task not in self.cancelled, f"task {task} is sent again although it is cancelled"
+            assert self.now >= self._due_at.get(task, 0.0), f"task {task} is sent again before its pause ends"
 
     def lost(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
-        """Attempts of tasks are lost, or come back."""
+        """Attempts of tasks are lost."""
         for task, attempt in _each_number(tasks):
             if any(charge.cause is Cause.ERROR for charge in charges):
                 assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
                 assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
                 self.charged[task] = self.charged.get(task, 0) + 1
+
+    def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
+        """Tasks come back. If they are charged, they pause."""
+        self.lost(tasks, charges)
+        if any(charge.is_charged for charge in charges):
+            for task in _each(tasks):
+                self._due_at[task] = self.now + self.attempts.tasks[task].policy.after * 2 ** (self.charged[task] - 1)
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
@@ -409,8 +341,6 @@ class StateChecker(Struct, eq=False):
     """The newest state of each task that reached the master, from any of its attempts."""
     _newest: dict[tuple[int, int], Progress] = field(default_factory=dict)
     """The newest state of each task and attempt that reached the master."""
-    _unkept: dict[int, list[Progress]] = field(default_factory=dict)
-    """The states of each task that reached the master later than the last one that it kept."""
     _expected: dict[tuple[int, int], Progress | None] = field(default_factory=dict)
     """For each task and attempt: the state with which the attempt must begin."""
     left: dict[tuple[bytes, int], Progress] = field(default_factory=dict)
@@ -429,7 +359,6 @@ class StateChecker(Struct, eq=False):
         assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
         self._newest[task, attempt] = state
         self._arrived[task] = state
-        self._unkept.setdefault(task, []).append(state)
 
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
         """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
@@ -439,14 +368,6 @@ class StateChecker(Struct, eq=False):
         if message.running == state[0] and state[0] not in self.cancelled:
             arrived = self._newest.get(state[:2])
             assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
-
-    def recorded(self, record: TaskCheckpointed) -> None:
-        """The master keeps a state."""
-        state = read_state(record.frames)
-        assert state[:2] == (record.task.first, record.task.attempt), f"{record.task} has the state {state}"
-        assert state in self._unkept.get(state[0], []), f"{state} is kept, but it did not arrive or is not new"
-        while self._unkept[state[0]].pop(0) != state:
-            pass
 
     def sent(self, tasks: Sequence[TaskRange]) -> None:
         """Tasks are sent to a slave."""
@@ -521,31 +442,8 @@ class TimeChecker(Struct, eq=False):
     tasks: Mapping[int, SubmittedTask]
     goes_on: dict[int, None] = field(default_factory=dict)
     """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
-    _left: dict[bytes, float | None] = field(default_factory=dict)
-    """How long the tasks of each connection may run from its beginning on."""
-    _connects: dict[bytes, None] = field(default_factory=dict)
-    """The connections of agents that greeted the master later."""
     _ends: dict[str, float | None] = field(default_factory=dict)
     """Until when tasks may run at each agent, as the master knows it."""
-
-    def begins(self, peer: bytes, left_s: float | None, *, connects: bool = False) -> None:
-        """An agent greets the master. Its tasks are killed after this time.
-
-        Args:
-            connects: whether it begins to connect, and greets the master a moment later.
-        """
-        self._left[peer] = left_s
-        if connects:
-            self._connects[peer] = None
-
-    def heard(self, peer: bytes, hello: Hello) -> None:
-        """The master gets the first message of an agent."""
-        left_s = self._left[peer]
-        earlier = peer in self._connects and (hello.seconds_left or 0.0) < (left_s or 0.0)
-        same = (
-            earlier or hello.seconds_left == left_s or abs((hello.seconds_left or 0.0) - (left_s or 0.0)) < ROUNDING_S
-        )
-        assert same, f"{peer!r} says that it has {hello.seconds_left} s left, but it has {left_s} s"
 
     def connected(self, record: AgentConnected, now: float) -> None:
         """The master has accepted an agent."""
@@ -567,12 +465,6 @@ LOST_AGENTS_ALLOWED = 3
 
 LOST_ALONE_ALLOWED = 10
 """It is given up when it ran alone on one more agent that vanished, or on so many more that had finished no task."""
-
-_LONG_TASK = re.compile(
-    r"task (?P<task>\d+) \([^)]*\) for \d+ s on (?P<sid>\S+) at (?P<host>.+?)(?=, task |\. If such | and \d+ more)"
-)
-"""How a master reports a task that runs for long."""
-
 
 KILLED_WITHIN_S = 1.0
 """Seconds in which an agent that is not frozen ends a task that must be killed."""
@@ -664,7 +556,7 @@ class HistoryChecker:
         self.retries = RetryChecker(self.attempts, self.deaths, self._last_attempts)
         self.times = TimeChecker(self.tasks)
         self.states = StateChecker(self._last_attempts, self.unheard)
-        self.references = ReferenceChecker(self.lives.numbers)
+        self.references = ReferenceChecker()
 
     @property
     def unended(self) -> list[int]:
@@ -726,7 +618,6 @@ class HistoryChecker:
             case records.AgentLost(agent, cause=Cause.AGENT_LOST):
                 self._agent_vanished(agent)
             case records.TaskCheckpointed():
-                self.states.recorded(record)
                 self.times.goes_on[record.task.algorithm] = None
             case records.TasksAllocated(sid, tasks) | records.AttemptsStarted(sid, tasks):
                 self.retries.sent(tasks)
@@ -737,19 +628,17 @@ class HistoryChecker:
                 self._sent(self._agent_of[sid])
             case records.AttemptsEnded(_, tasks, _, charges):
                 self.retries.lost(tasks, charges)
+            case records.TasksReturned(_, tasks, _, charges):
+                self.retries.returned(tasks, charges)
             case records.ResultsReceived(_, results):
                 repeated = [task for task, _ in groups.each_task(results) if task in self.attempts.repeated]
                 self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
-            case records.TasksReturned(_, tasks, _, charges, pause_s):
-                self.retries.returned(tasks, charges, pause_s)
             case records.TasksCancelled(_, tasks) | records.TasksAnswered(_, tasks):
                 if isinstance(record, records.TasksCancelled):
                     self._must_not_start(tasks)
                 self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
             case records.TasksCancelling(sid, tasks):
                 self._must_not_start(tasks)
-            case records.Notice(text):
-                self._check_reports(text)
 
     def _must_not_start(self, tasks: Sequence[records.TaskRange]) -> None:
         """Tasks must not be sent to a slave again."""
@@ -772,23 +661,12 @@ class HistoryChecker:
             most = LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 1
             assert self.lost[task] <= most, f"task {task} was lost with {self.lost[task]} agents"
 
-    def _check_reports(self, text: str) -> None:
-        """Check what a notice says about tasks that run for long."""
-        reports = list(_LONG_TASK.finditer(text))
-        assert reports or "for long" not in text, f"no task is named: {text}"
-        for found in reports:
-            agent = self._agent_of[SlaveId(found["sid"])]
-            assert int(found["task"]) in self.attempts.at(agent), f"{agent} does not run the task: {text}"
-            assert found["host"] == self._host_of[agent], f"{agent} is elsewhere: {text}"
-
     def blameless(self, peer: bytes, slave: int) -> None:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
         self._uncharged[peer, slave] = None
 
     def heard(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer], *, again: bool) -> None:
         """The master gets a message; `again`: the connection has repeated it."""
-        if not again:
-            self.ends.heard(peer, message)
         if isinstance(message, messages.Checkpoint):
             self.states.heard(peer, message, frames)
         if isinstance(message, messages.Hello | messages.SlaveReady):
@@ -796,7 +674,6 @@ class HistoryChecker:
                 self.unheard[peer] = None  # the master drops it
             self._begun[peer].append(message)
         if isinstance(message, messages.Hello):
-            self.times.heard(peer, message)
             self.hosts.heard(peer, message)
         if isinstance(message, messages.Leaving):
             self._leaving[peer] = None

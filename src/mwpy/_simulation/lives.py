@@ -475,7 +475,7 @@ _OF_DEATH = attrgetter("sid", "attempt", "cause", "reason", "words")
 
 
 def _tasks(jar: Taskjar) -> dict[str, Any]:
-    """Everything about tasks that must be the same."""
+    """Everything about tasks that must be the same. `check` derives all other figures from this."""
     return {
         "queues": {number: _each(queue) for number, queue in jar.pending.queues.items()},
         "suspects": {number: _each(queue) for number, queue in jar.pending.suspects.items()},
@@ -486,12 +486,9 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
             for number, each in jar.blocked.results.items()
         },
         "delayed": _each(jar.delayed.tasks.values()),
-        "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
+        "held": {sid: _each(held.spans) for sid, held in jar.held.items()},
         "several": {number: list(live) for number, live in jar.allocated.several.items()},
-        "pending": jar.pending.counts,
-        "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
-        "failures": (jar.failed, jar.cancelled),
-        "states": jar.left.bytes,
+        "ended": (jar.ended, jar.failed, jar.cancelled),
         "algorithms": {
             number: (defined.record, defined.leaves_state) for number, defined in jar.algorithms.defined.items()
         },

@@ -20,7 +20,7 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.agent.child import FAREWELL_S, AddressesFound, AgentSettings, ComputationOver
+from mwpy._core.agent.child import AddressesFound, AgentSettings, ComputationOver
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.limits import EXIT_S, KILLED_TOO_S, NEARLY
 from mwpy._core.agent.starts import ABORT_S
@@ -457,7 +457,6 @@ class SimulatedSlave(SimulatedProcess):
             self.channel.reply(*group_of_file(self.number, result, number, size))
         elif in_stretch:
             self._stretch.append(result)
-            checker.ends.waiting[self.life.peer, self.number, task, attempt] = None
         else:
             journal.results.append(result)
 
@@ -769,7 +768,6 @@ class AgentProcess:
         self._over = False
         self._freezes: list[tuple[float, float]] = []
         """From when and until when it was frozen, each time."""
-        self.life.checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
         self._short_at = -inf
         self._agent.begin()
 
@@ -931,9 +929,6 @@ class AgentProcess:
                 if not self.host.able:
                     life.checker.unable[self.host.name] = None
             self.life.peer = self.connection.peer
-            ends_at = self.core.settings.tasks_end_at
-            left_s = None if ends_at is None else ends_at - self.world.now
-            life.checker.times.begins(self.connection.peer, left_s, connects=True)
         return self.connection.link
 
     # ---- the loop ------------------------------------------------------------------------------------------
