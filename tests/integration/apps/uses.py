@@ -7,28 +7,22 @@ it found the objects of its own script: the same lock, the same class, the same 
 from __future__ import annotations
 
 import abc
-import collections
 import concurrent.futures
-import contextlib
 import contextvars
 import dataclasses
 import enum
 import functools
 import inspect
 import json
-import logging
 import multiprocessing
 import operator
-import pickle
 import sqlite3
 import sys
-import tempfile
 import threading
 import typing
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import mwpy
 
@@ -51,11 +45,7 @@ def use(*items: Any) -> Callable[[F], F]:
 # ---- globals that cannot be pickled, or that a function changes ------------------------------------------------------
 
 LOCK = threading.Lock()
-EVENT = threading.Event()
-EVENT.set()
 VARIABLE = contextvars.ContextVar("VARIABLE", default=7)
-LOCAL = threading.local()
-LOCAL.x = 4
 DATABASE = sqlite3.connect(":memory:")
 DATABASE.execute("create table numbers (x)")
 DATABASE.execute("insert into numbers values (42)")
@@ -87,14 +77,6 @@ class Point:
     def twice(x: int) -> int:
         return 2 * x
 
-    @functools.cached_property
-    def large(self) -> int:
-        return self.x * 100
-
-
-KEPT = Point(9)
-WEAK = weakref.WeakValueDictionary({"a": KEPT})
-
 
 @use(1, 2)
 def lock(x: int) -> int:
@@ -103,23 +85,8 @@ def lock(x: int) -> int:
 
 
 @use(1)
-def event(_: int) -> bool:
-    return EVENT.wait(0)
-
-
-@use(1)
 def context_variable(_: int) -> int:
     return VARIABLE.get()
-
-
-@use(1)
-def thread_local(_: int) -> Any:
-    return LOCAL.x
-
-
-@use(1)
-def weak_dictionary(_: int) -> int:
-    return WEAK["a"].x
 
 
 @use(1)
@@ -138,14 +105,6 @@ def read_global() -> int:
     return COUNT
 
 
-@use(1)
-def pickled_to_a_file(x: int) -> bool:
-    with tempfile.TemporaryFile() as file:
-        pickle.dump(Point(x), file)
-        file.seek(0)
-        return bool(pickle.load(file) == Point(x))
-
-
 def moved(point: Point) -> Point:
     return Point(point.x + 1)
 
@@ -160,11 +119,6 @@ def pool(x: int) -> list[Point]:
 def spawned_pool(x: int) -> bool:
     with multiprocessing.get_context("spawn").Pool(1) as workers:
         return workers.map(moved, [Point(x)]) == [Point(x + 1)]
-
-
-@use(1)
-def evaluated(x: int) -> Any:
-    return eval("Point(x).norm()", globals(), {"x": x})
 
 
 @use(1)
@@ -190,11 +144,6 @@ def dispatched(x: int) -> list[str]:
 
 
 @use(1)
-def cached_property(x: int) -> int:
-    return Point(x).large
-
-
-@use(1)
 def all_globals(_: int) -> bool:
     return globals()["Point"] is Point and "use" in globals()
 
@@ -213,27 +162,12 @@ def source(_: int) -> list[str]:
     return [inspect.getsource(Point).splitlines()[0], inspect.getsource(read_global).splitlines()[1].strip()]
 
 
-class Permission(enum.Flag):
-    READ = 1
-    WRITE = 2
-    BOTH = READ | WRITE
-
-
-@use(Permission.BOTH)
-def flag(both: Permission) -> tuple[bool, str]:
-    return both is Permission.READ | Permission.WRITE, repr(both)
-
-
 # ---- classes ---------------------------------------------------------------------------------------------------------
 
 
 class Color(enum.Enum):
     RED = 1
     BLUE = 2
-
-
-class Level(enum.IntEnum):
-    LOW = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,26 +215,6 @@ class OfMeta(metaclass=Counted):
     pass
 
 
-class Slotted:
-    __slots__ = ("x",)
-
-    def __init__(self, x: int) -> None:
-        self.x = x
-
-
-T = TypeVar("T")
-
-
-class Box(Generic[T]):
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-
-@typing.runtime_checkable
-class Normed(Protocol):
-    def norm(self) -> int: ...
-
-
 class Single:
     def __new__(cls) -> Self:
         one: Self = globals().setdefault("ONE", super().__new__(cls))
@@ -339,16 +253,6 @@ def caught(error: Exception) -> str:
         return f"other {type(other).__name__}"
 
 
-@use(1)
-def caught_group(_: int) -> int:
-    found = 0
-    try:
-        raise ExceptionGroup("several", [Coded(1), Coded(2)])
-    except* Coded as group:
-        found = len(group.exceptions)
-    return found
-
-
 @use("Square")
 def registered(name: str) -> tuple[int, bool, list[str]]:
     return Shape.KINDS[name]().area(), Shape.KINDS[name] is Square, sorted(Shape.KINDS)
@@ -359,39 +263,14 @@ def dataclass(row: Row) -> list[bool]:
     return [row == Row(1), isinstance(row, Row), dataclasses.replace(row, x=2) == Row(2)]
 
 
-@use(Pair(2))
-def named_tuple(pair: Pair) -> list[bool]:
-    return [isinstance(pair, Pair), pair._replace(a=1) == Pair(1)]
-
-
 @use(OfMeta())
 def of_metaclass(made: Any) -> tuple[bool, list[str]]:
     return type(type(made)) is Counted, Counted.made
 
 
-@use(Slotted(2))
-def slotted(made: Slotted) -> bool:
-    return type(made) is Slotted and made.x == 2
-
-
-@use(Box(1))
-def generic(box: Box[int]) -> list[bool]:
-    return [isinstance(box, Box), Box.__parameters__ == (T,)]  # type: ignore[attr-defined]
-
-
-@use(Point(1), 1)
-def protocol(value: object) -> bool:
-    return isinstance(value, Normed)
-
-
 @use(Single())
 def singleton(one: Single) -> bool:
     return one is Single()
-
-
-@use(collections.Counter([Color.RED, Color.RED]))
-def counted(counter: collections.Counter[Color]) -> int:
-    return counter[Color.RED]
 
 
 @use(1)
@@ -442,28 +321,6 @@ def fibonacci(n: int) -> int:
 
 
 USES["fibonacci"] = fibonacci, [20]
-
-
-@contextlib.contextmanager
-def given(x: int) -> Iterator[Point]:
-    yield Point(x)
-
-
-@use(1)
-def context_manager(x: int) -> bool:
-    with given(x) as point:
-        return isinstance(point, Point)
-
-
-@use(1)
-def thread(x: int) -> list[int]:
-    with concurrent.futures.ThreadPoolExecutor(1) as threads:
-        return [*threads.map(lock, [x])]
-
-
-@use(1)
-def log(_: int) -> str:
-    return logging.getLogger("uses").name
 
 
 @use(1)
