@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos import isolation
+from tests.chaos import machines
 from tests.chaos.chaos_run import Chaos
 from tests.chaos.kills import Kills, text
 from tests.chaos.verdict import judge
@@ -27,10 +27,10 @@ def main() -> int:
     options = parser().parse_args()
     os.environ["PATH"] += ":/usr/sbin:/sbin"  # the commands for networks are there
     apart = ""
-    if not isolation.is_inside():
-        apart = isolation.why_not()
+    if not machines.is_inside():
+        apart = machines.why_not()
         if not apart:
-            isolation.enter(sys.argv[1:])
+            machines.enter(sys.argv[1:])
     folder = Path(options.folder or tempfile.mkdtemp(prefix="mwpy-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"the files of the run are in {folder}", flush=True)

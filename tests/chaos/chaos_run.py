@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from attrs import define, field
-from tests.chaos.disk import mount
 from tests.chaos.faults import KINDS, Course, Fault, Ground, plan
-from tests.chaos.machines import MASTER_ADDRESS, Machine, compile_clock, lay_cables
+from tests.chaos.machines import MASTER_ADDRESS, Machine, compile_clock, lay_cables, mount
 from tests.chaos.supervision import End, Watched, wait_for
 from tests.integration.apps.stage import SOURCES
 
@@ -76,8 +75,7 @@ class Chaos:
     """How many tasks the run database answered in the last life of the master."""
 
     master: list[End] = field(factory=list)
-    agents: dict[str, list[End]] = field(factory=dict)
-    """The ends of these processes."""
+    """The ends of the master."""
 
     def run(self) -> None:
         """Run it to its end, and leave no process."""
@@ -190,4 +188,3 @@ class Chaos:
             if code is None:
                 self.failures.append(f"{agent.name} did not end within {LEAVING_S:.0f} s after the master")
         self.master = ground.master.ends
-        self.agents = {agent.name: agent.ends for agent in ground.agents}

@@ -13,8 +13,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from attrs import define, field, frozen
-from tests.chaos.disk import ROOM, resize, shrink
-from tests.chaos.machines import Machine
+from tests.chaos.machines import ROOM, Machine, resize, shrink
 from tests.chaos.supervision import Watched, family_of
 from tests.integration.apps.stage import kill, slaves_of
 

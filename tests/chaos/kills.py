@@ -48,24 +48,14 @@ LEAVING_S = 60.0
 class Cost:
     """What a kill of the master has cost."""
 
-    moment: float
-    after: int
-    """How many executions had finished before."""
-
     repeated: int
-    """How many of these ran again before the next kill."""
-
-    work_s: float
-    """How long these had run, together."""
+    """How many executions that had finished before ran again before the next kill."""
 
     oldest_s: float
     """How long before the kill the first of these had finished."""
 
     def __str__(self) -> str:
-        return (
-            f"after {self.after:>7} executions: {self.repeated:>4} finished tasks ran again, {self.work_s:.3f} s of "
-            f"work; the oldest had finished {self.oldest_s:.3f} s before"
-        )
+        return f"{self.repeated:>4} finished tasks ran again; the oldest had finished {self.oldest_s:.3f} s before"
 
 
 @define(eq=False)
@@ -87,9 +77,6 @@ class Kills:
     costs: list[Cost] = field(factory=list)
     came: int = 0
     is_exact: bool = False
-    again: int = 0
-    """How many tasks ran again within one life of the master."""
-
     agents_started: int = 0
     """How often agents were started again."""
     got: int = 0
@@ -131,7 +118,7 @@ class Kills:
         self.came = report["came"]
         self.is_exact = report["total"] == sum(number * number for number in range(self.tasks))
         self.agents_started = sum(end.code != 0 for agent in agents for end in agent.ends)  # 0: the master ended it
-        self.costs, self.again = costs(self.folder, self.moments)
+        self.costs = costs(self.folder, self.moments)
         self.got, self.got_again = got_again(self.folder)
 
     def _watched(self, name: str, words: list[object], variables: dict[str, str], stack: ExitStack) -> Watched:
@@ -171,8 +158,8 @@ class Kills:
         )
 
 
-def costs(folder: Path, moments: list[float]) -> tuple[list[Cost], int]:
-    """Find what ran again after each kill, and how many tasks ran again within one life of the master.
+def costs(folder: Path, moments: list[float]) -> list[Cost]:
+    """Find what ran again after each kill.
 
     A repetition is the cost of the kill that ended the life in which the first execution began. Slaves may run on for a
     moment after a kill; what they finish then is a cost of that kill, too. A task that had not finished is no cost.
@@ -182,23 +169,18 @@ def costs(folder: Path, moments: list[float]) -> tuple[list[Cost], int]:
         number, start, stop, _ = line.split()
         ended.setdefault(int(number), []).append((float(stop), float(start)))
     lives = [float(line) for line in (folder / "lives").read_text().splitlines()]
-    ends = sorted(end for executions in ended.values() for end, _ in executions)
-    repeated: dict[int, list[tuple[float, float]]] = {}
-    in_one_life = 0
+    repeated: dict[int, list[float]] = {}
     for executions in ended.values():
         executions.sort()
         for (end, began), (_, later) in pairwise(executions):
-            if bisect(lives, began) == bisect(lives, later):
-                in_one_life += 1
-            else:
+            if bisect(lives, began) != bisect(lives, later):  # else its result was late because of the load
                 kill = bisect(moments, lives[bisect(lives, began) - 1])  # the end of the life of the first execution
-                repeated.setdefault(kill, []).append((end, began))
+                repeated.setdefault(kill, []).append(end)
     found = []
     for kill, moment in enumerate(moments):
-        again = repeated.get(kill, [])
-        oldest_s = max(0.0, *(moment - end for end, _ in again), 0.0)
-        found.append(Cost(moment, bisect(ends, moment), len(again), sum(end - began for end, began in again), oldest_s))
-    return found, in_one_life
+        ends = repeated.get(kill, [])
+        found.append(Cost(len(ends), max(0.0, moment - min(ends, default=moment))))
+    return found
 
 
 def got_again(folder: Path) -> tuple[int, int]:
@@ -224,6 +206,5 @@ def text(kills: Kills) -> str:
             f"{kills.got} results came before the last life, and {kills.got_again} of them were computed again",
             f"{kills.came} of {kills.tasks} results came, and their sum is {'exact' if kills.is_exact else 'WRONG'}",
             f"agents were started again {kills.agents_started} times",
-            f"{kills.again} tasks ran again for other reasons, such as a result that was late because of the load",
         ]
     )

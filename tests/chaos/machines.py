@@ -1,4 +1,4 @@
-"""The machines of a chaos run: namespaces with a network, a host name and a clock of their own.
+"""The machines of a chaos run: namespaces with a network, a host name, a clock and a disk of their own.
 
 The first machine is the submit machine. It is the place of the run itself. Each other machine has a cable to it, which
 can be cut and slowed.
@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 MASTER_ADDRESS = "10.77.0.1"
@@ -151,3 +152,68 @@ def lay_cables(count: int, folder: Path, clock: Path | None, *, is_apart: bool) 
     if is_apart:
         must("ip", "address", "add", f"{MASTER_ADDRESS}/32", "dev", "lo")
     return [Machine(number, folder, clock, is_apart=is_apart) for number in range(count + 1)]
+
+
+# The disk of the run database: a file system in memory, whose size can be changed.
+
+
+ROOM = 4 << 30
+"""The size of the disk while it is not full, in bytes. Only its files take memory."""
+
+
+def mount(folder: Path, stack: ExitStack) -> None:
+    """Mount the disk until the end of the stack."""
+    must("mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", folder)
+    stack.callback(run, "umount", "--lazy", folder)
+
+
+def resize(folder: Path, size: int) -> str:
+    """Change the size of the disk. Return why this is not possible, such as files that are larger together."""
+    return run("mount", "-o", f"remount,size={size}", folder)
+
+
+def shrink(folder: Path) -> None:
+    """Make the disk as small as its files."""
+    found = os.statvfs(folder)
+    resize(folder, (found.f_blocks - found.f_bfree) * found.f_frsize)
+
+
+# Namespaces in which a chaos run lives: its faults reach nothing else, and all of it ends with the run.
+#
+# The run starts itself again in namespaces of its own: network, mounts, processes, host name. A shell is their first
+# process, because it reaps orphans. When the command that holds the namespaces ends, the kernel kills everything in
+# them, and with the last process all interfaces and mounts are gone. A user who is not root gets a user namespace, too,
+# if the kernel allows this.
+
+INSIDE = "MWPY_CHAOS_INSIDE"
+"""The environment variable that a run in its namespaces has."""
+
+UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child")
+
+FIRST_PROCESS = 'mount -t tmpfs tmpfs /dev/shm; ip link set lo up; "$@"; exit "$?"'
+
+
+def unsharing() -> list[str]:
+    """Make the command that makes the namespaces, and runs the words that follow in them."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return [*UNSHARE, *user, "--mount-proc"]
+
+
+def why_not() -> str:
+    """Return why this machine gives no namespaces; empty if it does."""
+    test = "ip link add left type veth peer name right && mount -t tmpfs tmpfs /dev/shm"
+    try:
+        done = subprocess.run([*unsharing(), "sh", "-c", test], capture_output=True, text=True, check=False, timeout=30)
+    except OSError as error:
+        return str(error)
+    return " ".join(done.stderr.split()) if done.returncode else ""
+
+
+def is_inside() -> bool:
+    return INSIDE in os.environ
+
+
+def enter(arguments: list[str]) -> None:
+    """Run the chaos run again, in namespaces. This call does not return."""
+    words = [*unsharing(), "sh", "-c", FIRST_PROCESS, "sh", sys.executable, "-m", "tests.chaos", *arguments]
+    os.execvpe(words[0], words, {**os.environ, INSIDE: "1"})
