@@ -1,7 +1,7 @@
 """A script that uses mwpy, with the faults that a type checker must find. It is never run.
 
 Each `type: ignore[...]` marks a fault that mypy must find. An unused ignore is also an error. If mypy misses a fault,
-`test_typing_api.py` therefore fails.
+`make lint` therefore fails.
 """
 
 from __future__ import annotations

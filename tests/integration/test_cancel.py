@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.apps.stage import PATIENCE_S, until
+from tests.integration.apps.stage import PATIENCE_S, fetched, until
 
 import mwpy
 
@@ -50,14 +50,7 @@ def mw() -> Iterator[mwpy.Master]:
 
 def fetch(mw: mwpy.Master, count: int) -> dict[Any, mwpy.Result[Any]]:
     """Wait for results. Return them by their tags."""
-    came: list[mwpy.Result[Any]] = []
-
-    def all_came() -> bool:
-        mw.loop(0.1)
-        came.extend(mw.results())
-        return len(came) >= count
-
-    until(all_came, lambda: f"{count} results, not {came}")
+    came = fetched(mw, count)
     assert len(came) == count
     return {result.tag: result for result in came}
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import APPS, Stage, until
+from tests.integration.apps.stage import Stage, until
 
 from mwpy._values.messages import PROTOCOL_VERSION
 
@@ -30,19 +30,6 @@ def test_local_slaves_get_the_scripts_own_arguments(
     assert run.report == {"argv": own, "came": [[10, own]]}
     assert run.err == ""
     stage.no_process_left()
-
-
-def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage) -> None:
-    """Only the master has the standard input that this script needs. After three attempts, the run ends, and says
-    why."""
-    text = (APPS / "argued.py").read_text()
-    asking = text.replace("import sys\n", 'import sys\nif not sys.stdin.read():\n    sys.exit("no input")\n', 1)
-    (stage.folder / "asking.py").write_text(asking)
-    run = stage.start("", "--mw-local", 1, program=[sys.executable, "asking.py"], script="input")
-    assert run.end() == 6, run.err
-    assert "Correct this, and start again: 3 local agents in a row ended" in run.err
-    assert run.err.count("starting another") == 2
-    assert "does this command reach mwpy.main()" in run.err
 
 
 def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) -> None:

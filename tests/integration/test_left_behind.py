@@ -1,16 +1,22 @@
-"""What a task leaves behind in its slave does not disturb the next tasks: with real slaves."""
+"""What a task starts and leaves behind: it disturbs neither the next tasks nor the processes of the task."""
 
 from __future__ import annotations
 
 import io
 import logging
+import multiprocessing
+import os
+import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
+from multiprocessing.process import BaseProcess
 
 import pytest
+from tests.integration.apps.stage import fetched
 from tests.seen import Seen
 
 import mwpy
@@ -28,19 +34,13 @@ def one_by_one(mw: mwpy.Master, function: Callable[[str], object], items: Sequen
     values: list[object] = []
     for item in items:
         mw.submit(mwpy.task(function, item))
-        while not (results := mw.results()):
-            mw.loop()
-        values += [results[0].value]
+        values += [fetched(mw, 1)[0].value]
     return values
 
 
 def together(mw: mwpy.Master, function: Callable[[str], object], items: Sequence[str]) -> list[object]:
     tasks = [mw.submit(mwpy.task(function, item)) for item in items]
-    results: list[mwpy.Result[object]] = []
-    while len(results) < len(tasks):
-        mw.loop()
-        results += mw.results()
-    return [result.value for result in sorted(results, key=lambda result: tasks.index(result.task_id))]
+    return [result.value for result in sorted(fetched(mw, len(tasks)), key=lambda result: tasks.index(result.task_id))]
 
 
 def as_map(mw: mwpy.Master, function: Callable[[str], object], items: Sequence[str]) -> list[object]:
@@ -107,11 +107,7 @@ def test_an_alarm_ends_with_a_task_that_fails_or_leaves_a_warning_open(item: str
     with mwpy.local_master(slaves=1) as mw:
         for each in (item, ""):
             mw.submit(mwpy.task(alarm, each), seconds_max=FAR_S)
-        results: list[mwpy.Result[object]] = []
-        while len(results) < 2:
-            mw.loop()
-            results += mw.results()
-        assert results[1].value == (0.0, True)
+        assert fetched(mw, 2)[1].value == (0.0, True)
 
 
 def stream(item: str) -> None:
@@ -222,3 +218,102 @@ def test_a_master_that_runs_tasks_itself_puts_nothing_back() -> None:
         finally:
             signal.alarm(0)
             sys.stderr = sys.__stderr__
+
+
+CHILDREN = 100
+"""How many children each of two tasks ends."""
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module", params=[2, 0], ids=["slaves", "own process"])
+def mw(request: pytest.FixtureRequest) -> Iterator[mwpy.Master]:
+    with mwpy.local_master(slaves=request.param) as mw:
+        yield mw
+
+
+def sleep_until_a_signal() -> None:
+    """Sleep in short pieces. Python handles a signal that arrives just before a sleep only after it."""
+    for _ in range(2000):
+        time.sleep(0.05)
+
+
+def ended(child: BaseProcess) -> int | None:
+    child.join(60)
+    code = child.exitcode
+    child.kill()
+    return code
+
+
+def test_a_child_that_is_terminated_at_once_ends(mw: mwpy.Master) -> None:
+    """The signal may come before the child has run a line of Python."""
+
+    def end_children(_: int) -> list[int | None]:
+        codes = []
+        for _ in range(CHILDREN):
+            child = FORK.Process(target=time.sleep, args=(100,))
+            child.start()
+            child.terminate()
+            codes.append(ended(child))
+        return codes
+
+    assert list(mw.map(end_children, range(2))) == [[-signal.SIGTERM] * CHILDREN] * 2
+
+
+def test_a_pool_whose_task_fails_ends(mw: mwpy.Master) -> None:
+    def use_a_pool(number: int) -> str:
+        try:
+            with FORK.Pool(2) as pool:
+                return str(pool.map(int, ["1", "two"]))
+        except ValueError as error:
+            return f"{number} {error}"
+
+    assert list(mw.map(use_a_pool, [1])) == ["1 invalid literal for int() with base 10: 'two'"]
+
+
+def test_ctrl_c_ends_a_child_as_in_a_plain_script(mw: mwpy.Master) -> None:
+    def interrupt(_: int) -> int | None:
+        def wait(ready: int) -> None:
+            try:
+                os.write(ready, b"x")
+                sleep_until_a_signal()
+            except KeyboardInterrupt:
+                os._exit(77)
+
+        reading, writing = os.pipe()
+        child = FORK.Process(target=wait, args=(writing,))
+        child.start()
+        os.read(reading, 1)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGINT)
+        return ended(child)
+
+    assert list(mw.map(interrupt, [1])) == [77]
+
+
+def test_a_program_ignores_and_blocks_no_signal(mw: mwpy.Master) -> None:
+    def masks(_: int) -> list[str]:
+        done = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True)
+        return re.findall(r"^Sig(?:Blk|Ign):\s*(\w+)$", done.stdout, re.MULTILINE)
+
+    assert list(mw.map(masks, [1])) == [masks(1)]
+
+
+def test_a_handler_that_a_task_has_set_stays_in_its_children(mw: mwpy.Master) -> None:
+    def handle(_: int) -> int | None:
+        def wait() -> None:
+            os.write(writing, b"x")
+            sleep_until_a_signal()
+
+        reading, writing = os.pipe()
+        before = signal.signal(signal.SIGTERM, lambda *_: os._exit(78))
+        try:
+            child = FORK.Process(target=wait)
+            child.start()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        os.read(reading, 1)
+        child.terminate()
+        return ended(child)
+
+    assert list(mw.map(handle, [1])) == [78]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.integration.apps.over import NEIGHBOURS
-from tests.integration.apps.stage import APPS, Stage
+from tests.integration.apps.stage import APPS, Stage, fetched
 from tests.memory_group import own_group
 
 import mwpy
@@ -168,10 +168,7 @@ def test_tasks_within_their_memory_are_not_disturbed() -> None:
     with mwpy.local_master(slaves=1) as mw:
         for limit in limits:
             mw.submit(mwpy.task(hold, 100 << 20, ""), memory_max=limit, attempts_max=1)
-        found: list[mwpy.Result[Any]] = []
-        while len(found) < len(limits):
-            mw.loop()
-            found += mw.results()
+        found = fetched(mw, len(limits))
     assert [result.value for result in found] == [100 << 20] * len(limits)
     assert {result.sid for result in found} == {"SLAVE-0"}
 

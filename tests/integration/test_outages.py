@@ -63,6 +63,14 @@ def starts(stage: Stage) -> list[list[str]]:
     return sorted(line.split() for line in noted.read_text().splitlines()) if noted.exists() else []
 
 
+def stopped_for_a_while(stage: Stage, agent: Running) -> None:
+    """Stop an agent until its master misses it, and wait until it is back."""
+    kill(agent.pid, signal.SIGSTOP)
+    stage.until_audited("AGENT-0 -> away: ")
+    kill(agent.pid, signal.SIGCONT)
+    stage.until_audited(" -> back")
+
+
 def ends_well(stage: Stage, master: Running, agent: Running, begun: list[list[str]]) -> None:
     """Let the tasks end. Each of them was started once, and its slave has returned its result."""
     (stage.folder / "enough").touch()
@@ -101,10 +109,7 @@ def test_an_agent_that_was_stopped_goes_on_with_its_tasks(stage: Stage) -> None:
     agent = stage.agent("outage.py", "--mw-slave-processes", 2, *short)
     until(lambda: len(starts(stage)) == 2, lambda: f"two tasks that run\n{agent.err}")
     begun = starts(stage)
-    kill(agent.pid, signal.SIGSTOP)
-    stage.until_audited("AGENT-0 -> away: ")
-    kill(agent.pid, signal.SIGCONT)
-    stage.until_audited(" -> back")
+    stopped_for_a_while(stage, agent)
     ends_well(stage, master, agent, begun)
 
 
@@ -114,10 +119,7 @@ def test_a_slave_that_dies_after_its_agent_is_back_is_replaced(stage: Stage) -> 
     master = stage.master("outage.py", 1, *short)
     agent = stage.agent("outage.py", *short)
     until(lambda: len(starts(stage)) == 1, lambda: f"a task that runs\n{agent.err}")
-    kill(agent.pid, signal.SIGSTOP)
-    stage.until_audited("AGENT-0 -> away: ")
-    kill(agent.pid, signal.SIGCONT)
-    stage.until_audited(" -> back")
+    stopped_for_a_while(stage, agent)
     kill(int(starts(stage)[0][1]), signal.SIGKILL)
     until(lambda: len(starts(stage)) == 2, lambda: f"a second attempt\n{agent.err}")
     (stage.folder / "enough").touch()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import until
 
 import mwpy
 
@@ -59,22 +57,3 @@ def test_a_map_of_items_that_run_once_gives_the_values_before_the_item_that_is_l
         next(values)
     ran = log.read_text().split()
     assert len(ran) == len({*ran})
-
-
-def num_results() -> int:
-    """How many results exist in this process, which has the master and its core, and a constant: each object refers to
-    its class. The garbage collector does not know results with plain values, so it cannot count them."""
-    return sys.getrefcount(mwpy.Result)
-
-
-def test_a_map_of_plain_values_makes_no_result(mw: mwpy.Master) -> None:
-    """All values have arrived before the first one is taken. A map of results makes one for each value."""
-    before = num_results()
-    values = mw.map(abs, range(ITEMS))
-    until(lambda: mw.num_runnable_tasks() == 0, "the end of all tasks")
-    assert num_results() == before
-    assert next(values) == 0
-    assert num_results() == before
-    assert list(values) == [*range(1, ITEMS)]
-    results = [*mw.map_results(abs, range(ITEMS))]
-    assert num_results() == before + len(results) == before + ITEMS

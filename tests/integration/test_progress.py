@@ -1,4 +1,4 @@
-"""The progress of real computations, on a terminal, in a pipe and in a log file."""
+"""What a computation shows of itself: on a terminal, in a pipe, in a notebook, and when a master is printed."""
 
 from __future__ import annotations
 
@@ -154,3 +154,33 @@ def test_a_function_that_raises_at_the_end_leaves_no_thread() -> None:
     with pytest.raises(LookupError, match="1 of 1"):
         mw.close()
     until(lambda: not any(each.name == "mwpy-io" and each.is_alive() for each in started), "the end of the thread")
+
+
+def invert(x: float) -> float:
+    return 1 / x
+
+
+def test_open_is_another_name_of_local_master() -> None:
+    """It replaces no builtin for a user of `from mwpy import *`."""
+    assert mwpy.open is mwpy.local_master
+    assert "open" not in mwpy.__all__
+    assert "open" in dir(mwpy)
+
+
+def test_a_master_shows_how_many_tasks_ended_how() -> None:
+    """A cancelled task is neither done nor failed."""
+    with mwpy.open(slaves=0) as mw:
+        list(mw.map_results(invert, [1.0, 0.0, 2.0]))
+        cancelled = [mw.submit(mwpy.task(invert, 1.0)) for _ in range(5)]
+        mw.cancel(cancelled)
+        numbers = "0 waiting, 0 running, 2 done, 1 failed, 5 cancelled"
+        assert f"<mwpy: 1 slave; tasks: {numbers}" in repr(mw)
+    assert repr(mw).startswith(f"<mwpy: closed; tasks: {numbers}")
+
+
+def test_a_master_shows_its_last_failure_and_its_rate() -> None:
+    """After the end, nothing has a rate."""
+    with mwpy.open(slaves=0) as mw:
+        list(mw.map_results(int, ["1", "<b>", "2"], ordered=True))
+        assert re.search(r"cancelled, \d\S* per second; last failure: task 2 \(int\) on \S+: ValueError: ", repr(mw))
+    assert "cancelled, 0 per second; last failure: task 2" in repr(mw)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -37,14 +34,6 @@ def total(parts: Parts, factor: float = 1.0) -> float:
 
 def difference(left: float, right: float) -> float:
     return left - right
-
-
-def die_once(marker: str, value: object) -> object:
-    """The first attempt kills its slave."""
-    if not Path(marker).exists():
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return value
 
 
 def inspect(value: float, rest: list[Any]) -> None:
@@ -169,12 +158,3 @@ def test_the_first_task_can_refer_to_no_other() -> None:
         pytest.raises(mwpy.UsageError, match=r"mwpy.result\(1\): there is no such task; none is submitted yet"),
     ):
         mw.submit(mwpy.task(difference, mwpy.result(mwpy.TaskId(1)), 1))
-
-
-def test_an_attempt_after_the_death_of_a_slave_gets_the_values_again(tmp_path: Path) -> None:
-    """The result was fetched meanwhile, so only the master has it."""
-    with mwpy.local_master(slaves=2) as mw:
-        first = mw.submit(mwpy.task(sample, 20_000), seed=1)
-        later = mw.submit(mwpy.task(die_once, str(tmp_path / "died"), mwpy.result(first)))
-        results = fetch(mw, first, later)
-        np.testing.assert_array_equal(results[later].value, results[first].value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,19 +74,6 @@ def test_the_report_of_an_item_of_a_map_has_the_item_as_its_tag(mw: mwpy.Master,
     [cancelled] = results
     assert isinstance(cancelled.error, mwpy.TaskCancelled)
     assert mw.reports() == []
-
-
-def test_the_next_attempt_of_a_task_that_lost_its_slave_reports_for_itself(mw: mwpy.Master, tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    mw.submit(mwpy.task(learn, 0.5, str(done)))
-    first = wait_for(mw, lambda report: True)
-    os.kill(first.values["pid"], signal.SIGKILL)
-    second = wait_for(mw, lambda report: report.attempt > first.attempt)
-    assert second.task_id == first.task_id
-    assert second.values["pid"] != first.values["pid"]
-    done.touch()
-    mw.loop()
-    assert [result.attempts for result in mw.results()] == [second.attempt]
 
 
 def report_wrongly(kind: str) -> None:

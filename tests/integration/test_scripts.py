@@ -188,21 +188,6 @@ def test_a_debugger_or_profiler_around_a_script_belongs_to_the_master(stage: Sta
     assert (stage.folder / "seen").read_text() == "[([], 'script.py')]\n"
 
 
-def test_a_plain_script_runs_in_a_debugger(stage: Stage) -> None:
-    text = """
-        import sys, mwpy
-        def tools(_):
-            return "pdb" in sys.modules
-        if __name__ == "__main__":
-            with mwpy.local_master(slaves=1) as mw:
-                print(list(mw.map(tools, [0])), file=open("seen", "w"))
-    """
-    (stage.folder / "script.py").write_text(dedent(text))
-    line = [sys.executable, "-m", "pdb", "-c", "continue", "-c", "quit", "script.py"]
-    assert stage.start("", program=line).end() == 0
-    assert (stage.folder / "seen").read_text() == "[False]\n"
-
-
 @pytest.mark.parametrize("slaves", ["0", "1"])
 def test_argparse_sees_only_the_arguments_of_the_script(stage: Stage, slaves: str) -> None:
     """In the master algorithm and in tasks. After `mwpy.main`, the command line is what it was."""

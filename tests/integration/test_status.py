@@ -27,6 +27,13 @@ def _busy(stage: Stage) -> Running:
     return master
 
 
+def _mwpy(stage: Stage, *words: object, code: int = 0) -> Running:
+    """Run a command to its end."""
+    run = stage.start("", *words, program=MWPY)
+    assert run.end() == code, run.err
+    return run
+
+
 def _asked(stage: Stage) -> dict[str, Any]:
     return mwpy.status(stage.resource)
 
@@ -41,8 +48,7 @@ def test_the_command_shows_what_a_master_does(stage: Stage) -> None:
     """It shows tasks, slaves and the last failure. No text of a task changes the terminal. The audit file has no trace,
     and afterwards the computation is said to be finished."""
     master = _busy(stage)
-    shown = stage.start("", "status", stage.resource, program=MWPY)
-    assert shown.end() == 0, shown.err
+    shown = _mwpy(stage, "status", stage.resource)
     lines = shown.out.splitlines()
     assert lines[0].startswith("default-member-id (generation ")
     assert lines[3].startswith("slaves: 1 connected")
@@ -51,8 +57,7 @@ def test_the_command_shows_what_a_master_does(stage: Stage) -> None:
     assert failure.endswith("ValueError: no such [31m setting")
     assert sum("AGENT" in line for line in stage.audited("CONNECTED")) <= 1
     _go(stage, master)
-    ended = stage.start("", "status", stage.resource, program=MWPY)
-    assert ended.end() == 0, ended.err
+    ended = _mwpy(stage, "status", stage.resource)
     assert ended.out.endswith(": the computation is finished\n")
     assert _asked(stage)["state"] == "finished"
 
@@ -60,8 +65,7 @@ def test_the_command_shows_what_a_master_does(stage: Stage) -> None:
 def test_scripts_read_json(stage: Stage) -> None:
     """It is the value of `mwpy.status`. An inquirer is no agent."""
     master = _busy(stage)
-    shown = stage.start("", "status", "--json", stage.resource, program=MWPY)
-    assert shown.end() == 0, shown.err
+    shown = _mwpy(stage, "status", "--json", stage.resource)
     status, own = json.loads(shown.out), _asked(stage)
     assert status.keys() == own.keys()
     assert (status["state"], status["failures"]) == ("running", {"ValueError": 1})
@@ -100,21 +104,18 @@ def test_a_terminal_is_redrawn_in_place(stage: Stage) -> None:
 
 def test_without_a_file_or_a_master_the_reason_is_shown(stage: Stage, tmp_path: Path) -> None:
     """A missing file: 2. A master that was killed: 4. Another generation of the master: 3."""
-    missing = stage.start("", "status", tmp_path / "none.rsc", program=MWPY)
-    assert missing.end() == 2
+    missing = _mwpy(stage, "status", tmp_path / "none.rsc", code=2)
     assert "start the master first, with --mw-resource-file" in missing.err
     master = _busy(stage)
     stale = json.loads(stage.resource.read_text()) | {"generation": "old"}
     (tmp_path / "old.rsc").write_text(json.dumps(stale))
-    refused = stage.start("", "status", tmp_path / "old.rsc", program=MWPY)
-    assert refused.end() == 3
+    refused = _mwpy(stage, "status", tmp_path / "old.rsc", code=3)
     assert "refused to answer: the resource file is of generation old" in refused.err
     with pytest.raises(mwpy.Refused, match="generation old"):
         mwpy.status(tmp_path / "old.rsc")
     master.send(signal.SIGKILL)
     master.end()
-    gone = stage.start("", "status", stage.resource, program=MWPY)
-    assert gone.end() == 4
+    gone = _mwpy(stage, "status", stage.resource, code=4)
     assert "no master at any of its addresses" in gone.err
     with pytest.raises(mwpy.MasterUnreachable, match="is it running"):
         mwpy.status(stage.resource)
@@ -141,19 +142,15 @@ def test_a_master_of_another_version_is_not_asked(stage: Stage) -> None:
 def test_the_command_explains_tasks(stage: Stage) -> None:
     """Why one waits, which slave has one, how one failed. An unknown task and a finished computation give 2."""
     master = _busy(stage)
-    failed = stage.start("", "explain", stage.resource, 1, program=MWPY)
-    assert failed.end() == 0, failed.err
+    failed = _mwpy(stage, "explain", stage.resource, 1)
     assert failed.out.startswith("task 1 (fail) failed on ")
     assert failed.out.endswith(": ValueError: no such [31m setting\n")
-    held = stage.start("", "explain", stage.resource, 2, "--json", program=MWPY)
-    assert held.end() == 0, held.err
+    held = _mwpy(stage, "explain", stage.resource, 2, "--json")
     [place] = json.loads(held.out)["places"]
     assert (place["sid"], place["attempt"]) == ("SLAVE-0", 1)
     assert mwpy.explain(stage.resource, 4).startswith("task 4 (wait) ")
-    unknown = stage.start("", "explain", stage.resource, 99, program=MWPY)
-    assert unknown.end() == 2
+    unknown = _mwpy(stage, "explain", stage.resource, 99, code=2)
     assert unknown.out.startswith("task 99 is unknown: 4 tasks were submitted")
     _go(stage, master)
-    late = stage.start("", "explain", stage.resource, 1, program=MWPY)
-    assert late.end() == 2
+    late = _mwpy(stage, "explain", stage.resource, 1, code=2)
     assert "is finished, so no task waits" in late.err

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import mwpy
+
 APPS = Path(__file__).parent
 SOURCES = APPS.parent.parent.parent / "src"
 
@@ -226,3 +228,12 @@ def until(condition: Callable[[], bool], what: str | Callable[[], str], patience
             f"after {patience_s:.0f} s there should be {what() if callable(what) else what}"
         )
         time.sleep(POLL_S)
+
+
+def fetched(mw: mwpy.Master, count: int) -> list[mwpy.Result[Any]]:
+    """Wait for results until there are this many. Return them as they came."""
+    results = mw.results()
+    while len(results) < count:
+        mw.loop(PATIENCE_S)
+        results += mw.results()
+    return results
