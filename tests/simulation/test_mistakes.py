@@ -398,7 +398,7 @@ OF_RECORDS: dict[str, tuple[str, Change, str]] = {
 }
 
 
-QUICK = ("a result is lost", "a result is given twice", "a tag is lost", "a task is not handed back")
+QUICK = ("a result is given twice", "a tag is lost")
 """What is found in the first histories."""
 
 LATER_FIRST = [*range(25, 150), *range(25)]

@@ -6,6 +6,7 @@ the master, what the master records, and what the master gives to the algorithm.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._core.master.state import CancelTasks, Running, Stopped
-from mwpy._simulation.lives import LifeChecker
 from mwpy._transport.channel import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import loads_state
 from mwpy._values import groups, messages, records
@@ -41,7 +41,8 @@ class SubmittedTask(Struct, frozen=True):
     tag: object
 
 
-# Checks from outside that a death charges no task but the one that ran.
+# Checks from outside that a death charges no task but the one that ran, and is due to a limit only if the task was over
+# it.
 
 
 Attempt = tuple[bytes, int, int, int]
@@ -49,22 +50,33 @@ Attempt = tuple[bytes, int, int, int]
 
 
 class EndChecker(Struct, eq=False):
-    """Knows what slaves ran when they ended, and which tasks agents gave back."""
+    """Knows what slaves ran when they ended. A slave is named by the connection of its agent, and its number."""
 
     late: dict[Attempt, None] = field(default_factory=dict)
     """The attempts that agents gave back because their results waited behind a long task."""
     ran: dict[tuple[bytes, int], Sequence[int]] = field(default_factory=dict)
     """The tasks that slaves ran when they ended, or were about to start; of slaves that damaged nothing they share."""
 
+    killed: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    """Slaves that were killed when they ran a task that was over a limit, and this task."""
+    too_large: dict[tuple[bytes, int, int], None] = field(default_factory=dict)
+    """Slaves that alone used more memory than their jobs have, and the tasks that they ran. If the agent is evicted
+    then, the task is charged."""
+
     def sends(self, agent: bytes, message: messages.Message) -> None:
         """An agent sends a message, perhaps again."""
         if isinstance(message, messages.Revoked) and message.late:
             self.late.update(((agent, message.slave, *task), None) for task in groups.each_task(message))
 
-    def died(self, agent: bytes, message: messages.SlaveDied) -> None:
-        """The master hears of the end of a slave."""
-        ran = self.ran.get((agent, message.slave), (message.running,))
-        assert message.running in (0, *ran), f"task {message.running} is said to have run at a death, not {ran}"
+    def died(self, agent: bytes, message: messages.SlaveDied, *, leaves: bool) -> None:
+        """The master hears of the end of a slave; `leaves`: whether its agent has announced that it leaves."""
+        task, slave = message.running, (agent, message.slave)
+        ran = self.ran.get(slave, (task,))
+        assert task in (0, *ran), f"task {task} is said to have run at a death, not {ran}"
+        if task and message.cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
+            is_evicted = leaves and (*slave, task) in self.too_large and message.cause is Cause.OUT_OF_MEMORY
+            over = self.killed.get(slave)
+            assert over == task or is_evicted, f"task {task} is said to be over its limit, not task {over}"
 
 
 # Checks from outside which hosts are excluded, and that they get no more work.
@@ -195,29 +207,6 @@ def _each_number(tasks: Sequence[records.TaskRange]) -> Iterator[tuple[int, int]
     for span in tasks:
         for task in range(span.first, span.first + span.count):
             yield task, span.attempt
-
-
-# Checks that only tasks which are over a limit are lost because of it.
-
-
-class OverrunChecker(Struct, eq=False):
-    """Knows which slaves are over a limit. A slave is named by the connection of its agent, and its number."""
-
-    killed: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    """Slaves that were killed when they ran a task that was over a limit, and this task."""
-    too_large: dict[tuple[bytes, int, int], None] = field(default_factory=dict)
-    """Slaves that alone used more memory than their jobs have, and the tasks that they ran. If the agent is evicted
-    then, the task is charged."""
-
-    def died(self, peer: bytes, message: messages.SlaveDied, *, leaves: bool) -> None:
-        """The master hears of the death of a slave; `leaves`: whether its agent has announced that it leaves."""
-        task = message.running
-        if not task or message.cause not in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
-            return
-        over = self.killed.get((peer, message.slave))
-        too_large = leaves and (peer, message.slave, task) in self.too_large
-        is_known = over == task or (too_large and message.cause is Cause.OUT_OF_MEMORY)
-        assert is_known, f"task {task} is said to be over its limit, not task {over}"
 
 
 # Checks from outside what tasks get whose arguments refer to results of other tasks, and which of them run.
@@ -460,6 +449,108 @@ class TimeChecker(Struct, eq=False):
                 assert expected_s <= left_s + ROUNDING_S, f"task {task} takes {expected_s} s, {agent} has {left_s} s"
 
 
+# Checks from outside what is computed again after the master crashed.
+
+
+Identity = tuple[str, str, int]
+"""The name and the code of an algorithm, and the number of a call."""
+
+Occurrence = tuple[Identity, int]
+"""A call, and its position among the equal calls of a life."""
+
+
+class _Answer(Struct, frozen=True):
+    """What the algorithm got."""
+
+    ok: bool
+    value: object
+
+
+class LifeChecker(Struct, eq=False):
+    """Checks one life against those before."""
+
+    earlier: dict[Occurrence, _Answer] = field(default_factory=dict)
+    """What the algorithm got in the lives before."""
+    got: dict[Occurrence, _Answer] = field(default_factory=dict)
+    """What it got in this life."""
+    numbers: dict[int, int] = field(default_factory=dict)
+    """The number of the call of each task. All other tasks have their ids as numbers."""
+    reused: dict[int, None] = field(default_factory=dict)
+    """The tasks that were answered from the run database."""
+    occurrences: dict[int, Occurrence] = field(default_factory=dict)
+    life: int = 1
+    """The number of this life."""
+    ran: dict[Occurrence, int] = field(default_factory=dict)
+    """The calls that must not run twice and were started, in any life, and that life."""
+    used_up: dict[Occurrence, None] = field(default_factory=dict)
+    """The calls whose attempts were used up, in any life. The master may have been killed before it stored this."""
+    spent: dict[Occurrence, None] = field(default_factory=dict)
+    """Those of them that the algorithm got back. No later life may run them."""
+    _once: dict[int, None] = field(default_factory=dict)
+    """Tasks that must not run twice."""
+    _made: Counter[Identity] = field(default_factory=Counter)
+
+    def next(self) -> LifeChecker:
+        """Make the checker of the next life."""
+        earlier = self.earlier | self.got
+        return LifeChecker(earlier, life=self.life + 1, ran=self.ran, used_up=self.used_up, spent=self.spent)
+
+    def number(self, task: int) -> int:
+        """The value of a task."""
+        return self.numbers.get(task, task)
+
+    def submitted(self, task: int, policy: TaskPolicy, algorithm: records.AlgorithmDefined) -> None:
+        """A task is submitted, after all tasks with lower ids."""
+        if task in self.numbers and algorithm.code:
+            identity = algorithm.definition.name, algorithm.code, self.numbers[task]
+            self.occurrences[task] = identity, self._made[identity]
+            self._made[identity] += 1
+            if not policy.retry:
+                self._once[task] = None
+
+    def recorded(self, record: records.Record) -> None:
+        """The master states a fact."""
+        match record:
+            case records.ResultsReused(tasks):
+                for each in tasks:
+                    self.reused.update(dict.fromkeys(range(each.first, each.first + each.count)))
+            case records.TasksAnswered(tasks=answered):
+                self.reused.update(dict.fromkeys(_each(answered)))
+            case records.TasksGivenUp(tasks=ranges, used_up=True):
+                known = (self.occurrences[task] for task in _each(ranges) if task in self.occurrences)
+                self.used_up.update(dict.fromkeys(known))
+
+    def started(self, task: int) -> None:
+        """A slave starts a task."""
+        if task in self._once:
+            before = self.ran.setdefault(self.occurrences[task], self.life)
+            assert before == self.life, f"task {task} ran in life {before}, and again in life {self.life}"
+        occurrence = self.occurrences.get(task)
+        assert occurrence not in self.spent, f"task {task} runs, but its attempts were used up in an earlier life"
+        answered = occurrence in self.earlier
+        assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
+
+    def given_up(self, task: UnrunnableTask) -> None:
+        """The algorithm gets a task back."""
+        occurrence = self.occurrences.get(task.task_id)
+        if occurrence in self.used_up and occurrence not in self.earlier:
+            self.spent[occurrence] = None
+
+    def finished(self, result: Result[Any]) -> None:
+        """The algorithm gets a result."""
+        task = result.task_id
+        occurrence = self.occurrences.get(task)
+        at_once = result.sid is None or isinstance(result.error, TaskCancelled | DependencyFailed)
+        if occurrence is None or at_once:
+            assert task not in self.reused, f"task {task} was answered from the run database with {result}"
+            return
+        answer = self.got[occurrence] = _Answer(result.ok, result.value if result.ok else None)
+        before = self.earlier.get(occurrence)
+        if before is not None:
+            assert task in self.reused, f"task {task} was computed again"
+            assert answer == before, f"task {task} had the result {before} in an earlier life, and has {answer}"
+
+
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished must run alone on an agent."""
 
@@ -528,8 +619,6 @@ class HistoryChecker:
         """The hosts of all agents that ever were connected."""
         self.hosts = HostChecker(self._agent_of, self._host_of)
         """Checks which hosts get no more work."""
-        self.overruns = OverrunChecker()
-        """Checks which tasks are lost because of a limit."""
         self.ends = EndChecker()
         self._alone: dict[int, bool] = {}
         """Whether each of these tasks was alone at the last agent that vanished with it."""
@@ -681,8 +770,7 @@ class HistoryChecker:
             return
         self._dead[peer, message.slave] = None
         self.states.died(peer, message)
-        self.ends.died(peer, message)
-        self.overruns.died(peer, message, leaves=peer in self._leaving)
+        self.ends.died(peer, message, leaves=peer in self._leaving)
         leaves = peer in self._leaving or self.hosts.host_of.get(peer) in self.hosts.excluded
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
         if message.running and message.cause.is_charged and not message.allowed and not leaves:
@@ -794,7 +882,7 @@ class HistoryChecker:
         if (is_short and self.tasks[task].policy.memory_max) or now >= _over_from(
             self.tasks[task].policy, began, grown_at
         ):
-            self.overruns.killed[peer, slave] = task
+            self.ends.killed[peer, slave] = task
         elif is_faulty:
             return
         elif task in self.killed_tasks:

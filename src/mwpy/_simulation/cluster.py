@@ -27,8 +27,8 @@ from mwpy._core.agent.child import AgentSettings
 from mwpy._core.master.core import MasterCore
 from mwpy._roles.edges import Process
 from mwpy._roles.master_io import FAREWELL_S
-from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
-from mwpy._simulation.lives import LifeChecker, Lives, Replay
+from mwpy._simulation.checkers import HistoryChecker, LifeChecker, SimulationFailure
+from mwpy._simulation.lives import Lives, Replay
 from mwpy._simulation.machines import NO_HELLO, SIGKILL, AgentHost, AgentProcess, Life, Pace, SimulatedSlave
 from mwpy._simulation.master import GRACE_S, LocalAgentProcess, SimulatedMaster
 from mwpy._simulation.world import World

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -31,18 +30,17 @@ from mwpy._database.rows import ValueFiles
 from mwpy._database.store import Writer
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.run_store import read_into
+from mwpy._simulation.checkers import LifeChecker
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values import records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import Buffer
 from mwpy._values.earlier import Given
-from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.messagepack import encode
 from mwpy._values.options import Options
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.shares import combined_key, plain_keys
-from mwpy._values.task import Result, UnrunnableTask
 
 # The run database of a simulated master: a real file over all lives of the master.
 #
@@ -161,104 +159,6 @@ LARGE = 2000
 
 TOO_LARGE = 1 << 40
 """This is added to the number of a call that is too large to be sent: it never ends with the result of another call."""
-
-Identity = tuple[str, str, int]
-"""The name and the code of an algorithm, and the number of a call."""
-
-Occurrence = tuple[Identity, int]
-"""A call, and its position among the equal calls of a life."""
-
-
-class _Answer(Struct, frozen=True):
-    """What the algorithm got."""
-
-    ok: bool
-    value: object
-
-
-class LifeChecker(Struct, eq=False):
-    """Checks one life against those before."""
-
-    earlier: dict[Occurrence, _Answer] = field(default_factory=dict)
-    """What the algorithm got in the lives before."""
-    got: dict[Occurrence, _Answer] = field(default_factory=dict)
-    """What it got in this life."""
-    numbers: dict[int, int] = field(default_factory=dict)
-    """The number of the call of each task. All other tasks have their ids as numbers."""
-    reused: dict[int, None] = field(default_factory=dict)
-    """The tasks that were answered from the run database."""
-    occurrences: dict[int, Occurrence] = field(default_factory=dict)
-    life: int = 1
-    """The number of this life."""
-    ran: dict[Occurrence, int] = field(default_factory=dict)
-    """The calls that must not run twice and were started, in any life, and that life."""
-    used_up: dict[Occurrence, None] = field(default_factory=dict)
-    """The calls whose attempts were used up, in any life. The master may have been killed before it stored this."""
-    spent: dict[Occurrence, None] = field(default_factory=dict)
-    """Those of them that the algorithm got back. No later life may run them."""
-    _once: dict[int, None] = field(default_factory=dict)
-    """Tasks that must not run twice."""
-    _made: Counter[Identity] = field(default_factory=Counter)
-
-    def next(self) -> LifeChecker:
-        """Make the checker of the next life."""
-        earlier = self.earlier | self.got
-        return LifeChecker(earlier, life=self.life + 1, ran=self.ran, used_up=self.used_up, spent=self.spent)
-
-    def number(self, task: int) -> int:
-        """The value of a task."""
-        return self.numbers.get(task, task)
-
-    def submitted(self, task: int, policy: TaskPolicy, algorithm: records.AlgorithmDefined) -> None:
-        """A task is submitted, after all tasks with lower ids."""
-        if task in self.numbers and algorithm.code:
-            identity = algorithm.definition.name, algorithm.code, self.numbers[task]
-            self.occurrences[task] = identity, self._made[identity]
-            self._made[identity] += 1
-            if not policy.retry:
-                self._once[task] = None
-
-    def recorded(self, record: records.Record) -> None:
-        """The master states a fact."""
-        match record:
-            case records.ResultsReused(tasks):
-                for each in tasks:
-                    self.reused.update(dict.fromkeys(range(each.first, each.first + each.count)))
-            case records.TasksAnswered(tasks=answered):
-                self.reused.update((each.first + at, None) for each in answered for at in range(each.count))
-            case records.TasksGivenUp(tasks=ranges, used_up=True):
-                used_up = (each.first + at for each in ranges for at in range(each.count))
-                self.used_up.update((self.occurrences[task], None) for task in used_up if task in self.occurrences)
-
-    def started(self, task: int) -> None:
-        """A slave starts a task."""
-        if task in self._once:
-            before = self.ran.setdefault(self.occurrences[task], self.life)
-            assert before == self.life, f"task {task} ran in life {before}, and again in life {self.life}"
-        occurrence = self.occurrences.get(task)
-        assert occurrence not in self.spent, f"task {task} runs, but its attempts were used up in an earlier life"
-        answered = occurrence in self.earlier
-        assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
-
-    def given_up(self, task: UnrunnableTask) -> None:
-        """The algorithm gets a task back."""
-        occurrence = self.occurrences.get(task.task_id)
-        if occurrence in self.used_up and occurrence not in self.earlier:
-            self.spent[occurrence] = None
-
-    def finished(self, result: Result[Any]) -> None:
-        """The algorithm gets a result."""
-        task = result.task_id
-        occurrence = self.occurrences.get(task)
-        at_once = result.sid is None or isinstance(result.error, TaskCancelled | DependencyFailed)
-        if occurrence is None or at_once:
-            assert task not in self.reused, f"task {task} was answered from the run database with {result}"
-            return
-        answer = self.got[occurrence] = _Answer(result.ok, result.value if result.ok else None)
-        before = self.earlier.get(occurrence)
-        if before is not None:
-            assert task in self.reused, f"task {task} was computed again"
-            assert answer == before, f"task {task} had the result {before} in an earlier life, and has {answer}"
 
 
 class Lives:

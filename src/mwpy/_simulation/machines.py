@@ -854,7 +854,7 @@ class AgentProcess:
             self._short_at = self.world.now
             for slave, used_now in used.items():
                 if used_now > has:
-                    slave.life.checker.overruns.too_large[slave.life.peer, slave.number, slave.running] = None
+                    slave.life.checker.ends.too_large[slave.life.peer, slave.number, slave.running] = None
         return self.world.now <= self._short_at + MOMENT_S
 
     def running(self) -> list[int]:
