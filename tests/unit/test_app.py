@@ -23,13 +23,10 @@ def no_algorithm_declared(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def test_the_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert mwpy.main(["--mw-help"]) == 0
     shown = capsys.readouterr().out
-    for option in OPTIONS:
-        assert f"--mw-{option.name}" in shown
-        assert option.sentence in shown
-        assert option.default in shown
+    assert all(f"  --mw-{option.name}" in shown for option in OPTIONS)
 
 
 @pytest.mark.parametrize("ask", [lambda: mwpy.main(["--mw-version-string"]), lambda: cli.main(["version"])])

@@ -1,6 +1,6 @@
 """The `--mw-*` options and environment variables of one process, and their parser.
 
-`OPTIONS` is the table of all options.
+`HELP` describes all options, and `OPTIONS` is the table that is read from it.
 
 They are the options of CL-MW, under the same names, and options of mwpy. They can be anywhere on the command line. The
 algorithm gets the other arguments, in their order. The argument `--` ends the options.
@@ -9,7 +9,7 @@ algorithm gets the other arguments, in their order. The argument `--` ends the o
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_SLAVES
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json_decoder
 from mwpy._values.phrases import bytes_in
-from mwpy._values.policy import ATTEMPTS_MAX, MaxFailures, Policies
+from mwpy._values.policy import MaxFailures, Policies
 
 # The environment variables that mwpy reads, and what a slave process is given through one of them.
 
@@ -221,13 +221,146 @@ def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:
         return SlaveSettings.from_json(text)
 
 
-# The table of the `--mw-*` options, from which the parser, the help text and the manual are made.
+# The text of `--mw-help`, which is also the table of the `--mw-*` options: the parser and the manual are made from it.
 
 
 DEFAULT_MEMBER_ID = "default-member-id"
 DEFAULT_CLIENT_TIMEOUT_S = 30.0
 DEFAULT_START_TIMEOUT_S = 300.0
 DEFAULT_RECONNECT_S = 300.0
+
+HELP = """\
+Where tasks run:
+  --mw-local N
+      Start N slaves on this machine; with --mw-master, in addition to the slaves that connect. With 0 and no role,
+      tasks run in this process, for debugging. Default: one a core when no role is given.
+  --mw-master
+      Be the master. Other processes read the resource file and start slaves.
+  --mw-slave
+      Be an agent with slaves. It finds the master by a resource file, or by host, port and key.
+
+How slaves find the master:
+  --mw-resource-file FILE
+      Master: write this file for batch systems and slaves. Slave: read it to find the master.
+  --mw-master-host HOST
+      Master: the address to bind and to publish. Slave: the address to connect to. Default: every address.
+  --mw-master-port PORT
+      Master: the port to bind. Slave: the port to connect to. Default: any free port.
+  --mw-member-id STRING
+      The name of the computation; master and slaves must agree. It is not a secret. Default: default-member-id.
+  --mw-key-file FILE
+      A file with the key of the computation. The master makes it if it is missing. Or set MWPY_KEY. Default: a
+      fresh key, in the resource file.
+
+Slaves:
+  --mw-slave-processes N
+      How many slave processes one agent supervises. Default: 1.
+  --mw-slave-start fork|spawn
+      How slave processes start: forked from a process that has loaded the script, or as fresh interpreters.
+      Default: fork on Linux, spawn elsewhere.
+  --mw-slave-start-timeout SECONDS
+      A slave that is not ready for tasks this long after its start is killed. This counts as a failed start.
+      Default: 300.
+  --mw-slave-max-tasks N
+      A slave process is replaced by a new one after it has run N tasks. Default: no limit.
+  --mw-slave-max-memory BYTES
+      A slave process is replaced by a new one when it has more memory than this after a task, for example 4 GB.
+      Default: no limit.
+
+Limits of tasks:
+  --mw-seconds-max SECONDS
+      An attempt of a task is killed after this time, unless its policy says otherwise. Default: no limit.
+  --mw-seconds-expected SECONDS
+      How long an attempt of a task takes, unless its policy says otherwise. A task is sent only to an agent that
+      has this much time left. Default: the mean of the algorithm's tasks.
+  --mw-memory-max BYTES
+      The memory that a task may use, unless its policy differs. Default: no limit.
+  --mw-attempts-max N
+      A task is unrunnable after N attempts that were lost by its own fault, unless its policy says otherwise.
+      Default: 3.
+  --mw-after SECONDS
+      How long a task pauses before its next attempt, after an attempt that was lost by its own fault. The pause
+      doubles each time. Default: 0.
+  --mw-max-failures N|P%
+      Stop the computation at the Nth failed task, or when P percent of at least 100 ended tasks failed. This kills
+      the tasks that run; with N,finish or P%,finish they may finish. Default: no limit.
+
+Restart:
+  --mw-run-database FILE
+      Store what happens in this SQLite file. A master that is started again with the same file uses the results
+      that are there, and computes the others. Default: nothing is stored.
+  --mw-run-database-sync normal|full
+      How soon the run database is on the disk: within a second, or before the master algorithm gets a result. It
+      matters when the machine loses its power. Default: normal.
+  --mw-rerun nothing|failed
+      Which tasks in the run database run again: with `failed`, those that failed, those whose attempts are used up,
+      and those with `retry=False` that may have run. Default: nothing.
+  --mw-reuse-changed-code
+      Use results in the run database also if the code of their task algorithm has changed since.
+
+Slow machines:
+  --mw-speculate
+      If slaves are idle, start a second attempt of a task that runs for far longer than others. The first answer
+      counts. This holds for all tasks that may run again, unless their policy differs.
+
+Time:
+  --mw-lifetime SECONDS
+      An agent or a master ends within this time. An agent stops early enough for its running tasks to get the grace
+      period, a master early enough for its algorithm to save what it has. Default: until SLURM_JOB_END_TIME, which
+      a batch system may set.
+  --mw-grace-period SECONDS
+      Time that running tasks get to finish after SIGTERM. Default: 5.
+  --mw-idle-exit SECONDS
+      An agent ends, with exit code 0, when its slaves had no task for this time. The slaves of --mw-local stay.
+      Default: it stays.
+
+Network:
+  --mw-client-timeout SECONDS
+      A peer counts as gone after this silence of the network. Default: 30 s; for a slave, the value of its master.
+  --mw-reconnect-seconds SECONDS
+      For this time, an agent looks for its master when its connection has ended, and its tasks go on. 0 for not at
+      all. The slaves of --mw-local end with their master. Default: 300.
+  --mw-resource-file-update-interval SECONDS
+      How often the master rewrites the resource file. Default: 300.
+
+Output:
+  --mw-progress
+      Show the progress of all tasks on standard error: a line on a terminal, lines at growing intervals in a log
+      file, nothing in a pipe.
+  --mw-summary
+      At the end, write to standard error what was done and lost, for each task algorithm and each host.
+  --mw-audit-file FILE
+      Where the record of what happened is written; `-` is standard output. Default: the events, on standard error;
+      nothing when no role is given.
+  --mw-audit-level events|groups
+      What the audit file shows: the events that a person wants to see, or also a line for each group of tasks.
+      Default: groups.
+  --mw-audit-file-max-size BYTES
+      At this size the audit file is rotated, and four old files are kept. Default: 67108864.
+  --mw-help
+      Print this help and exit.
+  --mw-version-string
+      Print the version of mwpy and exit.
+
+Others:
+  --mw-slave-task-group N|auto
+      How many tasks travel in one message. Default: auto.
+  --mw-slave-result-group N|auto
+      How many results travel in one message. Default: auto.
+  --mw-max-write-buffer-size BYTES
+      The largest arguments of one task; a task with larger arguments fails. The master's value is used. Default:
+      1073741824.
+  --mw-max-read-buffer-size BYTES
+      The largest result of one task; a task with a larger result fails. The master's value is used. Default:
+      1073741824.
+  --mw-max-waiting-results BYTES
+      While more bytes of results than this wait for the master algorithm, no more tasks are sent. Default:
+      1073741824.
+  --mw-slave-executable PATH
+      The program that the resource file names for starting a slave. Default: this program.
+  --mw-examine
+      Do not run an agent. Check whether an agent could run here, for `mwpy doctor`."""
+"""Each option in its group. The three options that matter most come first."""
 
 
 def _text(value: str) -> str:
@@ -263,23 +396,26 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
     return convert
 
 
-def _group(value: str) -> int | None:
-    return None if value == "auto" else _COUNT(value)
-
-
-def _one_of(*texts: str) -> Callable[[str], str]:
-    def convert(value: str) -> str:
-        if value not in texts:
-            raise ValueError(f"must be {' or '.join(texts)}")
-        return value
-
-    return convert
-
-
 _COUNT = _number(1, 1e6, int)
-_SLAVES = _number(1, MAX_SLAVES, int)
-_BYTES = _number(1, 1e15, bytes_in)
-_SECONDS = _number(0.1, 1e9, float)
+
+_CONVERSIONS: dict[str, Callable[[str], Any]] = {
+    "FILE": _text,
+    "HOST": _text,
+    "PATH": _text,
+    "STRING": _name,
+    "PORT": _number(1, 65535, int),
+    "N": _COUNT,
+    "N|P%": MaxFailures.read,
+    "N|auto": lambda value: None if value == "auto" else _COUNT(value),
+    "BYTES": _number(1, 1e15, bytes_in),
+    "SECONDS": _number(0.1, 1e9, float),
+    "local": _number(0, MAX_SLAVES, int),
+    "slave-processes": _number(1, MAX_SLAVES, int),
+    "after": _number(0, MAX_SECONDS, float),
+    "reconnect-seconds": _number(0, MAX_SECONDS, float),
+    "grace-period": _number(0, 1e9, float),
+}
+"""How a value is read: by the name of its option, or by the form of the value. Other forms list all values."""
 
 
 class Option(Struct, frozen=True):
@@ -287,280 +423,37 @@ class Option(Struct, frozen=True):
 
     name: str
     metavar: str
-    convert: Callable[[str], Any] | None
+    """The form of the value; empty if the option has none."""
     sentence: str
-    default: str = ""
+    default: str
 
     @property
     def field(self) -> str:
         """The field of `Options` that this option sets."""
         return self.name.replace("-", "_")
 
+    def convert(self, value: str) -> Any:
+        """Read a value.
 
-OPTIONS: tuple[Option, ...] = (
-    Option("help", "", None, "Print this help and exit."),
-    Option("version-string", "", None, "Print the version of mwpy and exit."),
-    Option("master", "", None, "Be the master. Other processes read the resource file and start slaves."),
-    Option(
-        "slave", "", None, "Be an agent with slaves. It finds the master by a resource file, or by host, port and key."
-    ),
-    Option(
-        "local",
-        "N",
-        _number(0, MAX_SLAVES, int),
-        "Start N slaves on this machine; with --mw-master, in addition to the slaves that connect. With 0 and no role, "
-        "tasks run in this process, for debugging.",
-        "one a core when no role is given",
-    ),
-    Option("slave-processes", "N", _SLAVES, "How many slave processes one agent supervises.", "1"),
-    Option(
-        "resource-file",
-        "FILE",
-        _text,
-        "Master: write this file for batch systems and slaves. Slave: read it to find the master.",
-    ),
-    Option(
-        "resource-file-update-interval",
-        "SECONDS",
-        _SECONDS,
-        "How often the master rewrites the resource file.",
-        "300",
-    ),
-    Option(
-        "master-host",
-        "HOST",
-        _text,
-        "Master: the address to bind and to publish. Slave: the address to connect to.",
-        "every address",
-    ),
-    Option(
-        "master-port",
-        "PORT",
-        _number(1, 65535, int),
-        "Master: the port to bind. Slave: the port to connect to.",
-        "any free port",
-    ),
-    Option(
-        "member-id",
-        "STRING",
-        _name,
-        "The name of the computation; master and slaves must agree. It is not a secret.",
-        DEFAULT_MEMBER_ID,
-    ),
-    Option(
-        "key-file",
-        "FILE",
-        _text,
-        f"A file with the key of the computation. The master makes it if it is missing. Or set {KEY_VARIABLE}.",
-        "a fresh key, in the resource file",
-    ),
-    Option(
-        "client-timeout",
-        "SECONDS",
-        _SECONDS,
-        "A peer counts as gone after this silence of the network.",
-        f"{DEFAULT_CLIENT_TIMEOUT_S:.0f} s; for a slave, the value of its master",
-    ),
-    Option(
-        "reconnect-seconds",
-        "SECONDS",
-        _number(0, MAX_SECONDS, float),
-        "For this time, an agent looks for its master when its connection has ended, and its tasks go on. 0 for not at "
-        "all. The slaves of --mw-local end with their master.",
-        f"{DEFAULT_RECONNECT_S:.0f}",
-    ),
-    Option(
-        "grace-period",
-        "SECONDS",
-        _number(0, 1e9, float),
-        "Time that running tasks get to finish after SIGTERM.",
-        "5",
-    ),
-    Option(
-        "lifetime",
-        "SECONDS",
-        _SECONDS,
-        "An agent or a master ends within this time. An agent stops early enough for its running tasks to get the "
-        "grace period, a master early enough for its algorithm to save what it has.",
-        f"until {END_VARIABLE}, which a batch system may set",
-    ),
-    Option(
-        "idle-exit",
-        "SECONDS",
-        _SECONDS,
-        "An agent ends, with exit code 0, when its slaves had no task for this time. The slaves of --mw-local stay.",
-        "it stays",
-    ),
-    Option(
-        "slave-max-tasks",
-        "N",
-        _COUNT,
-        "A slave process is replaced by a new one after it has run N tasks.",
-        "no limit",
-    ),
-    Option(
-        "slave-max-memory",
-        "BYTES",
-        _BYTES,
-        "A slave process is replaced by a new one when it has more memory than this after a task, for example 4 GB.",
-        "no limit",
-    ),
-    Option(
-        "slave-start-timeout",
-        "SECONDS",
-        _SECONDS,
-        "A slave that is not ready for tasks this long after its start is killed. This counts as a failed start.",
-        f"{DEFAULT_START_TIMEOUT_S:.0f}",
-    ),
-    Option(
-        "slave-start",
-        "fork|spawn",
-        _one_of("fork", "spawn"),
-        "How slave processes start: forked from a process that has loaded the script, or as fresh interpreters.",
-        "fork on Linux, spawn elsewhere",
-    ),
-    Option(
-        "attempts-max",
-        "N",
-        _COUNT,
-        "A task is unrunnable after N attempts that were lost by its own fault, unless its policy says otherwise.",
-        str(ATTEMPTS_MAX),
-    ),
-    Option(
-        "seconds-max",
-        "SECONDS",
-        _SECONDS,
-        "An attempt of a task is killed after this time, unless its policy says otherwise.",
-        "no limit",
-    ),
-    Option(
-        "seconds-expected",
-        "SECONDS",
-        _SECONDS,
-        "How long an attempt of a task takes, unless its policy says otherwise. A task is sent only to an agent that "
-        "has this much time left.",
-        "the mean of the algorithm's tasks",
-    ),
-    Option("memory-max", "BYTES", _BYTES, "The memory that a task may use, unless its policy differs.", "no limit"),
-    Option(
-        "max-failures",
-        "N|P%",
-        MaxFailures.read,
-        "Stop the computation at the Nth failed task, or when P percent of at least 100 ended tasks failed. This kills "
-        "the tasks that run; with N,finish or P%,finish they may finish.",
-        "no limit",
-    ),
-    Option(
-        "after",
-        "SECONDS",
-        _number(0, MAX_SECONDS, float),
-        "How long a task pauses before its next attempt, after an attempt that was lost by its own fault. The pause "
-        "doubles each time.",
-        "0",
-    ),
-    Option(
-        "speculate",
-        "",
-        None,
-        "If slaves are idle, start a second attempt of a task that runs for far longer than others. The first answer "
-        "counts. This holds for all tasks that may run again, unless their policy differs.",
-    ),
-    Option(
-        "progress",
-        "",
-        None,
-        "Show the progress of all tasks on standard error: a line on a terminal, lines at growing intervals in a log "
-        "file, nothing in a pipe.",
-    ),
-    Option(
-        "summary",
-        "",
-        None,
-        "At the end, write to standard error what was done and lost, for each task algorithm and each host.",
-    ),
-    Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
-    Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
-    Option(
-        "max-write-buffer-size",
-        "BYTES",
-        _BYTES,
-        "The largest arguments of one task; a task with larger arguments fails. The master's value is used.",
-        str(1 << 30),
-    ),
-    Option(
-        "max-read-buffer-size",
-        "BYTES",
-        _BYTES,
-        "The largest result of one task; a task with a larger result fails. The master's value is used.",
-        str(1 << 30),
-    ),
-    Option(
-        "max-waiting-results",
-        "BYTES",
-        _BYTES,
-        "While more bytes of results than this wait for the master algorithm, no more tasks are sent.",
-        str(1 << 30),
-    ),
-    Option(
-        "audit-file",
-        "FILE",
-        _text,
-        "Where the record of what happened is written; `-` is standard output.",
-        "the events, on standard error; nothing when no role is given",
-    ),
-    Option(
-        "audit-level",
-        "events|groups",
-        _one_of("events", "groups"),
-        "What the audit file shows: the events that a person wants to see, or also a line for each group of tasks.",
-        "groups",
-    ),
-    Option(
-        "audit-file-max-size",
-        "BYTES",
-        _BYTES,
-        "At this size the audit file is rotated, and four old files are kept.",
-        str(64 << 20),
-    ),
-    Option(
-        "slave-executable",
-        "PATH",
-        _text,
-        "The program that the resource file names for starting a slave.",
-        "this program",
-    ),
-    Option(
-        "run-database",
-        "FILE",
-        _text,
-        "Store what happens in this SQLite file. A master that is started again with the same file uses the results "
-        "that are there, and computes the others.",
-        "nothing is stored",
-    ),
-    Option(
-        "run-database-sync",
-        "normal|full",
-        _one_of("normal", "full"),
-        "How soon the run database is on the disk: within a second, or before the master algorithm gets a result. It "
-        "matters when the machine loses its power.",
-        "normal",
-    ),
-    Option(
-        "rerun",
-        "nothing|failed",
-        _one_of("nothing", "failed"),
-        "Which tasks in the run database run again: with `failed`, those that failed, those whose attempts are used "
-        "up, and those with `retry=False` that may have run.",
-        "nothing",
-    ),
-    Option(
-        "reuse-changed-code",
-        "",
-        None,
-        "Use results in the run database also if the code of their task algorithm has changed since.",
-    ),
-    Option("examine", "", None, "Do not run an agent. Check whether an agent could run here, for `mwpy doctor`."),
-)
+        Raises:
+            ValueError: it has a wrong form; the message ends a sentence that begins with "the value".
+        """
+        if (known := _CONVERSIONS.get(self.name) or _CONVERSIONS.get(self.metavar)) is not None:
+            return known(value)
+        if value not in (allowed := self.metavar.split("|")):
+            raise ValueError(f"must be {' or '.join(allowed)}")
+        return value
+
+
+def _read_help() -> Iterator[Option]:
+    for entry in HELP.split("\n  --mw-")[1:]:  # the compilation of a regular expression would take longer
+        head, text = entry.partition("\n\n")[0].split("\n", 1)
+        name, _, metavar = head.partition(" ")
+        sentence, _, default = " ".join(text.split()).partition(" Default: ")
+        yield Option(name, metavar, sentence, default.removesuffix("."))
+
+
+OPTIONS = tuple(_read_help())
 
 
 class Role(Enum):
@@ -636,10 +529,9 @@ class Options(Struct, frozen=True):
         """
         values: dict[str, Any] = {}
         for name, value in given.items():
-            convert = _BY_NAME[name.replace("_", "-")].convert
-            if value is not None and convert is not None:
+            if value is not None:
                 try:
-                    values[name] = convert(str(value))
+                    values[name] = _BY_NAME[name.replace("_", "-")].convert(str(value))
                 except ValueError as error:
                     raise UsageError(f"{name}={value!r}: the value {error}") from None
         return cls(**values)
@@ -688,20 +580,6 @@ class Options(Struct, frozen=True):
         """Return after which silence of the network a peer is gone: the user's value, or else the master's."""
         return self.client_timeout or published
 
-
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Where tasks run", ("local", "master", "slave")),
-    ("How slaves find the master", ("resource-file", "master-host", "master-port", "member-id", "key-file")),
-    ("Slaves", ("slave-processes", "slave-start", "slave-start-timeout", "slave-max-tasks", "slave-max-memory")),
-    ("Limits of tasks", ("seconds-max", "seconds-expected", "memory-max", "attempts-max", "after", "max-failures")),
-    ("Restart", ("run-database", "run-database-sync", "rerun", "reuse-changed-code")),
-    ("Slow machines", ("speculate",)),
-    ("Time", ("lifetime", "grace-period", "idle-exit")),
-    ("Network", ("client-timeout", "reconnect-seconds", "resource-file-update-interval")),
-    ("Output", ("progress", "summary", "audit-file", "audit-level", "audit-file-max-size", "help", "version-string")),
-)
-"""The groups of `--mw-help`, and the options in each. The three options that matter most come first. All options that
-are in no group are the last group."""
 
 _BY_NAME = {option.name: option for option in OPTIONS}
 _DEFAULTS = Options()
@@ -762,7 +640,7 @@ def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
         close = difflib.get_close_matches(name, _BY_NAME, 1)
         hint = f"did you mean --mw-{close[0]}?" if close else "--mw-help lists the options"
         raise UsageError(f"unknown option --mw-{name}: {hint}")
-    if option.convert is None:
+    if not option.metavar:
         if equals:
             raise UsageError(f"--mw-{name} takes no value: write just --mw-{name}")
         return option, True
@@ -814,18 +692,5 @@ def _number_in(environment: Mapping[str, str], name: str) -> int:
 
 def help_text(program: str) -> str:
     """Return what `--mw-help` prints."""
-    lines = [
-        f"usage: {program} [--mw-OPTION ...] [ARGUMENT ...]",
-        "",
-        "Without a role: run the computation on this machine, with one slave a core.",
-        "",
-    ]
-    left = dict(_BY_NAME)
-    for title, names in (*GROUPS, ("Others", ())):
-        lines.append(f"{title}:")
-        for option in [left.pop(name) for name in names] or [*left.values()]:
-            head = f"--mw-{option.name} {option.metavar}".rstrip()
-            default = f" Default: {option.default}." if option.default else ""
-            lines.append(f"  {head}\n      {option.sentence}{default}")
-        lines.append("")
-    return "\n".join(lines[:-1])
+    without_role = "Without a role: run the computation on this machine, with one slave a core."
+    return f"usage: {program} [--mw-OPTION ...] [ARGUMENT ...]\n\n{without_role}\n\n{HELP}\n"
