@@ -12,11 +12,10 @@ import re
 import tempfile
 from pathlib import Path
 
-from msgspec import Struct, field
-
 from mwpy._system.locks import sync_folder
 from mwpy._values import phrases
 from mwpy._values.errors import ResourceFileError
+from mwpy._values.jobs import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
 from mwpy._values.phrases import ASK_OWNER
 
@@ -24,8 +23,6 @@ __all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", 
 
 FORMAT = "mwpy-resource-file"
 VERSION = 1
-IN_PROGRESS = "in-progress"
-FINISHED = "finished"
 
 MUCH = 0.1
 """The file is written at once when the number of needed slaves changes by more than this fraction."""
@@ -33,45 +30,6 @@ MUCH = 0.1
 JOBS_S = 5.0
 """Seconds until the file shows that a job connected, left or became idle. If an idle job got work, the file is written
 at once. Because of this delay, the file is not written every second when jobs change every second."""
-
-
-class MemberKeys(Struct, frozen=True, rename="kebab"):
-    """The keys of a member, as Z85 text."""
-
-    server_public: str
-    member_public: str
-    member_secret: str
-
-
-class ResourceFile(Struct, frozen=True, rename="kebab"):
-    """The content of a resource file. Older masters do not write the fields that have defaults."""
-
-    computation_status: str
-    timestamp: float
-    """When the file was written, in Unix seconds."""
-    update_interval: float
-    """Seconds until the file is written again."""
-    member_id: str
-    generation: str
-    master_addresses: tuple[str, ...]
-    """The addresses of the master, `tcp://HOST:PORT`, best first."""
-    keys: MemberKeys
-    slaves_wanted: int
-    slaves_connected: int
-    slaves_needed: int
-    """How many slaves are missing. It is never more than the unfinished tasks can use."""
-    slave_executable: str
-    slave_arguments: tuple[str, ...]
-    shortest_task: float = 0.0
-    """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
-    client_timeout: float = 30.0
-    """After this silence of the network, in seconds, an agent counts its master as gone."""
-    connected_jobs: dict[str, int] = field(default_factory=dict)
-    """The connected jobs of a batch system. The value is the number of slaves of the job that hold tasks, are reserved
-    for tasks, or are still starting."""
-    excluded_hosts: dict[str, list[str]] = field(default_factory=dict)
-    """The hosts that get no more work, because tasks fail there that succeed elsewhere. Each has the ids of its last
-    jobs, because a batch system may use another name for the host."""
 
 
 def write(path: str | Path, content: ResourceFile) -> None:

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from mwpy._core.overseer.computation import JOBS_REMEMBERED, WatchedComputation
 from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.files import (
+from mwpy._core.overseer.events import (
     Ended,
     FileRead,
     FileUnread,
     Listed,
-    Need,
     NotListed,
     NotSubmitted,
     OverseerActions,
@@ -22,11 +21,13 @@ from mwpy._core.overseer.files import (
     Submit,
     Submitted,
 )
-from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.jobs import IN_PROGRESS, End, Job, JobState, MemberKeys, Outcome, ResourceFile
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING
 
-NEED = Need("g1", False, 100.0, 5.0, 300.0, 0, {})
+CONTENT = ResourceFile(
+    IN_PROGRESS, 100.0, 300.0, "m", "g1", ("tcp://h:1",), MemberKeys("", "", ""), 1, 0, 0, "agent", ("--mw-slave",)
+)
 
 DIED = Outcome.of_process(1, 2.0, "Traceback\nModuleNotFoundError: No module named 'sky'\n")
 
@@ -38,20 +39,21 @@ class Desk:
         self.core = OverseerCore(OverseerSettings(**settings))  # type: ignore[arg-type]
         self.now = 1000.0
         self.jobs: dict[str, Job] = {}
-        self.needs: dict[str, Need | str] = {}
+        self.contents: dict[str, ResourceFile | str] = {}
+        self.age_s = 5.0
         self.outcomes: dict[str, Outcome] = {}
         self.asked: list[str] = []
         self.free_places: int | None = None
 
-    def watch(self, mark: str = "a", *, priority: int = 0, slaves_per_job: int = 1, **need: object) -> None:
+    def watch(self, mark: str = "a", *, priority: int = 0, slaves_per_job: int = 1, **content: object) -> None:
         self.core.watch(WatchedComputation(mark, mark.upper(), priority, slaves_per_job))
-        self.need(mark, **need)
+        self.write(mark, **content)
 
-    def need(self, mark: str = "a", **changes: object) -> None:
+    def write(self, mark: str = "a", **changes: object) -> None:
         """Change the content of a resource file."""
-        old = self.needs.get(mark, NEED)
-        assert isinstance(old, Need)
-        self.needs[mark] = replace(old, **changes)
+        old = self.contents.get(mark, CONTENT)
+        assert isinstance(old, ResourceFile)
+        self.contents[mark] = replace(old, **changes)
 
     def job(
         self,
@@ -74,8 +76,11 @@ class Desk:
     def look(self, after_s: float = 10.0, listed: bool = True) -> OverseerActions:
         """Run one round; return everything that was decided in it."""
         self.now += after_s
-        for mark, need in self.needs.items():
-            self.core.handle(FileRead(mark, need) if isinstance(need, Need) else FileUnread(mark, need), self.now)
+        for mark, content in self.contents.items():
+            if isinstance(content, ResourceFile):
+                self.core.handle(FileRead(mark, content, self.age_s), self.now)
+            else:
+                self.core.handle(FileUnread(mark, content), self.now)
         self.core.handle(
             Listed(list(self.jobs.values()), self.free_places) if listed else NotListed("it is down"), self.now
         )
@@ -125,9 +130,9 @@ def test_missing_jobs_are_submitted_and_none_twice(desk: Desk) -> None:
     desk.job("1.1", RUNNING, 1.0)
     desk.job("1.2", RUNNING, 1.0)
     assert desk.look().submit == []
-    desk.need(slaves_needed=2, connected={"1.2": 1})
+    desk.write(slaves_needed=2, connected_jobs={"1.2": 1})
     assert desk.look().submit == []
-    desk.need(slaves_needed=4)
+    desk.write(slaves_needed=4)
     actions = desk.look()
     assert actions.submit == [Submit("a", 2)]
     assert actions.say == ["A: submits 2 jobs: 4 slaves missing, 2 jobs on the way"]
@@ -136,13 +141,13 @@ def test_missing_jobs_are_submitted_and_none_twice(desk: Desk) -> None:
 def test_no_job_is_submitted_that_is_too_short_for_all_tasks() -> None:
     """A job also needs time for its start and its end. The reason comes once, and the end of it, too."""
     desk = Desk(job_limit_s=69.0)
-    desk.watch(slaves_needed=3, shortest_task_s=60.0)
+    desk.watch(slaves_needed=3, shortest_task=60.0)
     actions = desk.look()
     assert actions.submit == []
     assert "A: submits nothing: a job ends after 69 s, but each task that waits takes 60 s or more" in said(actions)
     assert "Start the overseer with a longer limit of the jobs (--line" in said(actions)
     assert said(desk.look()) == ""
-    desk.need(shortest_task_s=59.0)
+    desk.write(shortest_task=59.0)
     actions = desk.look()
     assert (actions.submit, actions.say[0]) == ([Submit("a", 3)], "A: its tasks fit into a job now")
 
@@ -150,7 +155,7 @@ def test_no_job_is_submitted_that_is_too_short_for_all_tasks() -> None:
 @pytest.mark.parametrize(("limit_s", "shortest_s"), [(None, 1e9), (20.0, 0.0), (20.0, 10.0)])
 def test_jobs_without_a_known_limit_or_for_short_tasks_are_submitted(limit_s: float | None, shortest_s: float) -> None:
     desk = Desk(**({} if limit_s is None else {"job_limit_s": limit_s}))
-    desk.watch(slaves_needed=3, shortest_task_s=shortest_s)
+    desk.watch(slaves_needed=3, shortest_task=shortest_s)
     assert desk.look().submit == [Submit("a", 3)]
 
 
@@ -239,7 +244,7 @@ def test_an_important_computation_takes_the_places_of_waiting_jobs_but_not_of_ru
 
 def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_never_busy_ones() -> None:
     desk = Desk(max_jobs=1)
-    desk.watch("a", slaves_needed=3, connected={"1.1": 0, "1.2": 2})
+    desk.watch("a", slaves_needed=3, connected_jobs={"1.1": 0, "1.2": 2})
     desk.job("1.0", QUEUED)
     desk.job("1.1", RUNNING)
     desk.job("1.2", RUNNING)
@@ -257,7 +262,8 @@ def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_never_bus
 
 def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
     """At first, the age of the file counts. After a change of the file, a difference of clocks does not matter."""
-    desk.watch(slaves_needed=1, age_s=901.0)
+    desk.age_s = 901.0
+    desk.watch(slaves_needed=1)
     desk.job("1.0", QUEUED)
     desk.job("1.1", QUEUED)
     actions = desk.look()
@@ -267,7 +273,7 @@ def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
     )
     assert desk.look().say == []
     assert "pauses" in said(desk.look(300.0))
-    desk.need(written=101.0, slaves_needed=3)
+    desk.write(timestamp=101.0, slaves_needed=3)
     actions = desk.look()
     assert count(actions) == 1
     assert "continues, because the master writes its resource file again" in said(actions)
@@ -327,7 +333,7 @@ def test_a_tried_job_that_runs_well_ends_the_pause(desk: Desk) -> None:
     assert count(desk.look(60.0)) == 1
     desk.submitted("2.0")
     desk.job("2.0", RUNNING, 9.0)
-    desk.need(slaves_needed=3, connected={"2.0": 1})
+    desk.write(slaves_needed=3, connected_jobs={"2.0": 1})
     assert count(desk.look(10.0)) == 0
     desk.job("2.0", RUNNING, 31.0)
     actions = desk.look(22.0)
@@ -366,7 +372,7 @@ def test_a_machine_on_which_jobs_fail_is_avoided_if_jobs_run_well_elsewhere(desk
     """The other submissions go on. After an hour the machine is tried again."""
     desk.watch(slaves_needed=4)
     desk.job("0.0", RUNNING, 100.0, host="good")
-    desk.need(connected={"0.0": 1})
+    desk.write(connected_jobs={"0.0": 1})
     assert count(failing(desk, "1.0", "1.1", outcome=on("bad"))) == 4
     desk.submitted("2.0", "2.1", "2.2", "2.3")
     desk.look()
@@ -394,11 +400,11 @@ def test_a_machine_that_sends_each_job_away_at_once_is_avoided(desk: Desk) -> No
 
 def test_jobs_that_an_excluded_machine_sends_back_name_it_and_stop_no_submissions(desk: Desk) -> None:
     """They ran before this overseer was started, or were submitted before the machine was excluded."""
-    desk.watch(slaves_needed=3, excluded={"node1": ["1.0", "1.1", "1.2"], "node3": []})
+    desk.watch(slaves_needed=3, excluded_hosts={"node1": ["1.0", "1.1", "1.2"], "node3": []})
     refused = on("node1", Outcome.of_process(3, 1.0, "the master refused this agent"))
     actions = failing(desk, "1.0", "1.1", "1.2", outcome=refused)
     assert actions.submit == [Submit("a", 3, ("node1",))]
-    desk.need(generation="g2", written=101.0, excluded={})
+    desk.write(generation="g2", timestamp=101.0, excluded_hosts={})
     desk.submitted("2.0")
     assert desk.look().submit == [Submit("a", 2)]
 
@@ -414,15 +420,15 @@ def test_the_master_may_name_jobs_that_have_ended_long_ago(desk: Desk, is_listed
     else:
         failing(desk, "1.0", outcome=on("node1.site"))
     desk.look()
-    desk.need(slaves_needed=2, excluded={"node1": ["1.0"]})
+    desk.write(slaves_needed=2, excluded_hosts={"node1": ["1.0"]})
     assert desk.look().submit == [Submit("a", 2, ("node1.site",))]
-    desk.need(slaves_needed=0, excluded={})
+    desk.write(slaves_needed=0, excluded_hosts={})
     for number in range(JOBS_REMEMBERED):
         desk.job(f"2.{number}", RUNNING, 100.0, host="node2")
     desk.look()
     desk.gone(*desk.jobs, outcome=Outcome.of_process(0, 50.0, ""))
     desk.look()
-    desk.need(slaves_needed=3, excluded={"node1": ["1.0"]})
+    desk.write(slaves_needed=3, excluded_hosts={"node1": ["1.0"]})
     assert desk.look().submit[0].avoided == ()
 
 
@@ -441,7 +447,7 @@ def test_a_job_is_tried_on_another_machine(desk: Desk) -> None:
     assert desk.look(60.0).submit == [Submit("a", 1, ("bad",))]
     desk.submitted("2.0")
     desk.job("2.0", RUNNING, 31.0, host="good")
-    desk.need(slaves_needed=3, connected={"2.0": 1})
+    desk.write(slaves_needed=3, connected_jobs={"2.0": 1})
     assert desk.look(60.0).submit == [Submit("a", 3, ("bad",))]
 
 
@@ -503,10 +509,10 @@ def test_a_held_job_is_reported_once_and_replaced_but_not_for_ever(desk: Desk) -
 def test_a_job_that_another_master_knew_has_time_to_connect_again() -> None:
     """Its places are needed, but it may be on its way to the new master."""
     desk = Desk(max_jobs=1)
-    desk.watch(slaves_needed=2, connected={"1.0": 1})
+    desk.watch(slaves_needed=2, connected_jobs={"1.0": 1})
     desk.job("1.0", RUNNING, 1000.0)
     desk.look(1000.0)
-    desk.need(generation="g2", written=101.0, connected={})
+    desk.write(generation="g2", timestamp=101.0, connected_jobs={})
     assert desk.look().remove == []
     assert desk.look(599.0).remove == []
     assert desk.look(1.0).remove == ["1.0"]
@@ -515,14 +521,14 @@ def test_a_job_that_another_master_knew_has_time_to_connect_again() -> None:
 def test_useless_jobs_give_up_their_places_when_these_are_needed() -> None:
     """Held jobs and jobs that never connect go first, whatever the priority of their computation is."""
     desk = Desk(max_jobs=3)
-    desk.watch("a", slaves_needed=0, priority=1, connected={"1.2": 1})
+    desk.watch("a", slaves_needed=0, priority=1, connected_jobs={"1.2": 1})
     desk.watch("b", slaves_needed=0)
     desk.job("1.0", HELD)
     desk.job("1.1", RUNNING)
     desk.job("1.2", RUNNING)
     desk.look()
     assert desk.look(600.0).remove == []
-    desk.need("b", slaves_needed=2)
+    desk.write("b", slaves_needed=2)
     actions = desk.look()
     assert (actions.remove, actions.submit) == (["1.0", "1.1"], [])
     assert "A: removes 2 jobs, held or not connected, and others need their places: 1.0, 1.1" in said(actions)
@@ -533,8 +539,8 @@ def test_useless_jobs_give_up_their_places_when_these_are_needed() -> None:
 def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None:
     """This costs the donor the smallest loss, and never its last job or a job of a more important computation."""
     desk = Desk(max_jobs=4)
-    desk.watch("a", slaves_needed=2, connected={"1.0": 1, "1.1": 1, "1.2": 1})
-    desk.watch("b", slaves_needed=0, priority=1, connected={"2.0": 1})
+    desk.watch("a", slaves_needed=2, connected_jobs={"1.0": 1, "1.1": 1, "1.2": 1})
+    desk.watch("b", slaves_needed=0, priority=1, connected_jobs={"2.0": 1})
     desk.watch("c", slaves_needed=3)
     for job_id, running_s in (("1.0", 50.0), ("1.1", 40.0), ("1.2", 60.0)):
         desk.job(job_id, RUNNING, running_s)
@@ -545,7 +551,7 @@ def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None
     assert (actions.remove, actions.submit) == (["1.1"], [])
     assert "A: removes 1 job, because C has none, and --max is 4: 1.1" in said(actions)
     desk.gone("1.1")
-    desk.need("a", connected={"1.0": 1, "1.2": 1})
+    desk.write("a", connected_jobs={"1.0": 1, "1.2": 1})
     assert desk.look().submit == [Submit("c", 1)]
     desk.submitted("3.0", mark="c")
     assert desk.look(1000.0).remove == []
@@ -553,7 +559,7 @@ def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None
 
 def test_the_last_job_of_a_computation_stays() -> None:
     desk = Desk(max_jobs=1)
-    desk.watch("a", slaves_needed=1, connected={"1.0": 1})
+    desk.watch("a", slaves_needed=1, connected_jobs={"1.0": 1})
     desk.watch("b", slaves_needed=1)
     desk.job("1.0", RUNNING, 50.0)
     assert [desk.look().remove for _ in range(20)] == [[]] * 20

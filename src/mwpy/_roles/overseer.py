@@ -29,23 +29,10 @@ from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
+from mwpy._core.overseer import events
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.files import (
-    Ended,
-    FileRead,
-    FileUnread,
-    Listed,
-    Need,
-    NotListed,
-    NotRemoved,
-    NotSubmitted,
-    OverseerActions,
-    OverseerEvent,
-    OverseerSettings,
-    Submit,
-    Submitted,
-)
+from mwpy._core.overseer.events import OverseerActions, OverseerEvent, OverseerSettings, Submit
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._system.locks import FileLock, LockHeld
@@ -274,15 +261,15 @@ class Round(Struct, eq=False):
 
     def of(self, computation: WatchedComputation) -> dict[str, Any]:
         """Return what concerns one computation, by name."""
-        need, jobs, mark = computation.need, computation.jobs.listed, computation.mark
+        content, jobs, mark = computation.content, computation.jobs.listed, computation.mark
         states = Counter(job.state for job in jobs.values())
         return {
             "file": computation.name,
             "mark": mark,
             "readable": computation.is_readable,
-            "finished": need.finished,
-            "slaves_needed": need.slaves_needed,
-            "connected_jobs": len(need.connected),
+            "finished": computation.finished,
+            "slaves_needed": content.slaves_needed,
+            "connected_jobs": len(content.connected_jobs),
             "jobs": {state.value: states[state] for state in JobState} if computation.listed else None,
             "to_submit": sum(submit.count for submit in self.decided.submit if submit.mark == mark),
             "submitted": self.submitted.get(mark, []),
@@ -395,7 +382,6 @@ class Overseer(Struct, eq=False):
     dry_run: bool = False
     failed: bool = False
     """Whether a file could not be read, or the batch system did not answer or refused."""
-    _contents: dict[str, ResourceFile] = field(default_factory=dict)
     _round: Round = field(default_factory=Round)
 
     def run(self) -> None:
@@ -429,7 +415,7 @@ class Overseer(Struct, eq=False):
         self._list()
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
-                self._handle(Ended(job_id, self._batch.outcome(job_id)))
+                self._handle(events.Ended(job_id, self._batch.outcome(job_id)))
         self._round = Round(actions)
         if not self.dry_run:
             self._act(actions)
@@ -449,19 +435,18 @@ class Overseer(Struct, eq=False):
             content = self._files.read(mark)
         except ResourceFileError as error:
             if not self._core.computations[mark].done:
-                self._fail(FileUnread(mark, str(error)))
+                self._fail(events.FileUnread(mark, str(error)))
         else:
-            self._contents[mark] = content
-            self._handle(FileRead(mark, _need(content, self._clock.wall())))
+            self._handle(events.FileRead(mark, content, self._clock.wall() - content.timestamp))
 
     def _list(self) -> None:
         try:
             jobs = self._batch.jobs()
         except BatchUnavailable as error:
-            self._fail(NotListed(str(error)))
+            self._fail(events.NotListed(str(error)))
         else:
             slaves = max((each.slaves_per_job for each in self._core.computations.values()), default=1)
-            self._handle(Listed(jobs, self._batch.free_places(slaves)))
+            self._handle(events.Listed(jobs, self._batch.free_places(slaves)))
 
     # ---- what must be done ---------------------------------------------------------------------------------
 
@@ -477,7 +462,7 @@ class Overseer(Struct, eq=False):
             try:
                 self._batch.remove(actions.remove)
             except BatchUnavailable as error:
-                self._fail(NotRemoved(actions.remove, str(error)))
+                self._fail(events.NotRemoved(actions.remove, str(error)))
             else:
                 self._round.removed += actions.remove
         for submit in actions.submit:
@@ -485,30 +470,16 @@ class Overseer(Struct, eq=False):
 
     def _submit(self, submit: Submit) -> None:
         try:
-            launch = replace(self._files.launch(submit.mark, self._contents[submit.mark]), avoided=submit.avoided)
+            launch = self._files.launch(submit.mark, self._core.computations[submit.mark].content)
+            launch = replace(launch, avoided=submit.avoided)
             job_ids = self._batch.submit(launch, submit.count)
         except (BatchUnavailable, OSError) as error:
-            self._fail(NotSubmitted(submit.mark, submit.count, str(error)))
+            self._fail(events.NotSubmitted(submit.mark, submit.count, str(error)))
             return
-        self._handle(Submitted(submit.mark, job_ids))
+        self._handle(events.Submitted(submit.mark, job_ids))
         self._round.submitted[submit.mark] = [*job_ids]
         name = self._core.computations[submit.mark].name
         self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
-
-
-def _need(content: ResourceFile, wall: float) -> Need:
-    """The content of a resource file for the core, at Unix time `wall`."""
-    return Need(
-        generation=content.generation,
-        finished=content.computation_status == resource_file.FINISHED,
-        written=content.timestamp,
-        age_s=wall - content.timestamp,
-        interval_s=content.update_interval,
-        slaves_needed=content.slaves_needed,
-        connected=content.connected_jobs,
-        excluded=content.excluded_hosts,
-        shortest_task_s=content.shortest_task,
-    )
 
 
 def _range(job_ids: Sequence[str]) -> str:

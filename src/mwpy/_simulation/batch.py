@@ -19,7 +19,7 @@ from mwpy import resource_file
 from mwpy._batch import BatchUnavailable, Launch
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.files import OverseerSettings
+from mwpy._core.overseer.events import OverseerSettings
 from mwpy._roles.overseer import Overseer, agent_command
 from mwpy._roles.resource_keeper import updated
 from mwpy._simulation.checkers import SimulationFailure

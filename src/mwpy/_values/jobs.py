@@ -1,12 +1,54 @@
-"""Jobs of a batch system, as an overseer sees them; each job is one agent."""
+"""What an overseer sees: the content of resource files, and the jobs of a batch system; each job is one agent."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._values.errors import describe_exit
+
+IN_PROGRESS = "in-progress"
+FINISHED = "finished"
+
+
+class MemberKeys(Struct, frozen=True, rename="kebab"):
+    """The keys of a member, as Z85 text."""
+
+    server_public: str
+    member_public: str
+    member_secret: str
+
+
+class ResourceFile(Struct, frozen=True, rename="kebab"):
+    """The content of a resource file. Older masters do not write the fields that have defaults."""
+
+    computation_status: str
+    timestamp: float
+    """When the file was written, in Unix seconds."""
+    update_interval: float
+    """Seconds until the file is written again."""
+    member_id: str
+    generation: str
+    master_addresses: tuple[str, ...]
+    """The addresses of the master, `tcp://HOST:PORT`, best first."""
+    keys: MemberKeys
+    slaves_wanted: int
+    slaves_connected: int
+    slaves_needed: int
+    """How many slaves are missing. It is never more than the unfinished tasks can use."""
+    slave_executable: str
+    slave_arguments: tuple[str, ...]
+    shortest_task: float = 0.0
+    """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
+    client_timeout: float = 30.0
+    """After this silence of the network, in seconds, an agent counts its master as gone."""
+    connected_jobs: dict[str, int] = field(default_factory=dict)
+    """The connected jobs of a batch system. The value is the number of slaves of the job that hold tasks, are reserved
+    for tasks, or are still starting."""
+    excluded_hosts: dict[str, list[str]] = field(default_factory=dict)
+    """The hosts that get no more work, because tasks fail there that succeed elsewhere. Each has the ids of its last
+    jobs, because a batch system may use another name for the host."""
 
 
 class JobState(Enum):

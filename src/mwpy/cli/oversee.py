@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._core.overseer.files import OverseerSettings
+from mwpy._core.overseer.events import OverseerSettings
 from mwpy._roles import overseer
 from mwpy._roles.overseer import OverseerOptions
 from mwpy._system.forks import die_with_parent

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from mwpy._core.overseer.files import Need
 from mwpy._values.errors import ExitCode
-from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.jobs import FINISHED, End, Job, JobState, MemberKeys, Outcome, ResourceFile
 from mwpy._values.phrases import is_stale
 
 # Which ends of jobs are failures, and what exit codes mean.
@@ -59,109 +59,134 @@ def is_failure(outcome: Outcome) -> bool:
     return failed and outcome.ran_s < YOUNG_S
 
 
-def may_pass(outcome: Outcome) -> bool:
-    """Return whether the cause of a failure may pass soon.
+class Pause(Struct, eq=False):
+    """A pause after something that went wrong. Each pause in a row is twice the one before."""
 
-    If a task has killed the job, the master will give up this task. A machine that sent the job away may be free later.
-    """
-    return outcome.end is End.KILLED or outcome.exit_code == ExitCode.EVICTED
+    first_s: float
+    longest_s: float = math.inf
+    until: float = -math.inf
+    """When it ends, or has ended; minus infinity if nothing has gone wrong."""
+    _last_s: float = 0.0
+
+    def begin(self, now: float) -> float:
+        """Begin the next pause, and return its length in seconds."""
+        self._last_s = min(max(2 * self._last_s, self.first_s), self.longest_s)
+        self.until = now + self._last_s
+        return self._last_s
+
+    def reset(self) -> None:
+        """All is well again."""
+        self.until, self._last_s = -math.inf, 0.0
 
 
-# Which machines to avoid, because jobs fail there although they run well elsewhere.
+# When submissions pause because jobs fail at their start, and which machines are avoided.
 #
 # A machine is avoided only with evidence: jobs run well on another machine where none has failed since. Otherwise the
 # fault is probably in the script, and submitting elsewhere would only cause more failures.
-#
-# The machines that the master has excluded are avoided, too. The master knows a machine by the name that the machine
-# gives itself, and the batch system may use another one. So the overseer finds its name by the jobs that were there.
-# Such a job may end before the resource file names it, so the machines of the last jobs are remembered.
 
 
-HOST_FAILURES_ALLOWED = 3
-"""After this many failures in a row, a machine is avoided."""
+FAILURES_ALLOWED = 3
+"""After this many failures in a row, submissions pause, or a machine is avoided."""
+
+FIRST_PAUSE_S = 60.0
+"""Seconds until one job is tried."""
+
+LONGEST_PAUSE_S = 1800.0
 
 AVOIDED_S = 3600.0
 """Seconds until an avoided machine is tried again. After a repair it is useful again."""
 
-JOBS_REMEMBERED = 1000
-"""Of how many jobs that have ended the machines are remembered."""
 
+class Failures(Struct, eq=False):
+    """The jobs of a computation that failed at their start. A machine whose name is not known is ``""``.
 
-class _Failures(Struct, eq=False):
-    count: int = 0
-    last_at: float = 0.0
+    Several failures in a row pause the submissions. After the pause, one job at a time is allowed.
+    """
 
-
-class Hosts(Struct, eq=False):
-    """The machines on which jobs of one computation have run. A machine whose name is not known is ``""``."""
-
-    _failures: dict[str, _Failures] = field(default_factory=dict)
-    """The failures in a row at the start of jobs, by machine."""
+    in_a_row: int = 0
+    pause: Pause = field(default_factory=lambda: Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
+    tried_elsewhere_at: float | None = None
+    """When the last job was tried, if it avoids the machines where jobs failed; otherwise None."""
+    excluded: Sequence[str] = ()
+    """The machines that the master has excluded, as far as their names are known."""
+    _last_at: float = -math.inf
+    _on: dict[str, deque[float]] = field(default_factory=dict)
+    """The times of the failures in a row, by machine."""
     _good: dict[str, None] = field(default_factory=dict)
     """The machines on which a job has run well."""
-    _excluded: dict[str, dict[str, None]] = field(default_factory=dict)
-    """The hosts that the master has excluded, and the names that the batch system has for each."""
-    _machines: dict[str, str] = field(default_factory=dict)
-    """The machines of the last jobs that have ended."""
 
-    def fail(self, host: str, now: float) -> None:
-        """Count a job that failed at its start."""
-        failures = self._failures.setdefault(host, _Failures())
-        failures.count += 1
-        failures.last_at = now
+    def count(self, outcome: Outcome, now: float) -> float | None:
+        """Count a failure.
 
-    def succeed(self, host: str, time: float) -> None:
-        """Count a job that was no longer young at this time."""
-        self._good[host] = None
-        if (failures := self._failures.get(host)) is not None and time > failures.last_at:
-            del self._failures[host]
-
-    def exclude(self, hosts: Iterable[str]) -> None:
-        """Record which hosts the master has excluded. Others may be used again."""
-        self._excluded = {host: self._excluded.get(host, {}) for host in hosts}
-
-    def name(self, host: str, job: Job | None, job_id: str) -> None:
-        """Record the name of an excluded host in the batch system, if the machine of a job there is known.
-
-        Args:
-            job: the job in the list of the batch system; None if it has ended.
+        Returns:
+            The length in seconds of the pause that begins now; None if no pause begins.
         """
-        if machine := self._machines.get(job_id, "") if job is None else job.host:
-            self._excluded[host][machine] = None
+        self._on.setdefault(outcome.host, deque(maxlen=FAILURES_ALLOWED)).append(now)
+        if outcome.host in self.avoided(now):
+            self.end()
+            return None
+        self.in_a_row += 1
+        self._last_at = now
+        if self.in_a_row < FAILURES_ALLOWED or now < self.pause.until:
+            return None
+        # If a task has killed the job, the master will give up this task. A machine that sent it away may be free soon.
+        if outcome.end is End.KILLED or outcome.exit_code == ExitCode.EVICTED:
+            self.pause.until = now + FIRST_PAUSE_S
+            return FIRST_PAUSE_S
+        return self.pause.begin(now)
 
-    def leave(self, job_id: str, machine: str) -> None:
-        """Record on which machine a job has ended."""
-        if machine:
-            self._machines[job_id] = machine
-            if len(self._machines) > JOBS_REMEMBERED:
-                del self._machines[next(iter(self._machines))]
+    def succeed(self, at: float, host: str | None = None) -> bool:
+        """Count a job that was no longer young at this time, on a machine if it still runs there.
+
+        Returns:
+            Whether this ended a pause.
+        """
+        if host is not None:
+            self._good[host] = None
+            if (times := self._on.get(host)) and at > times[-1]:
+                del self._on[host]
+        return at > self._last_at and self.end()
+
+    def end(self) -> bool:
+        """Forget the failures in a row. Return whether there was a pause."""
+        paused = self.is_paused
+        self.in_a_row, self.tried_elsewhere_at = 0, None
+        self.pause.reset()
+        return paused
 
     @property
-    def excluded(self) -> tuple[str, ...]:
-        """The machines that the master has excluded, as far as their names are known."""
-        return tuple(machine for machines in self._excluded.values() for machine in machines)
+    def is_paused(self) -> bool:
+        """Whether there is a pause, or only one job is tried after it."""
+        return self.pause.until > -math.inf
 
-    def suspects(self, now: float) -> tuple[str, ...]:
+    def suspects(self, now: float) -> list[str]:
         """The machines with recent failures in a row, whether jobs run well elsewhere or not."""
-        return tuple(
-            host
-            for host, failures in self._failures.items()
-            if host and failures.count >= HOST_FAILURES_ALLOWED and now < failures.last_at + AVOIDED_S
-        )
+        found = ((host, times) for host, times in self._on.items() if host and len(times) >= FAILURES_ALLOWED)
+        return [host for host, times in found if now < times[-1] + AVOIDED_S]
 
-    def failing(self, now: float) -> tuple[str, ...]:
+    def failing(self, now: float) -> list[str]:
         """The machines on which jobs fail at their start, and run well elsewhere."""
-        return self.suspects(now) if any(host not in self._failures for host in self._good) else ()
+        return self.suspects(now) if any(host not in self._on for host in self._good) else []
 
     def avoided(self, now: float) -> tuple[str, ...]:
         """The machines to which no job is submitted."""
         return tuple(dict.fromkeys((*self.failing(now), *self.excluded)))
 
-    def forget(self) -> None:
-        """Forget all failures and successes."""
-        self._failures.clear()
-        self._good.clear()
-        self._excluded.clear()
+    def next_avoided(self, now: float) -> tuple[str, ...]:
+        """The machines that the jobs avoid which are submitted now.
+
+        If only one machine has many failures, the fault may be its own. So every second job that is tried avoids it.
+        """
+        suspects = self.suspects(now)
+        elsewhere = self.is_paused and self.tried_elsewhere_at is None and len(suspects) == 1
+        self.tried_elsewhere_at = now if elsewhere else None
+        return (*suspects, *self.excluded) if elsewhere else self.avoided(now)
+
+    def limit(self, wanted: int, unproven: int, now: float) -> int:
+        """How many of the wanted jobs may be submitted. `unproven` other jobs may still fail at their start."""
+        if not self.is_paused:
+            return wanted
+        return min(wanted, 1) if now >= self.pause.until and not unproven else 0
 
 
 # The jobs of one computation: those in the list of the batch system, and those that should be there.
@@ -182,6 +207,9 @@ QUESTIONS_PER_JOB = 3
 QUESTIONS_AT_ONCE = 5
 """If many jobs vanish at the same time, the overseer asks about this many. The first few show what happened to all."""
 
+JOBS_REMEMBERED = 1000
+"""Of how many jobs that have ended the machines are remembered: a job may end before the resource file names it."""
+
 
 class _Submission(Struct, eq=False):
     at: float
@@ -194,10 +222,10 @@ class JobTable(Struct, eq=False):
 
     listed: Mapping[str, Job] = field(default_factory=dict)
     """The jobs in the last list."""
+    machines: dict[str, str] = field(default_factory=dict)
+    """The machines of the last jobs, also of those that have ended."""
     _expected: dict[str, _Submission] = field(default_factory=dict)
     """Jobs that were submitted and have not been in a list yet. They may have ended."""
-    _unasked: list[str] = field(default_factory=list)
-    """Those of them that were not asked for since the last list."""
     _uncertain: int = 0
     """How many jobs may exist because an attempt to submit them ended without an answer."""
     _uncertain_at: float = 0.0
@@ -214,9 +242,7 @@ class JobTable(Struct, eq=False):
         new = [job_id for job_id in jobs if job_id not in before]
         self._uncertain = max(0, self._uncertain - sum(job_id not in self._expected for job_id in new))
         for job_id in new:
-            if (submission := self._expected.pop(job_id, None)) is not None:
-                submission.entered = True
-            self.unexplained.pop(job_id, None)
+            self._enter(job_id)
         for job_id, job in before.items():
             if job_id not in jobs and job.state is not JobState.LEAVING and job_id not in self._removed:
                 self.unexplained[job_id] = 0
@@ -225,8 +251,17 @@ class JobTable(Struct, eq=False):
             for job_id, since in self._removed.items()
             if job_id in jobs and (jobs[job_id].state is JobState.LEAVING or now < since + REMOVE_AGAIN_S)
         }
+        self.machines |= {job_id: job.host for job_id, job in jobs.items() if job.host}
+        while len(self.machines) > JOBS_REMEMBERED + len(jobs):
+            del self.machines[next(iter(self.machines))]
         held = [job for job in jobs.values() if job.state is JobState.HELD]
         return [job for job in held if (old := before.get(job.job_id)) is None or old.state is not JobState.HELD]
+
+    def _enter(self, job_id: str) -> None:
+        """Record that a job is or was in the queue, and that nothing more must be asked about it."""
+        if (submission := self._expected.pop(job_id, None)) is not None:
+            submission.entered = True
+        self.unexplained.pop(job_id, None)
 
     def add_submitted(self, job_ids: Sequence[str], now: float) -> None:
         """Add jobs that were submitted."""
@@ -263,28 +298,21 @@ class JobTable(Struct, eq=False):
         """Choose the ended jobs whose outcomes the overseer asks for."""
         asked = list(self.unexplained)[:QUESTIONS_AT_ONCE]
         self.unexplained = {job_id: self.unexplained[job_id] for job_id in asked}
-        expected = list(self._expected)
-        self._unasked = expected[QUESTIONS_AT_ONCE:]
-        return [*asked, *expected[:QUESTIONS_AT_ONCE]]
+        return [*asked, *list(self._expected)[:QUESTIONS_AT_ONCE]]
 
-    def next_question(self) -> list[str]:
-        """Choose one more submitted job that is in no list; none if the overseer has asked for all."""
-        asked, self._unasked = self._unasked[:1], self._unasked[1:]
-        return asked
-
-    def take_answer(self, job_id: str, *, ended: bool) -> bool:
-        """Record whether the outcome of a job is known. Return whether the core had asked for it."""
+    def take_answer(self, job_id: str, outcome: Outcome | None) -> bool:
+        """Record how a job ended, if that is known. Return whether it is known, and the core had asked for it."""
         if job_id not in self.unexplained and job_id not in self._expected:
             return False
-        if ended:
-            if (submission := self._expected.pop(job_id, None)) is not None:
-                submission.entered = True
-            self.unexplained.pop(job_id, None)
+        if outcome is not None:
+            self._enter(job_id)
+            if outcome.host:
+                self.machines[job_id] = outcome.host
         elif job_id in self.unexplained:
             self.unexplained[job_id] += 1
             if self.unexplained[job_id] >= QUESTIONS_PER_JOB:
                 del self.unexplained[job_id]
-        return True
+        return outcome is not None
 
     # ---- counting --------------------------------------------------------------------------------------------
 
@@ -319,87 +347,6 @@ class JobTable(Struct, eq=False):
         assert self._uncertain >= 0, "the number of uncertain jobs is negative"
 
 
-# Pauses in the submissions for one computation: after jobs that fail at their start, and after refusals.
-
-
-FAILURES_ALLOWED = 3
-"""After this many failures in a row, submissions pause."""
-
-FIRST_PAUSE_S = 60.0
-"""Seconds until one job is tried. Each pause is twice the one before."""
-
-LONGEST_PAUSE_S = 1800.0
-
-FIRST_RETRY_S = 10.0
-"""Seconds until a batch system that refused a submission is tried again. Each pause is twice the one before."""
-
-LONGEST_RETRY_S = 600.0
-
-
-class FailurePause(Struct, eq=False):
-    """Pauses submissions when jobs fail at their start several times in a row, then allows one job at a time."""
-
-    failures: int = 0
-    """How many jobs in a row have failed at their start."""
-    until: float | None = None
-    """When one job may be tried; None while there is no pause."""
-    _failed_at: float = -math.inf
-    _pause_s: float = FIRST_PAUSE_S
-    tried_elsewhere_at: float | None = None
-    """When the last job was tried, if it avoids the machines where jobs failed; otherwise None."""
-
-    def fail(self, now: float, *, may_pass: bool = False) -> float | None:
-        """Count a failure.
-
-        Args:
-            now: the time.
-            may_pass: the cause of the failure may pass soon. Such a failure makes the pauses no longer.
-
-        Returns:
-            The length in seconds of the pause that begins now; None if no pause begins.
-        """
-        self.failures += 1
-        self._failed_at = now
-        if self.failures < FAILURES_ALLOWED or (self.until is not None and now < self.until):
-            return None
-        pause_s = FIRST_PAUSE_S if may_pass else self._pause_s
-        self._pause_s = self._pause_s if may_pass else min(2 * self._pause_s, LONGEST_PAUSE_S)
-        self.until = now + pause_s
-        return pause_s
-
-    def succeed(self, time: float) -> bool:
-        """Count a job that is no longer young at this time. Return whether this ended a pause."""
-        return time > self._failed_at and self.end()
-
-    def end(self) -> bool:
-        """Forget all failures. Return whether there was a pause."""
-        paused = self.until is not None
-        self.failures, self.until, self._pause_s, self.tried_elsewhere_at = 0, None, FIRST_PAUSE_S, None
-        return paused
-
-    def limit(self, wanted: int, unproven: int, now: float) -> int:
-        """How many of the wanted jobs may be submitted. `unproven` other jobs may still fail at their start."""
-        if self.until is None:
-            return wanted
-        return min(wanted, 1) if now >= self.until and not unproven else 0
-
-
-class RefusalPause(Struct, eq=False):
-    """Pauses submissions when the batch system refuses them. Each refusal in a row makes the pause longer."""
-
-    until: float = 0.0
-    _pause_s: float = 0.0
-
-    def refuse(self, now: float) -> None:
-        """Count a refusal."""
-        self._pause_s = min(max(2 * self._pause_s, FIRST_RETRY_S), LONGEST_RETRY_S)
-        self.until = now + self._pause_s
-
-    def accept(self) -> None:
-        """Count a submission that the batch system accepted."""
-        self._pause_s = 0.0
-
-
 CERTAIN_S = 3.0
 """A job counts as idle after the file has shown it as idle for this many seconds. If the job had got work, its master
 would have written that in this time."""
@@ -410,6 +357,14 @@ UNCONNECTED_S = 600.0
 ROUNDING_S = 1e-6
 """A period counts as complete when less than this is left."""
 
+FIRST_RETRY_S = 10.0
+"""Seconds until a batch system that refused a submission is tried again."""
+
+LONGEST_RETRY_S = 600.0
+
+UNREAD = ResourceFile("", 0.0, 0.0, "", "", (), MemberKeys("", "", ""), 0, 0, 0, "", ())
+"""What is known of a resource file before it is read."""
+
 
 class WatchedComputation(Struct, eq=False):
     """One computation: its resource file, its jobs, and what was decided about them."""
@@ -419,16 +374,18 @@ class WatchedComputation(Struct, eq=False):
     """Its name for people."""
     priority: int = 0
     slaves_per_job: int = 1
-    need: Need = Need("", False, 0.0, math.inf, 0.0, 0, {})
-    """The content of its resource file when it was last read. Before that, it is like a stale file without needs."""
+    content: ResourceFile = UNREAD
+    """The content of its resource file when it was last read."""
+    age_s: float = math.inf
+    """The age of the file then, by the clock of this machine."""
     is_readable: bool = False
     """Whether the last attempt to read the file succeeded."""
     _changed_at: float | None = None
     """When a changed timestamp in the file was last seen; None before the first change."""
     jobs: JobTable = field(default_factory=JobTable)
-    hosts: Hosts = field(default_factory=Hosts)
-    failures: FailurePause = field(default_factory=FailurePause)
-    refusals: RefusalPause = field(default_factory=RefusalPause)
+    failures: Failures = field(default_factory=Failures)
+    refusals: Pause = field(default_factory=lambda: Pause(FIRST_RETRY_S, LONGEST_RETRY_S))
+    """The pause after the batch system has refused submissions."""
     finished_at: float | None = None
     """When the overseer first saw that it is finished."""
     done: bool = False
@@ -441,63 +398,70 @@ class WatchedComputation(Struct, eq=False):
     """Connected jobs without work, and since when."""
     _unconnected_since: dict[str, float] = field(default_factory=dict)
     """Running jobs that are not connected to the present master, and since when."""
-    _noted_at: float = 0.0
+    _unconnected: list[str] = field(default_factory=list)
+    """Those of them that probably never connect."""
     starved_since: float | None = None
     """Since when it has needed jobs and had none because of the limit of jobs in the queue."""
 
     @property
+    def finished(self) -> bool:
+        """Whether its file says that it is finished."""
+        return self.content.computation_status == FINISHED
+
+    @property
     def has_just_finished(self) -> bool:
         """Whether its file says that it is finished, and nothing was decided about that yet."""
-        return self.need.finished and self.is_readable and self.finished_at is None
+        return self.finished and self.is_readable and self.finished_at is None
 
-    def take_file(self, need: Need, now: float) -> bool:
+    def take_file(self, content: ResourceFile, age_s: float, now: float) -> bool:
         """Record the content of its resource file. Return whether another master has written it.
 
         Then what was learned about its jobs may be wrong now.
         """
-        last, self.need, self.is_readable = self.need, need, True
+        last, self.content, self.age_s, self.is_readable = self.content, content, age_s, True
         is_first = not last.generation
-        if not is_first and need.written != last.written:
+        if not is_first and content.timestamp != last.timestamp:
             self._changed_at = now
-        has_other_master = not is_first and need.generation != last.generation
+        has_other_master = not is_first and content.generation != last.generation
         if has_other_master:
-            self.failures.end()
-            self.hosts.forget()
-            self._unconnected_since.clear()
-        if not need.finished:
+            self.failures = Failures()
+            self._unconnected_since, self._unconnected = {}, []
+        if not self.finished:
             self.finished_at, self.done = None, False
         self.note_excluded()
         return has_other_master
 
     def is_current(self, now: float) -> bool:
         """Whether decisions can use the file: it is readable, not finished, and its master still writes it."""
-        return self.is_readable and not self.need.finished and not self.is_stale(now)
+        return self.is_readable and not self.finished and not self.is_stale(now)
 
     def is_stale(self, now: float) -> bool:
         """Whether the master has missed updates. After a change was seen, differences of clocks do not matter."""
-        age_s = self.need.age_s if self._changed_at is None else now - self._changed_at
-        return is_stale(age_s, self.need.interval_s)
-
-    def _valid_since(self, now: float) -> float:
-        """Since when the content of the file has been valid, if it is read for the first time."""
-        return now if self._changed_at is not None else now - max(0.0, self.need.age_s)
+        age_s = self.age_s if self._changed_at is None else now - self._changed_at
+        return is_stale(age_s, self.content.update_interval)
 
     def note_excluded(self) -> None:
-        """Record the machines that the master has excluded, as far as the batch system has named them."""
-        self.hosts.exclude(self.need.excluded)
-        for host, jobs in self.need.excluded.items():
-            for job_id in jobs:
-                self.hosts.name(host, self.jobs.listed.get(job_id), job_id)
+        """Record the names that the batch system has for the machines that the master has excluded.
+
+        The master knows a machine by the name that the machine gives itself. The jobs that were there show the other.
+        """
+        machines = self.jobs.machines
+        job_ids = dict.fromkeys(job_id for jobs in self.content.excluded_hosts.values() for job_id in jobs)
+        named = {job_id: machines.pop(job_id) for job_id in job_ids if job_id in machines}
+        machines |= named  # as the newest, which are forgotten last
+        self.failures.excluded = [*dict.fromkeys(named.values())]
 
     def note_idleness(self, now: float) -> None:
         """Record since when jobs have been idle or unconnected, and since when more jobs wait than are needed."""
-        connected = self.need.connected
-        outside = [job.job_id for job in self.jobs.live(JobState.RUNNING) if job.job_id not in connected]
-        self._unconnected_since = {job_id: self._unconnected_since.get(job_id, now) for job_id in outside}
-        self._noted_at = now
-        idle = [job.job_id for job in self.jobs.live(JobState.RUNNING) if connected.get(job.job_id) == 0]
-        first = self._valid_since(now)
-        self._idle_since = {job_id: self._idle_since.get(job_id, first) for job_id in idle}
+        connected = self.content.connected_jobs
+        running = [job.job_id for job in self.jobs.live(JobState.RUNNING)]
+        since = self._unconnected_since
+        since = {job_id: since.get(job_id, now) for job_id in running if job_id not in connected}
+        latest = now - UNCONNECTED_S + ROUNDING_S
+        self._unconnected_since, self._unconnected = since, [job_id for job_id in since if since[job_id] <= latest]
+        first = now if self._changed_at is not None else now - max(0.0, self.age_s)  # so old is what the file says
+        idle = self._idle_since
+        self._idle_since = {job_id: idle.get(job_id, first) for job_id in running if connected.get(job_id) == 0}
         has_surplus = self.missing < 0 and bool(self.waiting())
         self.surplus_since = (now if self.surplus_since is None else self.surplus_since) if has_surplus else None
 
@@ -509,14 +473,12 @@ class WatchedComputation(Struct, eq=False):
 
     def waiting(self) -> list[Job]:
         """The jobs that wait in the queue, without evicted jobs that the master still believes to be connected."""
-        return [job for job in self.jobs.live(JobState.QUEUED) if job.job_id not in self.need.connected]
+        return [job for job in self.jobs.live(JobState.QUEUED) if job.job_id not in self.content.connected_jobs]
 
     def unconnected(self) -> list[Job]:
         """The jobs that have run for a long time without connecting."""
-        latest = self._noted_at - UNCONNECTED_S + ROUNDING_S
-        running, since = self.jobs.live(JobState.RUNNING), self._unconnected_since
-        outside = [job for job in running if job.job_id not in self.need.connected]
-        return [job for job in outside if since.get(job.job_id, math.inf) <= latest]
+        outside = [job_id for job_id in self._unconnected if job_id not in self.content.connected_jobs]
+        return [job for job in self.jobs.live(JobState.RUNNING) if job.job_id in outside]
 
     def serving(self) -> list[Job]:
         """The jobs that serve it or will serve it. The last one is the smallest loss: it waits, idles, or is young."""
@@ -528,7 +490,7 @@ class WatchedComputation(Struct, eq=False):
     def coming(self) -> int:
         """How many of its jobs are on their way to the master."""
         live = self.jobs.live(JobState.QUEUED, JobState.RUNNING)
-        connected = sum(job.job_id in self.need.connected for job in live)
+        connected = sum(job.job_id in self.content.connected_jobs for job in live)
         return len(live) - connected - len(self.unconnected()) + self.jobs.unlisted
 
     @property
@@ -540,7 +502,7 @@ class WatchedComputation(Struct, eq=False):
     @property
     def missing(self) -> int:
         """How many more jobs are needed; negative if more are coming than are needed."""
-        return -(-self.need.slaves_needed // self.slaves_per_job) - self.coming
+        return -(-self.content.slaves_needed // self.slaves_per_job) - self.coming
 
     def check(self) -> None:
         """Check that the stored facts agree.

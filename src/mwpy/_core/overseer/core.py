@@ -10,36 +10,22 @@ that was killed and started again continues where it stopped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from mwpy._core.overseer import events
 from mwpy._core.overseer.computation import (
     CERTAIN_S,
     ROUNDING_S,
     UNCONNECTED_S,
     YOUNG_S,
+    Pause,
     WatchedComputation,
     explain,
     is_failure,
-    may_pass,
 )
-from mwpy._core.overseer.files import (
-    Ended,
-    FileRead,
-    FileUnread,
-    Listed,
-    Need,
-    NotListed,
-    NotRemoved,
-    NotSubmitted,
-    OverseerActions,
-    OverseerEvent,
-    OverseerSettings,
-    Submit,
-    Submitted,
-)
+from mwpy._core.overseer.events import OverseerActions, OverseerEvent, OverseerSettings, Submit
 from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.phrases import amount, counted, first_of
 
@@ -58,22 +44,6 @@ SAY_AGAIN_S = 300.0
 
 EXPLAIN_AFTER_S = 30.0
 """Seconds until the reason why jobs wait is reported. Most jobs start sooner if their machine is free."""
-
-
-class About(Enum):
-    """What a complaint is about."""
-
-    FILE = "file"
-    STALENESS = "staleness"
-    BATCH = "batch system"
-    SUBMISSION = "submission"
-    REMOVAL = "removal"
-    LIMIT = "limit"
-    TIME = "time"
-    UNCONNECTED = "unconnected"
-    WAITING = "waiting"
-    HOSTS = "machines"
-    EXCLUDED = "excluded machines"
 
 
 # Which jobs to remove.
@@ -124,13 +94,13 @@ class OverseerCore(Struct, eq=False):
     """Whether the batch system answered the last time."""
     _listed: bool = False
     """Whether a list has arrived since the last decision."""
-    _round_at: float = 0.0
-    _pause_s: float = 0.0
+    _round: Pause | None = None
+    """The time until the next round; None before the first one."""
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
     """The submissions of the last minute: when, and how many jobs."""
-    _open: dict[tuple[str, About], tuple[float, float]] = field(default_factory=dict)
-    """The open complaints, by mark and subject: when to say each, and after how many seconds again. The mark is empty
-    if no computation is concerned."""
+    _open: dict[tuple[str, str], Pause] = field(default_factory=dict)
+    """The open complaints, by the mark of a computation and what they are about, and when each is said again. The mark
+    is empty if no computation is concerned."""
     _actions: OverseerActions = field(default_factory=OverseerActions)
 
     def watch(self, computation: WatchedComputation) -> None:
@@ -145,33 +115,39 @@ class OverseerCore(Struct, eq=False):
     def handle(self, event: OverseerEvent, now: float) -> None:
         """Record an event; `decide` makes the decisions."""
         match event:
-            case FileRead(mark, need):
-                self._take_file(self.computations[mark], need, now)
-            case FileUnread(mark, reason):
+            case events.FileRead(mark, content, age_s):
+                computation = self.computations[mark]
+                self._resolve(computation, "file", "the resource file is readable again")
+                if computation.take_file(content, age_s, now):
+                    self._say(computation, "another master has taken over")
+                self._report_staleness(computation, now)
+            case events.FileUnread(mark, reason):
                 self.computations[mark].is_readable = False
-                self._complain(self.computations[mark], About.FILE, f"nothing is decided: {reason}", now)
-            case Listed(jobs, free_places):
+                self._complain(self.computations[mark], "file", f"nothing is decided: {reason}", now)
+            case events.Listed(jobs, free_places):
                 self._free_places = free_places
                 self._take_list(jobs, now)
-            case NotListed(reason):  # the next round comes later
-                self._round_at, self._listed, self._answers = now, False, False
-                self._pause_s = min(max(2 * self._pause_s, self._settings.interval_s), LONGEST_PAUSE_S)
+            case events.NotListed(reason):  # the next round comes later
+                self._listed = self._answers = False
+                self._begin_pause(now)
                 text = f"nothing is decided, the batch system does not answer: {reason}"
-                self._complain(None, About.BATCH, text, now)
-            case Ended(job_id, outcome):
-                self._take_end(job_id, outcome, now)
-            case Submitted(mark, job_ids):
-                computation = self.computations[mark]
-                computation.jobs.add_submitted(job_ids, now)
-                computation.refusals.accept()
-                self._resolve(computation, About.SUBMISSION, "the batch system accepts jobs again")
-            case NotSubmitted(mark, count, reason):  # as far as is known
+                self._complain(None, "batch system", text, now)
+            case events.Ended(job_id, outcome):
+                for each in self.computations.values():
+                    if each.jobs.take_answer(job_id, outcome) and outcome is not None:
+                        each.note_excluded()
+                        self._judge(each, job_id, outcome, now)
+            case events.Submitted(mark, job_ids):
+                self.computations[mark].jobs.add_submitted(job_ids, now)
+                self.computations[mark].refusals.reset()
+                self._resolve(self.computations[mark], "submission", "the batch system accepts jobs again")
+            case events.NotSubmitted(mark, count, reason):  # as far as is known
                 self.computations[mark].jobs.add_uncertain(count, now)
-                self.computations[mark].refusals.refuse(now)
+                self.computations[mark].refusals.begin(now)
                 text = f"the batch system submitted nothing, as far as is known: {reason}"
-                self._complain(self.computations[mark], About.SUBMISSION, text, now)
-            case NotRemoved(job_ids, reason):  # as far as is known
-                self._complain(None, About.REMOVAL, f"jobs could not be removed: {reason}", now)
+                self._complain(self.computations[mark], "submission", text, now)
+            case events.NotRemoved(job_ids, reason):  # as far as is known
+                self._complain(None, "removal", f"jobs could not be removed: {reason}", now)
                 for each in self.computations.values():
                     each.jobs.unmark_removed(job_ids)
 
@@ -180,17 +156,20 @@ class OverseerCore(Struct, eq=False):
         if not self._listed or self._actions.ask:
             return
         self._listed = False
-        self._settle(now)
         for each in self.computations.values():
-            if each.has_just_finished or (each.need.finished and each.finished_at is not None):
+            if lost := each.jobs.settle(now):
+                ids = first_of(lost, len(lost))
+                self._say(each, f"{counted(len(lost), 'job')} never showed in the queue after the submission: {ids}")
+        for each in self.computations.values():
+            if each.has_just_finished or (each.finished and each.finished_at is not None):
                 self._finish(each, now)
         active = self._active(now)
         for each in active:
             each.note_idleness(now)
-            self._remove_surplus(each, now)
-            self._recall_trial(each, now)
+            self._remove_useless(each, now)
             self._report_hosts(each, now)
             self._report_delays(each, now)
+            self._report_time(each, now)
         shortages = self._submit_missing(active, now)
         short = [each for each, count in shortages if count and not each.jobs.occupied]
         for each in active:
@@ -199,7 +178,9 @@ class OverseerCore(Struct, eq=False):
         for each, count in shortages:
             self._make_room(active, each.priority, count, now)
             self._report_limit(each, count, now)
-        self._cut(active, excess, now)
+        reason = f"more than --max {self._settings.max_jobs}"  # never jobs at work
+        excess -= self._remove_some(active, WatchedComputation.waiting, excess, f"waiting, and {reason}", now)
+        self._remove_some(active, lambda each: each.idle(0.0, now), excess, f"idle, and {reason}", now)
 
     def _active(self, now: float) -> list[WatchedComputation]:
         """The computations whose files are current, the most important ones first."""
@@ -215,7 +196,13 @@ class OverseerCore(Struct, eq=False):
 
     def next_deadline(self) -> float:
         """When the next round is due at the latest."""
-        return self._round_at + self._pause_s
+        return self._round.until if self._round is not None else 0.0
+
+    def _begin_pause(self, now: float) -> None:
+        """Plan the next round: each pause is longer than the one before while the batch system does not answer."""
+        if self._round is None or self._answers:
+            self._round = Pause(self._settings.interval_s, LONGEST_PAUSE_S)
+        self._round.begin(now)
 
     def take_actions(self) -> OverseerActions:
         """Return everything that must be done since the last call."""
@@ -238,7 +225,7 @@ class OverseerCore(Struct, eq=False):
         self._actions.say.append(f"{computation.name}: {text}" if computation else text)
 
     def _complain(
-        self, computation: WatchedComputation | None, about: About, text: str, now: float, after_s: float = 0.0
+        self, computation: WatchedComputation | None, about: str, text: str, now: float, after_s: float = 0.0
     ) -> None:
         """Complain about something that is wrong now, or is right if the text is empty.
 
@@ -247,50 +234,48 @@ class OverseerCore(Struct, eq=False):
         if not text:
             self._resolve(computation, about)
             return
-        key = (computation.mark if computation else "", about)
-        say_at, interval_s = self._open.setdefault(key, (now + after_s, SAY_AGAIN_S))
-        if now >= say_at:
+        key = computation.mark if computation else "", about
+        again = self._open.setdefault(key, Pause(SAY_AGAIN_S, until=now + after_s))
+        if now >= again.until:
             self._say(computation, text)
-            self._open[key] = now + interval_s, 2 * interval_s
+            again.begin(now)
 
-    def _resolve(self, computation: WatchedComputation | None, about: About, text: str = "") -> None:
+    def _resolve(self, computation: WatchedComputation | None, about: str, text: str = "") -> None:
         """Record that something is right. If a complaint about it is open, report this text."""
         if self._open.pop((computation.mark if computation else "", about), None) is not None and text:
             self._say(computation, text)
 
     def _report_staleness(self, computation: WatchedComputation, now: float) -> None:
         """Complain about a master that no longer writes its resource file."""
-        need = computation.need
-        if need.finished or not computation.is_stale(now):
-            self._resolve(computation, About.STALENESS, "continues, because the master writes its resource file again")
+        if computation.finished or not computation.is_stale(now):
+            self._resolve(computation, "staleness", "continues, because the master writes its resource file again")
             return
         text = (
-            f"pauses: the resource file is {need.age_s:.0f} s old, though its master writes it every "
-            f"{need.interval_s:.0f} s. Is the master dead? Start it again, or remove the jobs with --remove"
+            f"pauses: the resource file is {computation.age_s:.0f} s old, though its master writes it every "
+            f"{computation.content.update_interval:.0f} s. Is the master dead? Start it again, or remove the jobs with "
+            f"--remove"
         )
-        self._complain(computation, About.STALENESS, text, now)
+        self._complain(computation, "staleness", text, now)
 
     def _report_limit(self, computation: WatchedComputation, short: int, now: float) -> None:
         """Complain that the limit prevents this number of useful jobs."""
-        why = f"--max allows only {self._settings.max_jobs}"
-        if self._free_places is not None:
-            why = f"all hosts are full, or {why}"
-        text = f"{counted(short, 'more job')} would be useful, but {why}"
-        self._complain(computation, About.LIMIT, text if short > 0 else "", now)
+        full = "" if self._free_places is None else "all hosts are full, or "
+        text = f"{counted(short, 'more job')} would be useful, but {full}--max allows only {self._settings.max_jobs}"
+        self._complain(computation, "limit", text if short > 0 else "", now)
 
     def _report_hosts(self, computation: WatchedComputation, now: float) -> None:
         """Complain about machines on which jobs or tasks fail although they run well elsewhere."""
-        failing, excluded = computation.hosts.failing(now), computation.hosts.excluded
+        failing, excluded = computation.failures.failing(now), computation.failures.excluded
         text = (
             f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted to "
             f"{'it' if len(failing) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
         )
-        self._complain(computation, About.HOSTS, text if failing else "", now)
+        self._complain(computation, "machines", text if failing else "", now)
         text = (
             f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
             f"and no job is submitted to {'it' if len(excluded) == 1 else 'them'}. The master's messages say more"
         )
-        self._complain(computation, About.EXCLUDED, text if excluded else "", now)
+        self._complain(computation, "excluded machines", text if excluded else "", now)
 
     def _report_delays(self, computation: WatchedComputation, now: float) -> None:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
@@ -302,47 +287,50 @@ class OverseerCore(Struct, eq=False):
             f"connected, so others replace {'it' if one else 'them'}. Can the jobs reach the master, and does "
             f"their script leave MWPY_JOB unchanged? {first_of((job.job_id for job in unconnected), count)}"
         )
-        self._complain(computation, About.UNCONNECTED, text if unconnected else "", now)
+        self._complain(computation, "unconnected", text if unconnected else "", now)
         noted, text = [job for job in computation.waiting() if job.note], ""
         if noted:
             verb = "waits" if len(noted) == 1 else "wait"
             text = f"{counted(len(noted), 'job')} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
-        self._complain(computation, About.WAITING, text, now, after_s=EXPLAIN_AFTER_S)
+        self._complain(computation, "waiting", text, now, after_s=EXPLAIN_AFTER_S)
 
-    # ---- resource files --------------------------------------------------------------------------------------
-
-    def _take_file(self, computation: WatchedComputation, need: Need, now: float) -> None:
-        """Record the content of a resource file."""
-        self._resolve(computation, About.FILE, "the resource file is readable again")
-        if computation.take_file(need, now):
-            self._say(computation, "another master has taken over")
-        self._report_staleness(computation, now)
+    def _report_time(self, computation: WatchedComputation, now: float) -> None:
+        """Complain if a job ends before any waiting task could finish."""
+        if computation.missing <= 0 or not self._lacks_time(computation):
+            self._resolve(computation, "time", "its tasks fit into a job now")
+            return
+        text = (
+            f"submits nothing: a job ends after {self._settings.job_limit_s:.0f} s, but each task that waits takes "
+            f"{computation.content.shortest_task:g} s or more, and a job needs {SPENT_S:.0f} s for its start and its "
+            f"end. Start the overseer with a longer limit of the jobs (--line, or --mw-lifetime in --command), correct "
+            f"seconds_expected, or let the tasks leave their state with mwpy.checkpoint"
+        )
+        self._complain(computation, "time", text, now)
 
     # ---- the batch system ------------------------------------------------------------------------------------
 
     def _take_list(self, jobs: Sequence[Job], now: float) -> None:
         """Record the list of all jobs, and ask how the missing jobs ended."""
-        self._round_at, self._pause_s = now, self._settings.interval_s
         self._listed = self._answers = True
-        self._resolve(None, About.BATCH, "the batch system answers again")
+        self._begin_pause(now)
+        self._resolve(None, "batch system", "the batch system answers again")
         for computation in self.computations.values():
             own = {job.job_id: job for job in jobs if job.mark == computation.mark}
             self._report_adoption(computation, own)
-            for job in computation.jobs.listed.values():
-                if job.job_id not in own:
-                    computation.hosts.leave(job.job_id, job.host)
             held = computation.jobs.take_list(own, now)
             computation.note_excluded()
             for job in held:
                 text = _about_held(job)
                 self._say(computation, text)
                 self._count_failure(computation, Outcome(End.LOST, text, None, 0.0, host=job.host), text, now)
-            self._notice_success(computation, now)
+            for job in computation.jobs.live(JobState.RUNNING):
+                if job.running_s >= YOUNG_S and computation.failures.succeed(now - (job.running_s - YOUNG_S), job.host):
+                    self._say(computation, f"job {job.job_id} runs well, so more are submitted")
             if computation.finished_at is not None:
                 computation.jobs.unexplained.clear()
             self._actions.ask += computation.jobs.questions()
 
-    def _report_adoption(self, computation: WatchedComputation, jobs: dict[str, Job]) -> None:
+    def _report_adoption(self, computation: WatchedComputation, jobs: Mapping[str, Job]) -> None:
         """Name the jobs that an earlier overseer submitted, when a computation's first list arrives."""
         found = [job_id for job_id, job in jobs.items() if job.state is not JobState.LEAVING]
         if found and not computation.listed:
@@ -350,19 +338,10 @@ class OverseerCore(Struct, eq=False):
             self._say(computation, text)
         computation.listed = True
 
-    def _take_end(self, job_id: str, outcome: Outcome | None, now: float) -> None:
-        """Record the answer to a question."""
-        for computation in self.computations.values():
-            if not computation.jobs.take_answer(job_id, ended=outcome is not None) or outcome is None:
-                continue
-            computation.hosts.leave(job_id, outcome.host)
-            computation.note_excluded()
-            if computation.finished_at is None:
-                self._judge(computation, job_id, outcome, now)
-            if not is_failure(outcome):
-                self._actions.ask += computation.jobs.next_question()
-
     def _judge(self, computation: WatchedComputation, job_id: str, outcome: Outcome, now: float) -> None:
+        """Decide whether a job that has ended was a failure."""
+        if computation.finished_at is not None:
+            return
         if is_failure(outcome):
             text = f"job {job_id} ended {outcome.ran_s:.0f} s after its start: {explain(outcome)}"
             last_line = outcome.stderr.strip().splitlines()[-1:]
@@ -371,27 +350,14 @@ class OverseerCore(Struct, eq=False):
         elif outcome.ran_s >= YOUNG_S and computation.failures.succeed(now):
             self._say(computation, f"job {job_id} has run well, so more are submitted")
 
-    def _notice_success(self, computation: WatchedComputation, now: float) -> None:
-        for job in computation.jobs.live(JobState.RUNNING):
-            grown_up_at = now - (job.running_s - YOUNG_S)
-            if job.running_s < YOUNG_S:
-                continue
-            computation.hosts.succeed(job.host, grown_up_at)
-            if computation.failures.succeed(grown_up_at):
-                self._say(computation, f"job {job.job_id} runs well, so more are submitted")
-
     def _count_failure(self, computation: WatchedComputation, outcome: Outcome, reason: str, now: float) -> None:
-        computation.hosts.fail(outcome.host, now)
-        if outcome.host in computation.hosts.avoided(now):
-            computation.failures.end()
-            return
-        pause_s = computation.failures.fail(now, may_pass=may_pass(outcome))
+        pause_s = computation.failures.count(outcome, now)
         if pause_s is None:
             return
         lines = "".join(f"\n    | {line}" for line in outcome.stderr.strip().splitlines()[-STDERR_LINES:])
         self._say(
             computation,
-            f"{computation.failures.failures} jobs in a row died within {YOUNG_S:.0f} s of their start or were held, "
+            f"{computation.failures.in_a_row} jobs in a row died within {YOUNG_S:.0f} s of their start or were held, "
             f"so nothing is submitted for {pause_s:.0f} s, or until the master is started again. Then one job is "
             f"tried. The last failure: {reason}" + (f". The end of its standard error:{lines}" if lines else ""),
         )
@@ -414,36 +380,34 @@ class OverseerCore(Struct, eq=False):
         if computation.done:
             self._say(computation, "is finished, and no job of it is left")
 
-    def _remove_surplus(self, computation: WatchedComputation, now: float) -> None:
-        """Remove jobs that have waited or idled for a while without being needed."""
+    def _remove_useless(self, computation: WatchedComputation, now: float) -> None:
+        """Remove jobs that have waited or idled for a while without being needed, and a tried job without a machine.
+
+        After a tried job that finds no other machine, the next one may run on any machine.
+        """
         patience_s = self._settings.patience_s
         since = computation.surplus_since
         if since is not None and now >= since + patience_s - ROUNDING_S:
             surplus = computation.waiting()[computation.missing :]
             self._remove(computation, surplus, "waiting, and no longer needed", now)
-        if computation.need.slaves_needed == 0:
+        if computation.content.slaves_needed == 0:
             idle = computation.idle(patience_s, now)
             self._remove(computation, idle, f"idle for {max(patience_s, CERTAIN_S):.0f} s", now)
-
-    def _recall_trial(self, computation: WatchedComputation, now: float) -> None:
-        """Remove a tried job that finds no other machine. The next one may run on any machine."""
         since = computation.failures.tried_elsewhere_at
         if since is not None and now >= since + TRIAL_S:
             self._remove(computation, computation.waiting(), "waiting, and there is no other machine", now)
 
     def _make_room(self, active: Sequence[WatchedComputation], priority: int, count: int, now: float) -> None:
-        """Remove `count` jobs: first useless jobs, then waiting jobs of computations with a lower priority.
+        """Remove `count` jobs: first useless jobs, then waiting jobs of computations with a lower priority."""
 
-        The least important computations come first.
-        """
-        for each in reversed(active):
-            jobs = [*each.jobs.live(JobState.HELD), *each.unconnected()][:count]
-            self._remove(each, jobs, "held or not connected, and others need their places", now)
-            count -= len(jobs)
-        for other in reversed([each for each in active if each.priority < priority]):
-            jobs = other.waiting()[-count:] if count else []
-            self._remove(other, jobs, "waiting, and others are more important", now)
-            count -= len(jobs)
+        def useless(each: WatchedComputation) -> list[Job]:
+            return [*each.jobs.live(JobState.HELD), *each.unconnected()]
+
+        reason = "held or not connected, and others need their places"
+        count -= self._remove_some(active, useless, count, reason, now)
+        lower = [each for each in active if each.priority < priority]
+        reason = "waiting, and others are more important"
+        self._remove_some(lower, WatchedComputation.waiting, count, reason, now)
 
     def _feed(
         self, computation: WatchedComputation, active: Sequence[WatchedComputation], now: float, *, hungry: bool
@@ -463,17 +427,21 @@ class OverseerCore(Struct, eq=False):
             self._remove(donor, donor.serving()[1:][-1:], reason, now)
             computation.starved_since = None
 
-    def _cut(self, active: Sequence[WatchedComputation], count: int, now: float) -> None:
-        """Remove `count` jobs, never jobs at work: first waiting jobs, then idle jobs, the least important first."""
-        reason = f"more than --max {self._settings.max_jobs}"
-        for computation in reversed(active):
-            jobs = computation.waiting()[-count:] if count else []
-            self._remove(computation, jobs, f"waiting, and {reason}", now)
-            count -= len(jobs)
-        for computation in reversed(active):
-            jobs = computation.idle(0.0, now)[-count:] if count else []
-            self._remove(computation, jobs, f"idle, and {reason}", now)
-            count -= len(jobs)
+    def _remove_some(
+        self,
+        active: Sequence[WatchedComputation],
+        choice: Callable[[WatchedComputation], list[Job]],
+        count: int,
+        reason: str,
+        now: float,
+    ) -> int:
+        """Remove `count` of the jobs that `choice` names, the least important first. Return how many there were."""
+        removed = 0
+        for each in reversed(active):
+            jobs = choice(each)[-(count - removed) :] if count > removed else []
+            self._remove(each, jobs, reason, now)
+            removed += len(jobs)
+        return removed
 
     def _remove(self, computation: WatchedComputation, jobs: Sequence[Job], reason: str, now: float) -> None:
         if not jobs:
@@ -486,14 +454,6 @@ class OverseerCore(Struct, eq=False):
 
     # ---- submissions -----------------------------------------------------------------------------------------
 
-    def _settle(self, now: float) -> None:
-        """Stop waiting for submitted jobs that never appeared in the list."""
-        for computation in self.computations.values():
-            if lost := computation.jobs.settle(now):
-                ids = first_of(lost, len(lost))
-                text = f"{counted(len(lost), 'job')} never showed in the queue after the submission: {ids}"
-                self._say(computation, text)
-
     def _submit_missing(self, active: Sequence[WatchedComputation], now: float) -> list[tuple[WatchedComputation, int]]:
         """Submit the missing jobs of these computations within the limits, in the order of priority.
 
@@ -501,8 +461,6 @@ class OverseerCore(Struct, eq=False):
             The computations that lack jobs, in the order of priority, and how many jobs each cannot get because of the
             limit of jobs in the queue. The places of jobs that are being removed count as free.
         """
-        for each in active:
-            self._report_time(each, now)
         wanting = [(each, count) for each in active if (count := self._wish(each, now))]
         budget = min(self._free, self._allowance(now))
         for (each, _), count in zip(wanting, share(wanting, budget), strict=True):
@@ -540,19 +498,7 @@ class OverseerCore(Struct, eq=False):
     def _lacks_time(self, computation: WatchedComputation) -> bool:
         """Whether a job ends before any waiting task could finish."""
         limit_s = self._settings.job_limit_s
-        return limit_s is not None and limit_s < computation.need.shortest_task_s + SPENT_S
-
-    def _report_time(self, computation: WatchedComputation, now: float) -> None:
-        if computation.missing <= 0 or not self._lacks_time(computation):
-            self._resolve(computation, About.TIME, "its tasks fit into a job now")
-            return
-        text = (
-            f"submits nothing: a job ends after {self._settings.job_limit_s:.0f} s, but each task that waits "
-            f"takes {computation.need.shortest_task_s:g} s or more, and a job needs {SPENT_S:.0f} s for its start and "
-            f"its end. Start the overseer with a longer limit of the jobs (--line, or --mw-lifetime in --command), "
-            f"correct seconds_expected, or let the tasks leave their state with mwpy.checkpoint"
-        )
-        self._complain(computation, About.TIME, text, now)
+        return limit_s is not None and limit_s < computation.content.shortest_task + SPENT_S
 
     def _allowance(self, now: float) -> int:
         """How many jobs may be submitted now without exceeding the limit per minute."""
@@ -564,23 +510,13 @@ class OverseerCore(Struct, eq=False):
         if not count:
             return
         self._recent.append((now, count))
-        avoided = self._avoided(computation, now)
+        avoided = computation.failures.next_avoided(now)
         self._actions.submit.append(Submit(computation.mark, count, avoided))
-        missing = counted(computation.need.slaves_needed, "slave")
+        missing = counted(computation.content.slaves_needed, "slave")
         on_the_way = counted(computation.coming, "job")
         where = f", not to {', '.join(avoided)}" if avoided else ""
         text = f"submits {counted(count, 'job')}{where}: {missing} missing, {on_the_way} on the way"
         self._say(computation, text)
-
-    def _avoided(self, computation: WatchedComputation, now: float) -> tuple[str, ...]:
-        """The machines that the next jobs avoid.
-
-        If only one machine has many failures, the fault may be its own. So every second job that is tried avoids it.
-        """
-        pause, suspects = computation.failures, computation.hosts.suspects(now)
-        elsewhere = pause.until is not None and pause.tried_elsewhere_at is None and len(suspects) == 1
-        pause.tried_elsewhere_at = now if elsewhere else None
-        return (*suspects, *computation.hosts.excluded) if elsewhere else computation.hosts.avoided(now)
 
 
 def _about_held(job: Job) -> str:

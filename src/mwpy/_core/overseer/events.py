@@ -1,12 +1,12 @@
-"""The settings of an overseer, what it knows about a resource file, and the events and actions of its core."""
+"""The settings of an overseer, and the events and actions of its core."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from mwpy._values.jobs import Job, Outcome
+from mwpy._values.jobs import Job, Outcome, ResourceFile
 
 
 class OverseerSettings(Struct, frozen=True):
@@ -20,26 +20,6 @@ class OverseerSettings(Struct, frozen=True):
     """After how many seconds a batch system ends each job; None if this is not known."""
 
 
-class Need(Struct, frozen=True):
-    """The content of a resource file, as far as an overseer needs it."""
-
-    generation: str
-    finished: bool
-    written: float
-    """The timestamp in the file. It is only compared with the previous timestamp."""
-    age_s: float
-    """The age of the file: its timestamp, from the master's clock, compared with the clock of this machine."""
-    interval_s: float
-    """Seconds until the master writes the file again."""
-    slaves_needed: int
-    connected: Mapping[str, int]
-    """The connected jobs, and how many slaves of each are at work."""
-    excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The hosts to which the master sends no work, as they name themselves, and their last jobs."""
-    shortest_task_s: float = 0.0
-    """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
-
-
 # The events and actions of an overseer's core.
 
 
@@ -47,7 +27,9 @@ class FileRead(Struct, frozen=True):
     """A resource file was read."""
 
     mark: str
-    need: Need
+    content: ResourceFile
+    age_s: float
+    """The age of the file: its timestamp, from the master's clock, compared with the clock of this machine."""
 
 
 class FileUnread(Struct, frozen=True):
