@@ -1,4 +1,4 @@
-"""Child processes: watched children, short commands, and helpers that answer lines."""
+"""Child processes: watched children and short commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mwpy._system.process import Child, Helper, HelperEnded, TimedOut, run, start
+from mwpy._system.process import Child, TimedOut, run, start
 
 
 def python(code: str, **options: object) -> Child:
@@ -114,7 +114,7 @@ def test_a_detached_child_leaves_what_it_forked_running() -> None:
 
 
 def test_a_program_that_does_not_exist_is_an_error() -> None:
-    for begin in (start, Helper, lambda command: run(command, timeout_s=1.0)):
+    for begin in (start, lambda command: run(command, timeout_s=1.0)):
         with pytest.raises(FileNotFoundError):
             begin(["/nowhere/python"])
 
@@ -201,18 +201,3 @@ def test_a_child_over_its_limit_of_memory_is_killed_by_the_kernel() -> None:
     assert group is None or not group.exists()
     os.close(reading)
     os.close(writing)
-
-
-def test_a_helper_answers_a_line_with_a_line() -> None:
-    """Long answers arrive whole."""
-    helper = Helper([sys.executable, "-c", "while True: print(input() * 100_000, flush=True)"])
-    assert helper.ask(b"x\n", 60.0) == b"x" * 100_000 + b"\n"
-    assert helper.ask(b"y\n", 60.0) == b"y" * 100_000 + b"\n"
-    helper.close()
-
-
-def test_a_helper_that_ends_or_does_not_answer_is_given_up() -> None:
-    with pytest.raises(HelperEnded, match="exit code 7"):
-        Helper([sys.executable, "-c", "input(); raise SystemExit(7)"]).ask(b"x\n", 60.0)
-    with pytest.raises(TimedOut, match="no answer within 0 s"):
-        Helper([sys.executable, "-c", "import signal; signal.pause()"]).ask(b"x\n", 0.1)

@@ -20,9 +20,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, Launch, end_of
-from mwpy._system import clock
-from mwpy._system.process import Helper, HelperEnded, TimedOut
+from mwpy._batch import BatchUnavailable, Launch, _htcondor_calls, end_of
+from mwpy._system import clock, process
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
@@ -82,7 +81,6 @@ class HTCondor:
         self._memory = memory
         self._disk = disk
         self._transfer = [Path(os.path.abspath(path)) for path in transfer]
-        self._helper: Helper | None = None
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Submit one cluster of jobs."""
@@ -110,16 +108,15 @@ class HTCondor:
         return _outcome(ads[0]) if ads else None
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of `_htcondor_calls`. After a failure the next call starts a new helper."""
-        helper = self._helper or Helper([sys.executable, "-m", "mwpy._batch._htcondor_calls"])
-        self._helper = None
+        """Call a function of `_htcondor_calls` in a process of its own."""
+        command = [sys.executable, "-P", _htcondor_calls.__file__]  # -P: the modules beside it are not those it imports
         try:
-            answer = json.loads(helper.ask(json.dumps([name, arguments]).encode() + b"\n", CALL_S))
-        except TimedOut as error:
+            ran = process.run(command, timeout_s=CALL_S, standard_input=json.dumps([name, arguments]).encode())
+        except process.TimedOut as error:
             raise BatchUnavailable(f"HTCondor gave {error}: is its schedd overloaded?") from None
-        except HelperEnded as error:
-            raise BatchUnavailable(f"HTCondor's Python bindings ended with {error}") from None
-        self._helper = helper
+        if ran.returncode:
+            raise BatchUnavailable(f"HTCondor's Python bindings ended with {ran.end}")
+        answer = json.loads(ran.out)
         if "error" in answer:
             hint = ". Is its schedd running on this machine?" if "local daemon" in answer["error"] else ""
             raise BatchUnavailable(f"HTCondor says: {answer['error'].rstrip('.')}{hint}")

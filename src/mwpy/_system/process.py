@@ -8,7 +8,6 @@ is reaped, because until then the kernel gives its number to no other process.
 
 - `start` starts a child that is watched: a slave, a local agent, a local job.
 - `run` runs a short command to its end.
-- `Helper` is a program that answers each line with a line.
 - `count_cores` says how many children can compute at the same time.
 """
 
@@ -17,7 +16,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -32,7 +30,7 @@ from typing import IO, Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from mwpy._system import clock, memory
+from mwpy._system import memory
 from mwpy._values.errors import CannotRun, describe_exit
 from mwpy._values.options import AGENT
 
@@ -330,65 +328,6 @@ def run(
                 raise TimedOut(timeout_s, err.decode(errors="replace")) from None
             raise
     return Finished(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
-
-
-class HelperEnded(Exception):
-    """A helper ended instead of answering; the message describes its end."""
-
-
-class Helper:
-    """A program that reads lines from standard input and answers each with a line on standard output.
-
-    After an exception from `ask` the program has been killed; make another `Helper` then.
-    """
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            bufsize=0,
-        )
-
-    def ask(self, line: bytes, timeout_s: float) -> bytes:
-        """Send a line and return the answer, both with the newline.
-
-        Raises:
-            TimedOut: there was no answer in time.
-            HelperEnded: the program ended.
-        """
-        try:
-            return self._exchange(line, timeout_s)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Kill the program."""
-        self._process.kill()
-        self._process.communicate()
-
-    def _exchange(self, line: bytes, timeout_s: float) -> bytes:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        deadline = clock.monotonic() + timeout_s
-        answer = b""
-        try:
-            stdin.write(line)
-            while not answer.endswith(b"\n"):
-                left_s = deadline - clock.monotonic()
-                if left_s <= 0 or not select.select([stdout], [], [], left_s)[0]:
-                    raise TimedOut(timeout_s)
-                part = os.read(stdout.fileno(), 1 << 20)
-                if not part:
-                    raise HelperEnded(describe_exit(self._process.wait()))
-                answer += part
-        except BrokenPipeError:
-            raise HelperEnded(describe_exit(self._process.wait())) from None
-        return answer
 
 
 OUT_OF_MEMORY = (
