@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,34 +14,28 @@ from mwpy._batch import Batch
 from mwpy._values.errors import UsageError
 
 
+def help_of(about: str | None) -> tuple[str, str]:
+    """Divide the docstring of a command: its description, and the examples and exit codes, which keep their lines."""
+    description, heading, rest = (about or "").partition("\nexamples:\n")
+    return description.partition("\n")[2], heading + rest
+
+
 class Parser(argparse.ArgumentParser):
     """The parser of one command. A mistake in the arguments is a `UsageError` of one line.
 
     Args:
         command: the name of the command.
-        examples: command lines, which the help shows.
-        exit_codes: what each exit code means, which the help shows.
+        about: the docstring of its module.
         settings: any arguments of `argparse.ArgumentParser`.
     """
 
-    def __init__(
-        self,
-        command: str,
-        *,
-        examples: Sequence[str] = (),
-        exit_codes: Mapping[int, str] | None = None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(prog=f"mwpy {command}", allow_abbrev=False, **settings)
-        self._examples = examples
-        self._exit_codes = exit_codes or {}
+    def __init__(self, command: str, about: str | None = None, **settings: Any) -> None:
+        description, self._more = help_of(about)
+        super().__init__(prog=f"mwpy {command}", allow_abbrev=False, **{"description": description, **settings})
 
     def format_help(self) -> str:
         """Return the help: usage, options in groups, examples and exit codes."""
-        examples = [f"  {line}\n" for line in self._examples]
-        codes = [f"  {code:<4} {meaning}\n" for code, meaning in self._exit_codes.items()]
-        parts = [("examples", examples), ("exit codes", codes)]
-        return super().format_help() + "".join(f"\n{title}:\n{''.join(lines)}" for title, lines in parts if lines)
+        return super().format_help() + self._more
 
     def error(self, message: str) -> NoReturn:
         """Report a mistake."""

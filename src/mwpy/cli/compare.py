@@ -1,4 +1,18 @@
-"""mwpy compare OLD NEW: show which results changed between two sweeps."""
+"""mwpy compare OLD NEW: show which results changed between two sweeps.
+
+Compare the results and outputs of two sweeps, row by row. Rows are the same if their parameters are. Results are
+compared as numbers if both are numbers; outputs by their content, or images as pixels.
+
+examples:
+  mwpy compare old.sweep new.sweep
+  mwpy compare old.sweep new.sweep --tolerance 1e-6 --json
+  mwpy compare old.sweep new.sweep --pixels 2 --html changes.html
+
+exit codes:
+  0    all rows are the same
+  1    some rows differ
+  2    a bad option, no folder of a sweep, or no Pillow for its images
+"""
 
 from __future__ import annotations
 
@@ -13,21 +27,6 @@ from mwpy.sweep.compare import Comparison, compare
 from mwpy.sweep.page import MAX_OUTPUTS, Page
 
 __all__ = ["main", "make_parser"]
-
-DESCRIPTION = """Compare the results and outputs of two sweeps, row by row. Rows are the same if their parameters are.
-Results are compared as numbers if both are numbers; outputs by their content, or images as pixels."""
-
-EXAMPLES = (
-    "mwpy compare old.sweep new.sweep",
-    "mwpy compare old.sweep new.sweep --tolerance 1e-6 --json",
-    "mwpy compare old.sweep new.sweep --pixels 2 --html changes.html",
-)
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "all rows are the same",
-    1: "some rows differ",
-    ExitCode.USAGE: "a bad option, no folder of a sweep, or no Pillow for its images",
-}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("compare", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = Parser("compare", __doc__)
     add = parser.add_argument
     add("old", type=Path, metavar="OLD", help="the folder of a sweep, or its study")
     add("new", type=Path, metavar="NEW", help="the folder of another sweep, or its study")

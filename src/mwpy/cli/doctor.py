@@ -1,8 +1,19 @@
 """mwpy doctor RESOURCE_FILE [--with SYSTEM]: check whether agents can serve a computation, and what prevents it.
 
-The command submits one job, in the same way as `mwpy oversee`. The agent of this job examines its machine instead of
-serving, and writes a report (see `_doctor.examination`). To compare, an agent does the same on this machine first, with
-the command from the resource file. Without --with there is only the examination on this machine.
+Send one agent through a batch system, or start one here. The agent checks whether it could serve the computation: the
+addresses of the master, keys, clock, Python, libraries, imports of the application, memory, disk space and the time
+left. To compare, an agent does the same on this machine first, with the command from the resource file. With ssh, each
+host is checked. Each fault is reported with its remedy. The computation is not disturbed.
+
+examples:
+  mwpy doctor app.rsc
+  mwpy doctor app.rsc --with htcondor --memory 4GB
+  mwpy doctor app.rsc --with ssh --hosts hosts.txt --json
+
+exit codes:
+  0    all is well
+  1    a fault was found
+  2    a bad option, or no resource file
 """
 
 from __future__ import annotations
@@ -25,24 +36,7 @@ from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_sy
 
 __all__ = ["main", "make_parser"]
 
-DESCRIPTION = """Send one agent through a batch system, or start one here. The agent checks whether it could serve the
-computation: the addresses of the master, keys, clock, Python, libraries, imports of the application, memory, disk space
-and the time left. With ssh, each host is checked. Each fault is reported with its remedy. The computation is not
-disturbed."""
-
 FAULT_FOUND = 1
-
-EXAMPLES = (
-    "mwpy doctor app.rsc",
-    "mwpy doctor app.rsc --with htcondor --memory 4GB",
-    "mwpy doctor app.rsc --with ssh --hosts hosts.txt --json",
-)
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "all is well",
-    FAULT_FOUND: "a fault was found",
-    ExitCode.USAGE: "a bad option, or no resource file",
-}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,7 +78,7 @@ def _findings(parsed: argparse.Namespace) -> list[Finding]:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("doctor", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = Parser("doctor", __doc__)
     parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
     where = "where the agent runs; default: on this machine"
     parser.add_argument("--with", dest="system", choices=BATCH_SYSTEMS, help=where)

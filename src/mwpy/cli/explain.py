@@ -1,6 +1,17 @@
 """mwpy explain RESOURCE_FILE TASK [--json]: say why a task waits, or how it ended.
 
-The command asks the master itself, as `mwpy status` does.
+Ask a running master about a task: why it waits, agent by agent, which slave has it and since when, or how it ended.
+The computation is not disturbed.
+
+examples:
+  mwpy explain app.rsc 7
+  mwpy explain app.rsc 7 --json
+
+exit codes:
+  0    the master answered
+  2    a bad option, no resource file, no such task, or the computation is finished
+  3    the master refused: the file is of another computation, or mwpy has another version
+  4    no master answered
 """
 
 from __future__ import annotations
@@ -17,18 +28,6 @@ from mwpy.cli._arguments import Parser, number, on_screen
 
 __all__ = ["main", "make_parser"]
 
-DESCRIPTION = """Ask a running master about a task: why it waits, agent by agent, which slave has it and since when, or
-how it ended. The computation is not disturbed."""
-
-EXAMPLES = "mwpy explain app.rsc 7", "mwpy explain app.rsc 7 --json"
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "the master answered",
-    ExitCode.USAGE: "a bad option, no resource file, no such task, or the computation is finished",
-    ExitCode.REFUSED: "the master refused: the file is of another computation, or mwpy has another version",
-    ExitCode.UNREACHABLE: "no master answered",
-}
-
 
 def main(arguments: Sequence[str]) -> int:
     """Explain a task; return the exit code."""
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("explain", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = Parser("explain", __doc__)
     parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
     parser.add_argument("task", type=number(1, int), metavar="TASK", help="the id of the task, as in its messages")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,8 +1,19 @@
 """mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats]: show what an audit file says about slaves and tasks.
 
-Without an id, it lists the slaves that died. With `--all`, it also lists slaves that ended as planned. With the
-id of a slave, it prints all last output of this slave. With the number of a task, it prints all last output of the
-slaves that died while they ran this task. With `--stats`, it sums up what was done and what was lost.
+Show the last output of slaves, from their master's audit file. Without an id, list the slaves that died, and with --all
+also those that ended as planned. With the id of a slave, print all last output of this slave. With the number of a
+task, print all last output of the slaves that died while they ran this task. With --stats, sum up what was done and
+what was lost.
+
+examples:
+  mwpy logs app.audit
+  mwpy logs app.audit SLAVE-17
+  mwpy logs app.audit 4711
+  mwpy logs app.audit --stats
+
+exit codes:
+  0    what was asked for is in the file, or no slave died
+  2    a bad option, no audit file, or the file does not contain the slave, the task or totals
 """
 
 from __future__ import annotations
@@ -23,24 +34,6 @@ from mwpy.cli._arguments import Parser
 
 __all__ = ["main", "make_parser"]
 
-USAGE = "mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats [--json]]"
-
-DESCRIPTION = (
-    "Show the last output of slaves, from their master's audit file. Without an id, list the slaves that died."
-)
-
-EXAMPLES = (
-    "mwpy logs app.audit",
-    "mwpy logs app.audit SLAVE-17",
-    "mwpy logs app.audit 4711",
-    "mwpy logs app.audit --stats",
-)
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "what was asked for is in the file, or no slave died",
-    ExitCode.USAGE: "a bad option, no audit file, or the file does not contain the slave, the task or totals",
-}
-
 
 def main(arguments: Sequence[str]) -> int:
     """Show the last output of slaves; return the exit code."""
@@ -59,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("logs", usage=USAGE, description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = Parser("logs", __doc__, usage="mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats [--json]]")
     parser.add_argument("path", type=Path, metavar="AUDIT_FILE", help="the audit file that the master writes")
     name = "show all last output of this slave (SLAVE-0), or of the slaves that died while they ran this task (7)"
     parser.add_argument("id", nargs="?", metavar="SLAVE-ID | TASK-ID", help=name)

@@ -1,4 +1,22 @@
-"""mwpy oversee RESOURCE_FILE ... --with SYSTEM: keep the right number of agents in a batch system."""
+"""mwpy oversee RESOURCE_FILE ... --with SYSTEM: keep the right number of agents in a batch system.
+
+Oversee computations: read their resource files, submit agents to a batch system while their masters lack slaves, and
+remove jobs that wait or idle without being needed. The command ends when all computations are finished and have no
+jobs left. When it is stopped (Ctrl-C, SIGTERM), its jobs stay with their masters; the next start finds them. A job
+runs the program that the resource file names, in the working directory of this command.
+
+examples:
+  mwpy oversee app.rsc --with htcondor
+  mwpy oversee runs/ --with slurm --max 200 --line=--time=120
+  mwpy oversee app.rsc --with ssh --hosts hosts.txt --once
+  mwpy oversee app.rsc --with htcondor --dry-run --json
+
+exit codes:
+  0    all is finished, or --once did what it decided
+  2    a bad option
+  4    with --once or --remove: a resource file is unreadable, or the batch system failed
+  130  it was stopped
+"""
 
 from __future__ import annotations
 
@@ -16,27 +34,6 @@ from mwpy._values.options import parse
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
 
 __all__ = ["main", "make_parser"]
-
-DESCRIPTION = """Oversee computations: read their resource files, submit agents to a batch system while their masters
-lack slaves, and remove jobs that wait or idle without being needed. The command ends when all computations are finished
-and have no jobs left. When it is stopped (Ctrl-C, SIGTERM), its jobs stay with their masters; the next start finds
-them."""
-
-EPILOG = "A job runs the program that the resource file names, in the working directory of this command."
-
-EXAMPLES = (
-    "mwpy oversee app.rsc --with htcondor",
-    "mwpy oversee runs/ --with slurm --max 200 --line=--time=120",
-    "mwpy oversee app.rsc --with ssh --hosts hosts.txt --once",
-    "mwpy oversee app.rsc --with htcondor --dry-run --json",
-)
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "all is finished, or --once did what it decided",
-    ExitCode.USAGE: "a bad option",
-    ExitCode.UNREACHABLE: "with --once or --remove: a resource file is unreadable, or the batch system failed",
-    ExitCode.INTERRUPTED: "it was stopped",
-}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,7 +58,7 @@ def _priority(text: str) -> tuple[str, int]:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("oversee", description=DESCRIPTION, epilog=EPILOG, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = Parser("oversee", __doc__)
     add = parser.add_argument
     add(
         "paths",

@@ -1,12 +1,18 @@
 """mwpy pack SCRIPT -o FILE: put a script and the packages it needs into one file, for machines with a bare Python.
 
-The file is a PEX, which pex makes (`pip install 'mwpy-cluster[pack]'`). It runs like the script, in any role, and its
-slaves are started from it. Packages have the versions that are installed here, so master and slaves compute with the
-same versions.
+Put a script and its imports into one file, for machines that have only Python. The file contains mwpy, the imported
+packages in the versions that are installed here, and modules beside the script. The command does not find files that
+the script reads, or imports that are not written as import statements: name these packages with --with, and send
+these files along.
 
-At its first start a PEX makes a virtual environment of itself in PEX_ROOT. Later starts use this environment. Without
-PEX_ROOT it is below the home directory. A job of HTCondor has no HOME. There the environment is in the job's scratch
-directory and is removed with it.
+examples:
+  mwpy pack app.py
+  mwpy pack app.py -o app-3.13.pex --python 3.13 --with pandas
+
+exit codes:
+  0    the file was made
+  2    a bad option, no script, or pex is not installed
+  255  pex failed
 """
 
 from __future__ import annotations
@@ -174,19 +180,6 @@ def pins(exempt: Container[str] = ()) -> list[str]:
     return [f"{each.name}=={each.version}" for name, each in sorted(installed.items()) if name not in exempt]
 
 
-DESCRIPTION = """Put a script and its imports into one file, for machines that have only Python. The file contains mwpy,
-the imported packages in the versions that are installed here, and modules beside the script. The command does not find
-files that the script reads, or imports that are not written as import statements: name these packages with --with, and
-send these files along."""
-
-EXAMPLES = "mwpy pack app.py", "mwpy pack app.py -o app-3.13.pex --python 3.13 --with pandas"
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "the file was made",
-    ExitCode.USAGE: "a bad option, no script, or pex is not installed",
-    ExitCode.FAILED: "pex failed",
-}
-
 PREAMBLE = """\
 import os
 if "PEX_ROOT" not in os.environ and "HOME" not in os.environ:
@@ -194,7 +187,11 @@ if "PEX_ROOT" not in os.environ and "HOME" not in os.environ:
     if scratch:
         os.environ["PEX_ROOT"] = os.path.join(scratch, ".pex")
 """
-"""The packed file runs this first."""
+"""The packed file runs this first.
+
+The file is a PEX: it runs like the script, in any role, and its slaves are started from it. At its first start it makes
+a virtual environment of itself in PEX_ROOT, which later starts use. Without PEX_ROOT it is below the home directory. A
+job of HTCondor has no HOME. There the environment is in the job's scratch directory and is removed with it."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -223,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("pack", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = Parser("pack", __doc__)
     add = parser.add_argument
     add("script", metavar="SCRIPT", help="the script that you start with python")
     add("-o", "--output", metavar="FILE", help="the file to make; default: the name of SCRIPT, with .pex")

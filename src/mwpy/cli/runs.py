@@ -1,8 +1,18 @@
 """mwpy runs RUN_DATABASE [--json | --export FORMAT | --prune]: show what a run database says about a computation.
 
-Without an option, it prints a summary: the lives of the master, the tasks by state, the failures by error with an
-example, the slaves by machine, and the time that was lost for each cause. The file is only read, also while the master
-writes it; only `--prune` changes it.
+Show what a run database says: the lives of the master, the tasks by state, the failures by error, the slaves by
+machine, and the time that was lost for each cause. The file is only read, also while the master writes it; only
+--prune changes it.
+
+examples:
+  mwpy runs run.db
+  mwpy runs run.db --json
+  mwpy runs run.db --export csv --output tasks.csv
+  mwpy runs run.db --prune
+
+exit codes:
+  0    the summary was printed, or what was asked for was done
+  2    a bad option, no run database, or a master uses the file (--prune)
 """
 
 from __future__ import annotations
@@ -20,23 +30,6 @@ from mwpy.cli._arguments import Parser, number, on_screen
 from mwpy.run_database import RunDatabase
 
 __all__ = ["main", "make_parser", "shown"]
-
-USAGE = "mwpy runs RUN_DATABASE [--json | --export FORMAT [--output FILE] [--generation N] | --prune]"
-
-DESCRIPTION = """Show what a run database says: the lives of the master, the tasks by state, the failures by error, the
-slaves by machine, and the time that was lost for each cause."""
-
-EXAMPLES = (
-    "mwpy runs run.db",
-    "mwpy runs run.db --json",
-    "mwpy runs run.db --export csv --output tasks.csv",
-    "mwpy runs run.db --prune",
-)
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "the summary was printed, or what was asked for was done",
-    ExitCode.USAGE: "a bad option, no run database, or a master uses the file (--prune)",
-}
 
 SUMS = "submitted", "reused"
 """What the summary of tasks has beside the states."""
@@ -62,7 +55,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("runs", usage=USAGE, description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    usage = "mwpy runs RUN_DATABASE [--json | --export FORMAT [--output FILE] [--generation N] | --prune]"
+    parser = Parser("runs", __doc__, usage=usage)
     parser.add_argument("path", type=Path, metavar="RUN_DATABASE", help="the file of --mw-run-database")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--json", action="store_true", help="print the summary as one JSON object, for scripts")

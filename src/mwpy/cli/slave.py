@@ -5,6 +5,19 @@ this with the last words of the slaves. `python SCRIPT --mw-slave`, in contrast,
 agent itself. If it fails there, the traceback is only in the files of the batch system.
 
 The options are those of a script (`--mw-...`), so `mwpy._values.options` parses them.
+
+examples:
+  mwpy slave app.py --mw-resource-file app.rsc
+  mwpy slave --mw-resource-file app.rsc --mw-slave-processes 8
+
+exit codes:
+  0    the computation is finished, or there was no task for as long as --mw-idle-exit says
+  2    a bad option, or no resource file
+  3    the master refused the agent
+  4    no address of the master answered
+  5    the agent was evicted, or its time was used up
+  6    the slaves end before they can take a task
+  255  the master was lost
 """
 
 from __future__ import annotations
@@ -18,20 +31,6 @@ from mwpy._values.options import SCRIPT_VARIABLE, SLAVE_VARIABLE, help_text, par
 from mwpy.app import run_agent
 
 __all__ = ["main"]
-
-EXAMPLES_AND_EXIT_CODES = """
-examples:
-  mwpy slave app.py --mw-resource-file app.rsc
-  mwpy slave --mw-resource-file app.rsc --mw-slave-processes 8
-
-exit codes:
-  0    the computation is finished, or there was no task for as long as --mw-idle-exit says
-  2    a bad option, or no resource file
-  3    the master refused the agent
-  4    no address of the master answered
-  5    the agent was evicted, or its time was used up
-  6    the slaves end before they can take a task
-  255  the master was lost"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +47,9 @@ def main(arguments: Sequence[str]) -> int:
         arguments = ["--mw-help"]
     options, script = parse(["--mw-slave", *arguments], os.environ)
     if options.help:
-        print(help_text("mwpy slave [SCRIPT]") + "\n" + EXAMPLES_AND_EXIT_CODES)
+        from mwpy.cli._arguments import help_of  # agents do not need it
+
+        print(help_text("mwpy slave [SCRIPT]") + help_of(__doc__)[1], end="")
         return ExitCode.OK
     code = run_agent(options, [sys.executable, *script] if script else agent_command())
     if code == ExitCode.OK and script and not script[0].startswith("-") and not os.path.exists(script[0]):

@@ -1,6 +1,19 @@
 """mwpy status RESOURCE_FILE [--watch | --json]: show what a running master does.
 
-The command asks the master itself, as a member without slaves, so the figures are those of this moment.
+Ask a running master what it does: tasks by state and algorithm, slaves by machine and state, the rate, failures by
+kind, the last failure, lost attempts by cause, and the last messages of the master. The computation is not disturbed.
+
+examples:
+  mwpy status app.rsc
+  mwpy status app.rsc --watch --interval 10
+  mwpy status app.rsc --json
+
+exit codes:
+  0    the master answered, or the computation is finished
+  2    a bad option, or no resource file
+  3    the master refused: the file is of another computation, or mwpy has another version
+  4    no master answered
+  130  --watch was stopped
 """
 
 from __future__ import annotations
@@ -22,20 +35,6 @@ from mwpy.cli._arguments import Parser, number, on_screen
 
 __all__ = ["main", "make_parser", "shown"]
 
-DESCRIPTION = """Ask a running master what it does: tasks by state and algorithm, slaves by machine and state, the rate,
-failures by kind, the last failure, lost attempts by cause, and the last messages of the master. The computation is not
-disturbed."""
-
-EXAMPLES = "mwpy status app.rsc", "mwpy status app.rsc --watch --interval 10", "mwpy status app.rsc --json"
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "the master answered, or the computation is finished",
-    ExitCode.USAGE: "a bad option, or no resource file",
-    ExitCode.REFUSED: "the master refused: the file is of another computation, or mwpy has another version",
-    ExitCode.UNREACHABLE: "no master answered",
-    ExitCode.INTERRUPTED: "--watch was stopped",
-}
-
 TASKS = "pending", "blocked", "delayed", "at_slaves", "finished", "failed"
 SLAVES = "agents", "starting", "idle", "busy", "leaving", "away", "finished", "failed"
 
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = Parser("status", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = Parser("status", __doc__)
     parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
     watch = "ask again and again until the computation is finished; on a terminal, the display is redrawn in place"
     parser.add_argument("--watch", action="store_true", help=watch)

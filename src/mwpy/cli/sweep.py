@@ -1,4 +1,21 @@
-"""mwpy sweep COMMAND|STUDY.toml [--values NAME=VALUES ...] [::: VALUE ...]: run a program with many settings."""
+"""mwpy sweep COMMAND|STUDY.toml [--values NAME=VALUES ...] [::: VALUE ...]: run a program with many settings.
+
+Run a program with many settings, and collect what it gives. {name} in the command stands for the values of a
+parameter. After :::, each value is one run in the current folder, as with GNU parallel. The same command continues
+where it stopped.
+
+examples:
+  mwpy sweep 'simulate --alpha {alpha}' --values alpha=0..1..0.1 --result energy='E = (.*)'
+  mwpy sweep 'gzip -9 {}' ::: *.log
+  mwpy sweep study.toml --with htcondor --max 200 --detach
+  mwpy sweep study.toml --again 'alpha > 0.3'
+
+exit codes:
+  0    all runs succeeded
+  1    some runs failed
+  2    a bad option or setting
+  130  it was stopped
+"""
 
 from __future__ import annotations
 
@@ -23,24 +40,6 @@ from mwpy.sweep.settings import Collection, Settings, Sweep
 from mwpy.sweep.study import Selection, dry_run, run
 
 __all__ = ["main", "make_parser"]
-
-DESCRIPTION = """Run a program with many settings, and collect what it gives. {name} in the command stands for the
-values of a parameter. After :::, each value is one run in the current folder, as with GNU parallel. The same command
-continues where it stopped."""
-
-EXAMPLES = (
-    "mwpy sweep 'simulate --alpha {alpha}' --values alpha=0..1..0.1 --result energy='E = (.*)'",
-    "mwpy sweep 'gzip -9 {}' ::: *.log",
-    "mwpy sweep study.toml --with htcondor --max 200 --detach",
-    "mwpy sweep study.toml --again 'alpha > 0.3'",
-)
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.OK: "all runs succeeded",
-    1: "some runs failed",
-    ExitCode.USAGE: "a bad option or setting",
-    ExitCode.INTERRUPTED: "it was stopped",
-}
 
 WATCHING = {
     "attach": "Show the progress and the output of a sweep until its end. The exit code is that of the sweep. Ctrl-C "
@@ -176,7 +175,7 @@ class _Parser(Parser):
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    parser = _Parser("sweep", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser = _Parser("sweep", __doc__)
     command = "the command line, with placeholders such as {alpha}; or a study file, which ends in .toml"
     parser.add_argument("command", metavar="COMMAND|STUDY.toml", help=command)
     add = parser.add_argument_group("parameters").add_argument
