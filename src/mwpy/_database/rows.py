@@ -30,9 +30,9 @@ from mwpy._values.groups import each_task
 from mwpy._values.messagepack import FAILURE, MALFORMED, Pickled, decode, decoder, encode, encode_json, split_list
 from mwpy._values.messages import Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
-from mwpy._values.record_texts import text_of
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Failure, read_failure
+from mwpy.audit import text_of
 
 # How rows are collected and groups of results are packed before they are written.
 #
