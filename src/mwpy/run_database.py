@@ -96,7 +96,7 @@ class RunDatabase:
         """Return the rows of a query in SQL. The file cannot be changed by it.
 
         Args:
-            statement: one statement. The guide has examples, and the names of all tables and views.
+            statement: one statement. The guide has examples, and the names of all views.
             parameters: a value for each `?` in it.
 
         Raises:

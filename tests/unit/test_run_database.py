@@ -145,7 +145,7 @@ def test_a_query_cannot_change_the_file(path: Path) -> None:
     with RunDatabase(path) as run:
         assert run.query("SELECT count(*) AS n FROM failures WHERE task = ?", [5]) == [{"n": 1}]
         with pytest.raises(RunDatabaseError, match="readonly database"):
-            run.query("DELETE FROM failures")
+            run.query("DELETE FROM records")
         with pytest.raises(RunDatabaseError, match="no such table: nonsense"):
             run.query("SELECT * FROM nonsense")
 

@@ -104,7 +104,7 @@ def _lost(connection: Connection) -> list[dict[str, Any]]:
 
 
 HISTORY = ("allocations", "losses", "ends", "events")
-"""The tables that only people read."""
+"""The kinds of rows that only people read."""
 
 
 class Pruned(Struct, frozen=True):
@@ -141,8 +141,8 @@ def prune(path: Path) -> Pruned:
         )
         results = 0
         with connection.transaction():
-            for table in HISTORY:
-                connection.run(f"DELETE FROM {table} WHERE generation < ?", (last,))
+            for kind in HISTORY:
+                connection.run("DELETE FROM records WHERE kind = ? AND generation < ?", (kind, last))
             if complete:
                 [(brought,)] = connection.rows(  # agents brought the later ones to the last generation
                     "SELECT coalesce(min(seq), 1 << 62) FROM agents WHERE generation = ?", (last,)
@@ -150,7 +150,7 @@ def prune(path: Path) -> Pruned:
                 [(results,)] = connection.rows(
                     f"SELECT coalesce(sum(count), 0) FROM results WHERE {unused}", (last, last, brought)
                 )
-                connection.run(f"DELETE FROM results WHERE {unused}", (last, last, brought))
+                connection.run(f"DELETE FROM records WHERE kind = 'results' AND {unused}", (last, last, brought))
         connection.run("VACUUM")
         connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
         named = {name for (name,) in connection.rows("SELECT file FROM results WHERE file IS NOT NULL")}

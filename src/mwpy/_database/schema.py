@@ -1,19 +1,21 @@
-"""The schema of the run database, and the views that people read.
+"""The schema of the run database: one table of records, and the views that people read.
 
-The master's records are kept in the order in which it stated them. Every row of every table has a number `seq` from one
-sequence, so the tables can be merged again. A group of tasks or results is one row. Its tasks have consecutive ids from
-`base` on; if they have not, `base` is 0, and the keys of a JSON object are the ids. A JSON array has the places 0, 1, 2
-as its keys. So `base + key` is a task in both cases, and the views need `json_each` only. Where an array would say
-nothing, it is missing, and the views make one with `count` zeros.
+A row of the table `records` is what one record of the master says of one thing, such as tasks with consecutive ids. The
+rows are in the order in which the master stated the records: `seq` numbers them. `kind` is the view that shows the row,
+`who` the slave or agent that it is about, and `body` is a JSON object with what only this kind has. Rows of tasks have
+their first id, their number and their attempt. If the tasks of a group of results are not consecutive, `first` is 0,
+and the keys of the JSON objects `attempts` and `seconds` are the ids. A JSON array has the places 0, 1, 2 as its keys.
+So `first + key` is a task in both cases, and the views need `json_each` only. Where an array would say nothing, it is
+missing, and the views make one with `count` zeros.
 
-Each row that a restart uses has a checksum over the columns that decide about a value: which task got which result. A
-row that fails it does not count. SQLite itself notices damage only where it breaks the structure of a page. A CRC-32
-finds each flipped bit and each damage of up to 4 bytes in a row, and misses one of 4 billion others. It is for
-accidents of disks and memory, not for forgers.
+Each row that a restart uses has a checksum over all that decides about a value: which task got which result. A row that
+fails it does not count. SQLite itself notices damage only where it breaks the structure of a page. A CRC-32 finds each
+flipped bit and each damage of up to 4 bytes in a row, and misses one of 4 billion others. It is for accidents of disks
+and memory, not for forgers.
 
 With each change of the schema, `VERSION` rises. A file of another version is refused by name.
 
-Views of single tasks join tables by task. SQLite makes an index for that each time, so they take a few seconds for a
+Views of single tasks join others by task. SQLite makes an index for that each time, so they take a few seconds for a
 million tasks.
 """
 
@@ -21,191 +23,73 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 
 APPLICATION_ID = 0x6D777079
 """Marks a SQLite file as a run database: the characters `mwpy`."""
 
-CHECKED: dict[str, tuple[str, ...]] = {
-    "algorithms": ("seq", "generation", "number", "name", "code", "parts"),
-    "submissions": ("seq", "generation", "first", "count", "algorithm", "answers", "keys"),
-    "once": ("seq", "generation", "first", "count", "may_have_run", "reason"),
-    "results": ("seq", "generation", "checksum", "head", "file"),
-}
-"""The tables that a restart reads, and their columns that decide about a value. The column `row_checksum` is the
-checksum of these. Numbers with a fraction are not among them, because SQLite may round them."""
+VERSION = 10
 
-VERSION = 9
+RESTART_KINDS = ("algorithms", "submissions", "once", "results")
+"""The kinds of rows that a restart reads. They have checksums."""
+
+CHECKED = ("seq", "generation", "kind", "who", "first", "count", "attempt", "body", "data")
+"""The columns that decide about a value. The column `checksum` is the checksum of these. Times are not among them,
+because SQLite may round them."""
 
 
-def row_checksum(*values: object) -> int:
+def row_checksum(row: Sequence[object]) -> int:
     """Return the checksum of those columns of a row that decide about a value.
 
     Args:
-        values: whole numbers, texts, bytes or None, as SQLite returns them.
+        row: the values of `CHECKED`: whole numbers, texts, bytes or None, as SQLite returns them.
     """
     checksum = 0
-    for value in values:
+    for value in row:
         part = value if isinstance(value, bytes) else repr(value).encode()
         checksum = zlib.crc32(part, zlib.crc32(b"%d:" % len(part), checksum))
     return checksum
 
 
-_TABLES = """
-CREATE TABLE generations (
-    generation INTEGER PRIMARY KEY,
-    name TEXT NOT NULL,
-    member_id TEXT NOT NULL,
-    host TEXT NOT NULL,
-    pid INTEGER NOT NULL,
-    command TEXT NOT NULL,
-    python TEXT NOT NULL,
-    mwpy TEXT NOT NULL,
-    started REAL NOT NULL,
-    ended REAL,
-    why TEXT
-);
-CREATE TABLE algorithms (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    name TEXT NOT NULL,
-    reference TEXT NOT NULL,
-    code TEXT NOT NULL,
-    parts TEXT NOT NULL,
-    row_checksum INTEGER
-);
-CREATE INDEX algorithm_by_number ON algorithms (generation, number);
-CREATE TABLE submissions (
+_FREQUENT = ("submissions", "allocations", "results")
+
+RARE = f"kind NOT IN {_FREQUENT}"
+"""The condition of the rows that the index has. With it, a query of one other kind finds them by the index."""
+
+_TABLE = f"""
+CREATE TABLE records (
     seq INTEGER PRIMARY KEY,
     generation INTEGER NOT NULL,
     at REAL NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    algorithm INTEGER NOT NULL,
-    policy TEXT,
-    failed TEXT,
-    answers TEXT,
-    row_checksum INTEGER,
-    keys BLOB
-);
-CREATE INDEX submission_by_task ON submissions (generation, first);
-CREATE TABLE once (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    may_have_run INTEGER NOT NULL,
-    reason TEXT,
-    row_checksum INTEGER
-);
-CREATE TABLE allocations (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    sid TEXT NOT NULL,
-    base INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    attempts TEXT,
-    reason TEXT
-);
-CREATE TABLE results (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    sid TEXT NOT NULL,
-    base INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    attempts TEXT,
-    seconds TEXT,
-    total_s REAL NOT NULL,
-    failed INTEGER NOT NULL,
-    checksum INTEGER NOT NULL,
-    host TEXT,
-    row_checksum INTEGER,
-    head BLOB NOT NULL,
-    file TEXT,
+    kind TEXT NOT NULL,
+    who TEXT,
+    first INTEGER,
+    count INTEGER,
+    attempt INTEGER,
+    body TEXT NOT NULL,
+    checksum INTEGER,
+    data BLOB,
     frames BLOB
 );
-CREATE TABLE failures (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    task INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    sid TEXT NOT NULL,
-    type TEXT NOT NULL,
-    message TEXT NOT NULL,
-    traceback TEXT NOT NULL,
-    arguments TEXT
-);
-CREATE INDEX failure_by_task ON failures (generation, task);
-CREATE TABLE ends (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    sid TEXT,
-    reason TEXT NOT NULL
-);
-CREATE TABLE losses (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    sid TEXT NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    algorithm TEXT NOT NULL,
-    cause TEXT NOT NULL,
-    charged INTEGER NOT NULL,
-    lost_s REAL NOT NULL,
-    reason TEXT NOT NULL
-);
-CREATE TABLE agents (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    agent TEXT NOT NULL,
-    host TEXT NOT NULL,
-    pid INTEGER NOT NULL,
-    job TEXT NOT NULL,
-    address TEXT NOT NULL,
-    slaves INTEGER NOT NULL,
-    python TEXT NOT NULL,
-    returns_s REAL NOT NULL,
-    packages TEXT,
-    ended REAL,
-    reason TEXT
-);
-CREATE UNIQUE INDEX agent_by_name ON agents (generation, agent);
-CREATE TABLE slaves (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    sid TEXT NOT NULL,
-    agent TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    ended REAL,
-    cause TEXT,
-    reason TEXT,
-    running TEXT,
-    peak_bytes INTEGER,
-    last_words TEXT
-);
-CREATE UNIQUE INDEX slave_by_sid ON slaves (generation, sid);
-CREATE TABLE events (
-    seq INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    at REAL NOT NULL,
-    kind TEXT NOT NULL,
-    text TEXT NOT NULL
-);
+CREATE INDEX record_by_kind ON records (kind, generation, who, first) WHERE {RARE};
 """
+
+_SHOWN = {
+    "generations": "$name, $member_id, $host, $pid, $command, $python, $mwpy, at AS started, $ended, $why",
+    "algorithms": "first AS number, $name, $reference, $code, $parts",
+    "submissions": "at, first, count, $algorithm, $policy, $failed, $answers, data AS keys",
+    "once": "at, first, count, $may_have_run, $reason",
+    "allocations": "at, who AS sid, first AS base, count, attempt, $reason",
+    "results": "at, who AS sid, first AS base, count, attempt, $attempts, $seconds, $total_s, $failed, $host, $file, "
+    "data AS head, frames",
+    "failures": "at, first AS task, attempt, who AS sid, $type, $message, $traceback, $arguments",
+    "ends": "at, first, count, attempt, $state, who AS sid, $reason",
+    "losses": "at, who AS sid, first, count, attempt, $algorithm, $cause, $charged, $lost_s, $reason",
+    "agents": "at, who AS agent, $host, $pid, $job, $address, $slaves, $python, $returns_s, $packages, $ended, $reason",
+    "slaves": "at, who AS sid, $agent, $kind, $ended, $cause, $reason, $running, $peak_bytes, $last_words",
+    "events": "at, $kind, $text",
+}
+"""The views that show the rows of one kind each, and their columns after `seq` and `generation`; `$x` is in `body`."""
 
 _VIEWS = """
 CREATE VIEW answers AS
@@ -219,12 +103,10 @@ SELECT a.generation, a.task, a.attempt, a.sid, g.host, a.at AS sent, coalesce(r.
         WHEN f.task IS NULL THEN 'finished' ELSE 'failed' END AS outcome,
     r.seconds
 FROM (
-    SELECT a.generation, a.base + j.key AS task, a.sid, a.at,
-        CASE WHEN a.attempts IS NULL THEN a.attempt ELSE j.value END AS attempt
-    FROM allocations a, json_each(coalesce(a.attempts, ZEROS(a.count))) j
+    SELECT a.generation, a.base + j.key AS task, a.sid, a.at, a.attempt FROM allocations a, json_each(ZEROS(a.count)) j
 ) a
 LEFT JOIN answers r ON r.generation = a.generation AND r.task = a.task AND r.attempt = a.attempt
-LEFT JOIN failures f ON f.generation = a.generation AND f.task = a.task AND f.attempt = a.attempt
+LEFT JOIN failures f ON f.generation = a.generation AND f.sid = r.sid AND f.task = a.task AND f.attempt = a.attempt
 LEFT JOIN losses l ON l.generation = a.generation AND l.sid = a.sid AND l.attempt = a.attempt
     AND a.task BETWEEN l.first AND l.first + l.count - 1
 LEFT JOIN slaves s ON s.generation = a.generation AND s.sid = a.sid
@@ -241,7 +123,7 @@ FROM (
 ) t
 LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
 LEFT JOIN answers r ON r.generation = t.generation AND r.task = t.task
-LEFT JOIN failures f ON f.generation = t.generation AND f.task = t.task AND f.attempt = r.attempt
+LEFT JOIN failures f ON f.generation = t.generation AND f.sid = r.sid AND f.task = t.task AND f.attempt = r.attempt
 LEFT JOIN ends e ON e.generation = t.generation AND t.task BETWEEN e.first AND e.first + e.count - 1
 LEFT JOIN slaves s ON s.generation = t.generation AND s.sid = coalesce(r.sid, e.sid)
 LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent
@@ -259,11 +141,18 @@ FROM (
 ) t
 LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
 LEFT JOIN results r ON r.seq = t.at_row
-LEFT JOIN failures f ON f.generation = r.generation AND f.task = r.base + t.at_place AND f.attempt = r.attempt
+LEFT JOIN failures f ON f.generation = r.generation AND f.sid = r.sid AND f.task = r.base + t.at_place
+    AND f.attempt = r.attempt
 LEFT JOIN slaves s ON s.generation = r.generation AND s.sid = r.sid
 LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent;
 CREATE VIEW notices AS SELECT generation, at, substr(text, 8) AS text FROM events WHERE kind = 'Notice';
 """
+
+
+def _view(kind: str, columns: str) -> str:
+    columns = re.sub(r"\$(\w+)", r"json_extract(body, '$.\1') AS \1", columns)
+    where = "" if kind in _FREQUENT else f" AND {RARE}"
+    return f"CREATE VIEW {kind} AS SELECT seq, generation, {columns} FROM records WHERE kind = '{kind}'{where};\n"
 
 
 def _zeros(found: re.Match[str]) -> str:
@@ -271,4 +160,4 @@ def _zeros(found: re.Match[str]) -> str:
     return f"'[' || substr(replace(hex(zeroblob({found[1]})), '00', ',0'), 2) || ']'"
 
 
-SCHEMA = _TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)
+SCHEMA = _TABLE + "".join(_view(*each) for each in _SHOWN.items()) + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS)

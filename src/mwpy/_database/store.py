@@ -23,37 +23,24 @@ writer's thread does this between two commits, so the I/O thread never waits for
 from __future__ import annotations
 
 import errno
-import heapq
-import json
 import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from importlib import metadata
+from itertools import accumulate, pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
 from mwpy._database import rows
 from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
-from mwpy._database.rows import (
-    COLUMNS,
-    LARGE_BYTES,
-    RESULTS,
-    TABLES_BY_SEQ,
-    Batch,
-    Damaged,
-    Rows,
-    StoredGroup,
-    ValueDamaged,
-    ValueFiles,
-    content_checksum,
-    read_head,
-    unpack,
-)
-from mwpy._database.schema import CHECKED, row_checksum
+from mwpy._database.rows import Damaged, Rows, StoredResults, ValueFiles, frames_checksum, json_text, read_results
+from mwpy._database.schema import CHECKED, RARE, RESTART_KINDS, row_checksum
 from mwpy._system import clock
 from mwpy._system.locks import FileLock, is_network, kind_of_file_system, real_path, sync_folder
 from mwpy._values import records
@@ -69,17 +56,26 @@ from mwpy._values.earlier import (
     Given,
 )
 from mwpy._values.errors import MwpyError, RunDatabaseError
-from mwpy._values.messagepack import encode_json
 from mwpy._values.messages import Results
 
 # Reads what former generations left: their tasks and answers for a restart, and the values of single answers.
 
 
-PAGE_ROWS = 2000
-"""How many rows of a table are read at a time. Between two pages, the write-ahead log can shrink."""
+class _Body(Struct):
+    """What a restart reads of the body of a row. Each kind of rows has some of these."""
 
-PAGE_ANSWERS = 64
-"""The same for results, whose values are read, too. They are smaller than `LARGE_BYTES`."""
+    name: str = ""
+    code: str = ""
+    parts: dict[str, str] = {}
+    algorithm: int = 0
+    answers: Raw = Raw()
+    may_have_run: int = 0
+    reason: str | None = None
+    host: str = ""
+    file: str = ""
+
+
+_read_body = Decoder(_Body).decode
 
 
 def read_earlier(
@@ -98,73 +94,57 @@ def read_earlier(
     Raises:
         RunDatabaseError: the file is damaged.
     """
-    hosts = _hosts(connection)
+    query = "SELECT s.generation, s.sid, a.host FROM slaves s JOIN agents a USING (generation, agent)"
+    hosts = {(generation, sid): str(host) for generation, sid, host in connection.rows(query)}
     usable = files.usable()
-
-    def answers(row: tuple[Any, ...]) -> Earlier | None:
-        seq, generation, checksum, head, file, at, sid, host, frames = row
-        results = read_head(head)
-        if file is not None and usable.get(file) != sum(results.sizes):
-            if file in usable:
-                files.set_aside(file)
-                del usable[file]
-            on_lost(str(files.folder / file))
-            return None
-        if file is None and frames is not None and content_checksum(head, frames) != checksum:
-            on_lost(_named("results", seq))
-            return None
-        host = host or hosts.get((generation, sid), "")
-        wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
-        return EarlierAnswers(generation, seq, SlaveId(str(sid)), str(host), wall, results)
-
-    tables: dict[str, Callable[[tuple[Any, ...]], Earlier | None]] = {
-        "algorithms": _algorithm,
-        "submissions": _tasks,
-        "once": _sent,
-    }
-    streams = [_entries(connection, table, generation, on_lost, entry_of) for table, entry_of in tables.items()]
-    frames = f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END"
-    more = f", at, sid, host, {frames}"
-    streams.append(_entries(connection, "results", generation, on_lost, answers, more, PAGE_ANSWERS))
     known: set[tuple[int, int]] = set()
-    for _, entry in heapq.merge(*streams, key=lambda numbered: numbered[0]):
-        if isinstance(entry, EarlierAlgorithm):
-            known.add((entry.generation, entry.number))
-        elif isinstance(entry, EarlierTasks) and (entry.generation, entry.algorithm) not in known:
-            continue  # the row of its algorithm is damaged
-        yield entry
+    query = (
+        f"SELECT {', '.join(CHECKED)}, checksum, at, "
+        f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END "
+        f"FROM records WHERE (+kind IN {RESTART_KINDS} OR checksum IS NOT NULL) AND +generation < ? ORDER BY seq"
+    )
+    for *checked, checksum, at, content in connection.each_row(query, (generation,)):
+        seq, own, kind, who, first, count, _, text, data = checked
+        if row_checksum(checked) != checksum:
+            on_lost(f"row {seq} of {kind}")
+            continue
+        body = _read_body(text)
+        if kind == "algorithms":
+            known.add((own, first))
+            yield EarlierAlgorithm(own, first, body.name, body.code, body.parts)
+        elif kind == "submissions":
+            if (own, body.algorithm) in known:  # otherwise the row of its algorithm is damaged
+                yield EarlierTasks(own, first, count, body.algorithm, data or b"", reused=bool(bytes(body.answers)))
+        elif kind == "once" and body.reason is not None:
+            yield EarlierUsedUp(own, first, count, body.reason)
+        elif kind == "once":
+            yield EarlierSent(own, first, count, bool(body.may_have_run))
+        else:
+            results = read_results(data)
+            if lost := _lost_value(seq, results, body.file, content, files, usable):
+                on_lost(lost)
+                continue
+            wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
+            yield EarlierAnswers(own, seq, SlaveId(who), body.host or hosts.get((own, who), ""), wall, results)
 
 
-def _entries(
-    connection: Connection,
-    table: str,
-    generation: int,
-    on_lost: Callable[[str], None],
-    entry_of: Callable[[tuple[Any, ...]], Earlier | None],
-    more: str = "",
-    page_rows: int = PAGE_ROWS,
-) -> Iterator[tuple[int, Earlier]]:
-    """Yield the entry of each row of a table, with its number.
+def _lost_value(
+    seq: int, results: StoredResults, file: str, content: bytes | None, files: ValueFiles, usable: dict[str, int]
+) -> str:
+    """Return the name of what is missing or damaged of the values in a row; empty if nothing is.
 
     Args:
-        more: other columns than those with a checksum.
+        content: the values in the row itself; None if they are not compared.
+        usable: the sizes of the files that can be used.
     """
-    last, checked = 0, CHECKED[table]
-    page = (
-        f"SELECT row_checksum, {', '.join(checked)}{more} FROM {table} "
-        f"WHERE seq > ? AND generation < ? ORDER BY seq LIMIT {page_rows}"
-    )
-    while rows := connection.rows(page, (last, generation)):
-        for checksum, *row in rows:
-            if row_checksum(*row[: len(checked)]) != checksum:
-                on_lost(_named(table, row[0]))
-            elif (entry := entry_of(tuple(row))) is not None:
-                yield row[0], entry
-        last = rows[-1][1]
-
-
-def _named(table: str, seq: int) -> str:
-    return f"row {seq} of the table {table}"
+    if not file:
+        is_right = content is None or frames_checksum([content]) == results.checksum
+        return "" if is_right else f"row {seq} of results"
+    if usable.get(file) == sum(results.sizes):
+        return ""
+    if usable.pop(file, None) is not None:
+        files.set_aside(file)
+    return str(files.folder / file)
 
 
 def _first_checked(connection: Connection) -> int:
@@ -178,27 +158,7 @@ def _first_checked(connection: Connection) -> int:
     return 0
 
 
-def _algorithm(row: tuple[Any, ...]) -> Earlier:
-    _, generation, number, name, code, parts = row
-    return EarlierAlgorithm(generation, number, name, code, json.loads(parts))
-
-
-def _tasks(row: tuple[Any, ...]) -> Earlier:
-    _, generation, first, count, algorithm, answers, keys = row
-    return EarlierTasks(generation, first, count, algorithm, keys, reused=answers is not None)
-
-
-def _sent(row: tuple[Any, ...]) -> Earlier:
-    _, generation, first, count, may_have_run, reason = row
-    if reason is not None:
-        return EarlierUsedUp(generation, first, count, reason)
-    return EarlierSent(generation, first, count, bool(may_have_run))
-
-
-def _hosts(connection: Connection) -> dict[tuple[int, str], str]:
-    """The host of each slave, by generation and slave id."""
-    query = "SELECT s.generation, s.sid, a.host FROM slaves s JOIN agents a USING (generation, agent)"
-    return {(generation, sid): host for generation, sid, host in connection.rows(query)}
+_WRONG = "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
 
 
 def read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Results, list[Buffer]]:
@@ -207,112 +167,49 @@ def read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Re
     Raises:
         RunDatabaseError: the row, or its large value, is missing or damaged.
     """
-    found = connection.rows("SELECT checksum, head, file, frames FROM results WHERE seq = ?", (row,))
+    found = connection.rows(f"SELECT {', '.join(CHECKED)}, checksum, frames FROM records WHERE seq = ?", (row,))
     if not found:
         raise RunDatabaseError(f"the run database {connection.path} has no results {row}: was it pruned meanwhile?")
-    [(checksum, head, file, frames)] = found
-    if file is None:
-        return unpack(head, frames, checksum)
-    try:
-        return unpack(head, files.read(file), checksum)
-    except Damaged as error:
-        raise files.damaged(file) from error
+    [(*checked, checksum, content)] = found
+    wrong = Damaged(
+        "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
+    )
+    if row_checksum(checked) != checksum:
+        raise wrong
+    results = read_results(checked[-1])
+    if file := _read_body(checked[-2]).file:
+        content, wrong = files.read(file), files.damaged(file)
+    view = memoryview(content or b"")
+    if frames_checksum([view]) != results.checksum or sum(results.sizes) != len(view):
+        raise wrong
+    return results, [view[start:end] for start, end in pairwise(accumulate(results.sizes, initial=0))]
 
 
-# Adds rows to the tables of the run database.
+# Adds rows to the run database.
 #
 # SQLite releases the interpreter lock while it works. To get it back, the thread may have to wait for another thread,
 # each time. So a commit has few statements, whatever the number of its rows: SQLite divides a JSON text into rows
-# itself.
+# itself. The places of bytes in another value follow the row number of the last plain column.
 
 
-JOINED_BYTES = 16 * 1024
-"""Frames of this size and more are given to SQLite alone, because joining them with others would copy them."""
+def _insertion() -> str:
+    columns = (*CHECKED, "checksum", "at", "frames")
+    taken = [
+        f"CASE WHEN json_extract(value, '$[{at}]') IS NOT NULL THEN "
+        f"coalesce(substr(?2, json_extract(value, '$[{at}][0]') + 1, json_extract(value, '$[{at}][1]')), x'') END"
+        if name in ("data", "frames")
+        else f"json_extract(value, '$[{at}]')"
+        for at, name in enumerate(columns)
+    ]
+    return f"INSERT INTO records ({', '.join(columns)}) SELECT {', '.join(taken)} FROM json_each(?1)"
 
 
-def insert(connection: Connection, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
-    """Add rows to a table. Some of them have the place of bytes in `blob`."""
-    if table in _CHECKED_PLACES:
-        rows = [_with_checksum(row, _CHECKED_PLACES[table], blob) for row in rows]
-    statement, text = _INSERTS[table], _json(rows)
-    connection.run(statement, (text, blob) if "?2" in statement else (text,))
+_INSERT = _insertion()
 
-
-def insert_groups(connection: Connection, groups: Sequence[StoredGroup], files: Mapping[int, str]) -> None:
-    """Add groups of results.
-
-    Args:
-        files: the files of large values, by the row that names them.
-    """
-    rows: list[list[object]] = []
-    blob = bytearray()
-    for group in groups:
-        head, (seq, generation, *_, checksum) = group.head, group.row
-        file = files.get(seq)
-        row = [*group.row, row_checksum(seq, generation, checksum, head, file)]
-        if group.size < JOINED_BYTES:
-            start = len(blob)
-            blob += head
-            middle = len(blob)
-            for frame in group.frames:
-                blob += frame
-            rows.append([*row, [start, middle - start], [middle, len(blob) - middle]])
-        else:
-            frames = None if file is not None else b"".join(group.frames)
-            connection.run(_INSERT_GROUP, (*row, head, file, frames))
-    if rows:
-        insert(connection, "results", rows, blob)
-
-
-def _with_checksum(row: Sequence[Any], places: Sequence[int], blob: bytes | bytearray) -> list[object]:
-    """Add the checksum of a row, before the place of its bytes if it has one."""
-    values, end = [row[place] for place in places], len(row)
-    if isinstance(values[-1], list):
-        [start, size] = values[-1]
-        values[-1], end = bytes(blob[start : start + size]), end - 1
-    return [*row[:end], row_checksum(*values), *row[end:]]
-
-
-def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
-    """A statement that adds all rows of a JSON text to a table. A row has the places of its bytes in another value."""
-    taken = [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
-    for at in range(len(columns), len(columns) + len(blobs)):
-        part = f"substr(?2, json_extract(value, '$[{at}][0]') + 1, json_extract(value, '$[{at}][1]'))"
-        taken.append(f"coalesce({part}, x'')")
-    names = ", ".join((*columns, *blobs))
-    return f"INSERT INTO {table} ({names}) SELECT {', '.join(taken)} FROM json_each(?1)"
-
-
-def _insertions() -> dict[str, str]:
-    found = {"results": _insertion("results", (*RESULTS, "row_checksum"), ("head", "frames"))}
-    for table, columns in COLUMNS.items():
-        blobs = [name for name in columns if name == "keys"]
-        plain = ["seq", "generation", *(name for name in columns if name != "keys")]
-        found[table] = _insertion(table, [*plain, "row_checksum"] if table in CHECKED else plain, blobs)
-    return found
-
-
-_CHECKED_PLACES = {
-    table: [("seq", "generation", *columns).index(name) for name in CHECKED[table]]
-    for table, columns in COLUMNS.items()
-    if table in CHECKED
-}
-"""The places of the columns that a checksum covers, by table."""
-
-
-_INSERTS = _insertions()
-
-_INSERT_GROUP = (
-    f"INSERT INTO results ({', '.join(RESULTS)}, row_checksum, head, file, frames) "
-    f"VALUES ({', '.join('?' * (len(RESULTS) + 4))})"
+_CHANGE = (
+    f"UPDATE records SET body = json_patch(body, ?1) WHERE {RARE} "
+    "AND kind = ?2 AND generation = ?3 AND who IS ?4 AND (?5 IS NULL OR json_extract(body, '$.cause') = ?5)"
 )
-
-
-def _json(rows: Sequence[Sequence[object]]) -> str:
-    try:
-        return encode_json(rows).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, for example in the name of a file
-        return json.dumps(rows)
 
 
 # Writes the log of the run database to the disk, once a second, in a thread of its own.
@@ -403,12 +300,12 @@ class Writer:
         connection: Connection,
         reading: Connection,
         lock: FileLock,
-        row: tuple[Any, ...],
+        about: dict[str, object],
         network: str,
     ) -> None:
         self.path = connection.path.absolute()
-        self.generation: int = row[0]
-        self._row = row
+        self.generation, last = _next_generation(connection)
+        self._about = about
         self.network = network
         self.lost: list[str] = []
         self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
@@ -425,7 +322,7 @@ class Writer:
         """When the present commit began; None between two commits."""
         self._connection, self._reading, self._lock = connection, reading, lock
         self._files = ValueFiles(connection.path)
-        self._rows = Rows(self.generation, _last_seq(connection))
+        self._rows = Rows(self.generation, last, self._files)
         self._queue: SimpleQueue[Given | None] = SimpleQueue()
         self._given = 0
         """How many bytes were given; only the thread that gives them changes it."""
@@ -466,8 +363,7 @@ class Writer:
             sync_folder(path.parent.absolute())
             reading = connection if shared else open_for_reading(path)
             undone.callback(reading.close)
-            row = _next_generation(connection, member_id, name)
-            writer = cls(connection, reading, held, row, kind if shared else "")
+            writer = cls(connection, reading, held, _this_process(member_id, name), kind if shared else "")
             undone.pop_all()
         return writer
 
@@ -502,11 +398,8 @@ class Writer:
 
     def begin(self) -> None:
         """Begin this generation, after `earlier`: a file that this finds to be damaged stays as it is."""
-        self._connection.run(
-            "INSERT INTO generations (generation, name, member_id, host, pid, command, python, mwpy, started) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            self._row,
-        )
+        self._rows.start(clock.wall(), self._about)
+        self._write_rows()
 
     def frames(self, row: int) -> tuple[Results, list[Buffer]]:
         """Return the results in a row, and their frames. Any thread may call this at any time until `close`.
@@ -520,12 +413,12 @@ class Writer:
         """
         try:
             return read_frames(self._reading, self._files, row)
-        except ValueDamaged as error:
-            with suppress(OSError):
-                self._files.set_aside(error.name)
-            raise
-        except Damaged:
-            self._connection.run("UPDATE results SET row_checksum = NULL WHERE seq = ?", (row,))
+        except Damaged as error:
+            if error.file:
+                with suppress(OSError):
+                    self._files.set_aside(error.file)
+            else:
+                self._connection.run("UPDATE records SET checksum = 0 WHERE seq = ?", (row,))
             raise
 
     def generations(self) -> dict[str, int]:
@@ -577,9 +470,10 @@ class Writer:
             return
         try:
             try:
-                if not self._failure:
-                    end = "UPDATE generations SET ended = ? WHERE generation = ? AND ended IS NULL"
-                    self._connection.run(end, (clock.wall(), self.generation))
+                if not self._failure and not self._rows.has_ended:
+                    self._rows.begin()
+                    self._rows.end(clock.wall(), {})
+                    self._write_rows()
             finally:
                 self.release()
         except RunDatabaseError as error:
@@ -649,38 +543,32 @@ class Writer:
     def commit(self, given: Sequence[Given]) -> bool:
         """Write what was given. Return whether it must be on the disk before anything follows: a task that must not run
         twice leaves only then."""
-        batch = Batch()
-        for each in given:
-            batch.calls = each.calls
-            for record in each.records:
-                self._rows.add(record, each.wall, batch)
-        files = self._write_files(batch.groups)
-        with self._connection.transaction():
-            for table, rows in batch.rows.items():
-                if rows:
-                    insert(self._connection, table, rows, batch.blob)
-            insert_groups(self._connection, batch.groups, files)
-            for statement, parameters in batch.changes:
-                self._connection.run(statement, parameters)
-        for group in batch.groups:
-            if group.brought is not None:
-                self.on_brought(group.brought, group.row[0])
-        return bool(batch.rows["once"])
-
-    def _write_files(self, groups: Sequence[StoredGroup]) -> dict[int, str]:
-        """Write the large values, and return their files by the row that names them."""
-        large = [group for group in groups if group.size >= LARGE_BYTES]
-        if not large:
-            return {}
+        new = self._rows
+        new.begin()
         try:
-            names = {group.row[0]: self._files.write(group.frames) for group in large}
+            for each in given:
+                new.calls = each.calls
+                for record in each.records:
+                    new.add(record, each.wall)
             self._files.sync()
         except OSError as error:
             what_to_do = "free some space, and start again" if error.errno in _NO_ROOM else "the disk has failed"
             raise RunDatabaseError(
                 f"cannot write a large value to {self._files.folder}: {error.strerror or error}; {what_to_do}"
             ) from error
-        return names
+        self._write_rows()
+        for record, row in new.brought:
+            self.on_brought(record, row)
+        return new.once
+
+    def _write_rows(self) -> None:
+        """Write the rows and changes of a commit."""
+        new = self._rows
+        with self._connection.transaction():
+            if new.rows:
+                self._connection.run(_INSERT, (json_text(new.rows), new.blob))
+            for change in new.changes:
+                self._connection.run(_CHANGE, change)
 
 
 def _go_on() -> None:
@@ -691,20 +579,26 @@ def _ignore(record: records.ResultsHandedOver, row: int) -> None:
     """Nobody waits for these results."""
 
 
-def _last_seq(connection: Connection) -> int:
-    return max(int(connection.rows(f"SELECT coalesce(max(seq), 0) FROM {table}")[0][0]) for table in TABLES_BY_SEQ)
+def _next_generation(connection: Connection) -> tuple[int, int]:
+    """Return the number of the next generation, and that of the last row."""
+    last = connection.rows("SELECT seq, generation FROM records ORDER BY seq DESC LIMIT 1")
+    # if the file was damaged, rows of a generation may be left that is not known
+    known = [row["generation"] for row in last + connection.rows("SELECT generation FROM generations")]
+    return max((number for number in known if isinstance(number, int)), default=0) + 1, last[0]["seq"] if last else 0
 
 
-def _next_generation(connection: Connection, member_id: str, name: str) -> tuple[Any, ...]:
-    """Return the row of the next generation. It begins with its number."""
-    last = [connection.rows("SELECT coalesce(max(generation), 0) FROM generations")]
-    for table in TABLES_BY_SEQ:  # if the file was damaged, rows of a generation may be left that is not known
-        last.append(connection.rows(f"SELECT generation FROM {table} ORDER BY seq DESC LIMIT 1"))
-    generation: int = max(number for rows in last for (number,) in rows if isinstance(number, int)) + 1
+def _this_process(member_id: str, name: str) -> dict[str, object]:
+    """What the file says of this life of the master."""
     try:
         version = metadata.version("mwpy-cluster")
     except metadata.PackageNotFoundError:  # the sources are on the path, without an installation
         version = ""
-    member_id = member_id.encode(errors="replace").decode()  # an option may have half a surrogate pair
-    row = generation, name, member_id, platform.node(), os.getpid(), json.dumps(sys.argv)
-    return *row, platform.python_version(), version, clock.wall()
+    return {
+        "name": name,
+        "member_id": member_id,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "mwpy": version,
+    }
