@@ -89,7 +89,7 @@ def died(cause: Cause = Cause.CRASH, *, tasks: Sequence[TaskRange], sid: str = "
     reason = "signal 11"
     return [
         records.SlaveEnded(SlaveId(sid), cause, reason, str(tasks[0]), NO_WORDS),
-        records.TasksReturned(SlaveId(sid), tasks, reason, (Charge(SlaveId(sid), cause, reason),)),
+        records.TasksReturned(SlaveId(sid), tasks, reason, (Charge(SlaveId(sid), cause, reason, lost_s=70.0),)),
     ]
 
 

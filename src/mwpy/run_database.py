@@ -11,16 +11,39 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Literal, Self, get_args
 
-from mwpy._database.opening import open_for_reading
-from mwpy._database.reading import Pruned, prune, summarize
-from mwpy._values.errors import UsageError
+from msgspec import Struct
+
+from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
+from mwpy._database.rows import ValueFiles
+from mwpy._system.locks import is_network, kind_of_file_system, real_path
+from mwpy._values.errors import RunDatabaseError, UsageError
 
 __all__ = ["Pruned", "RunDatabase"]
 
 Format = Literal["csv", "jsonl"]
+
+KINDS_SHOWN = 20
+"""How many kinds of failures, hosts and causes are named, the most frequent first."""
+
+HISTORY = ("allocations", "losses", "ends", "events")
+"""The kinds of rows that only people read."""
+
+
+class Pruned(Struct, frozen=True):
+    """What was removed from a run database."""
+
+    attempts: int
+    """How many attempts of former generations."""
+    results: int
+    """How many results of former generations."""
+    files: int
+    """How many files with large values."""
+    bytes: int
+    """How much space is free now, in bytes."""
 
 
 class RunDatabase:
@@ -57,7 +80,34 @@ class RunDatabase:
             >>> RunDatabase("run.db").summary()["tasks"]["failed"]     # doctest: +SKIP
             3
         """
-        return summarize(self._connection)
+        asked = self._connection.rows
+        generations = self.query(
+            "SELECT generation, host, pid, command, started, ended, why FROM generations ORDER BY generation"
+        )
+        for each in generations:
+            each["command"] = json.loads(each["command"])
+        last = self._last()
+        algorithms = (
+            "SELECT a.name, sum(t.count) FROM algorithms a JOIN submissions t "
+            "ON t.generation = a.generation AND t.algorithm = a.number WHERE a.generation = ? GROUP BY a.name"
+        )
+        hosts = (
+            "SELECT g.host, count(*) AS slaves, coalesce(sum(r.count), 0) AS tasks, "
+            "coalesce(sum(r.total_s), 0.0) AS seconds FROM slaves s JOIN agents g USING (generation, agent) LEFT JOIN "
+            "(SELECT generation, sid, sum(count) AS count, sum(total_s) AS total_s FROM results GROUP BY 1, 2) r "
+            f"USING (generation, sid) GROUP BY g.host ORDER BY seconds DESC LIMIT {KINDS_SHOWN}"
+        )
+        lost = "SELECT cause, sum(count) AS attempts, sum(lost_s) AS seconds FROM losses GROUP BY cause ORDER BY 3 DESC"
+        member_ids = asked("SELECT member_id FROM generations WHERE generation = ?", (last,))
+        return {
+            "member_id": member_ids[0][0] if member_ids else "",
+            "generations": generations,
+            "tasks": self._states(last),
+            "algorithms": dict(asked(algorithms, (last,))),
+            "failures": self._failures(last),
+            "hosts": self.query(hosts),
+            "lost": self.query(lost),
+        }
 
     def tasks(self, *, generation: int | None = None, state: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield the tasks, in the order of their ids.
@@ -156,7 +206,23 @@ class RunDatabase:
             >>> RunDatabase.prune("run.db").bytes     # doctest: +SKIP
             73400320
         """
-        return prune(Path(path))
+        path = real_path(path)
+        if not path.exists():
+            raise RunDatabaseError(f"there is no run database {path}: give the file that a master has written")
+        shared = is_network(kind_of_file_system(path.parent))
+        with ExitStack() as stack:
+            stack.callback(lock(path).release)
+            connection = open_for_writing(path, exclusive=shared, full=True)
+            stack.callback(connection.close)
+            before = path.stat().st_size
+            with connection.transaction():
+                attempts, results = _remove_rows(connection)
+            connection.run("VACUUM")
+            connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
+            named = {name for (name,) in connection.rows("SELECT file FROM results WHERE file IS NOT NULL")}
+            files = ValueFiles(path)
+            removed = [files.remove(name) for name in list(files.names()) if name not in named]
+            return Pruned(attempts, results, len(removed), max(0, before - path.stat().st_size) + sum(removed))
 
     def close(self) -> None:
         """Close the file."""
@@ -168,11 +234,69 @@ class RunDatabase:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _last(self) -> int:
+        """The number of the last generation; 0 if there is none."""
+        return _first(self._connection, "SELECT coalesce(max(generation), 0) FROM generations")
+
     def _rows(self, view: str, generation: int | None, state: str | None) -> Iterator[dict[str, Any]]:
-        if generation is None:
-            [(generation,)] = self._connection.rows("SELECT coalesce(max(generation), 0) FROM generations")
-        condition, parameters = "generation = ?", [generation]
+        condition, parameters = "generation = ?", list[int | str]([self._last() if generation is None else generation])
         if state is not None:
-            condition, parameters = f"{condition} AND state = ?", [generation, state]
+            condition, parameters = f"{condition} AND state = ?", [*parameters, state]
         query = f"SELECT * FROM {view} WHERE {condition} ORDER BY task"
         return map(dict, self._connection.each_row(query, parameters))
+
+    def _states(self, generation: int) -> dict[str, int]:
+        """The tasks of a generation by state."""
+        query = (
+            "SELECT coalesce(sum(count), 0), coalesce(sum(CASE WHEN answers IS NOT NULL THEN count END), 0), "
+            "coalesce(sum(json_array_length(failed)), 0) FROM submissions WHERE generation = ?"
+        )
+        [(submitted, reused, old_failed)] = self._connection.rows(query, (generation,))
+        query = "SELECT coalesce(sum(count), 0), coalesce(sum(failed), 0) FROM results WHERE generation = ?"
+        [(answered, failed)] = self._connection.rows(query, (generation,))
+        query = "SELECT state, sum(count) FROM ends WHERE generation = ? GROUP BY state"
+        ends = dict(self._connection.rows(query, (generation,)))
+        return {
+            "submitted": submitted,
+            "reused": reused,
+            "finished": answered - failed + reused - old_failed + ends.get("finished", 0),
+            "failed": failed + old_failed + ends.get("failed", 0),
+            "unrunnable": ends.get("unrunnable", 0),
+            "cancelled": ends.get("cancelled", 0),
+            "not ended": max(0, submitted - reused - answered - sum(ends.values())),
+        }
+
+    def _failures(self, generation: int) -> list[dict[str, Any]]:
+        old = "SELECT 1 FROM submissions WHERE failed IS NOT NULL AND generation = ? LIMIT 1"
+        source = "(SELECT generation, error AS type, task, message, arguments FROM tasks WHERE error IS NOT NULL)"
+        if not self.query(old, (generation,)):
+            source = "failures"  # much quicker
+        query = (
+            f"SELECT type AS error, count(*) AS count, task, message, arguments FROM {source} WHERE generation = ? "
+            f"GROUP BY type ORDER BY count(*) DESC LIMIT {KINDS_SHOWN}"
+        )
+        return self.query(query, (generation,))
+
+
+def _remove_rows(connection: Connection) -> tuple[int, int]:
+    """Remove the rows that no restart needs. Return how many attempts and results they had."""
+    last = _first(connection, "SELECT coalesce(max(generation), 0) FROM generations")
+    attempts = _first(connection, "SELECT coalesce(sum(count), 0) FROM allocations WHERE generation < ?", last)
+    connection.run(f"DELETE FROM records WHERE kind IN {HISTORY} AND generation < ?", (last,))
+    if not _first(connection, "SELECT count(*) FROM generations WHERE generation = ? AND why = 'SHUTDOWN'", last):
+        return attempts, 0
+    # agents brought the later ones to the last generation
+    brought = _first(connection, "SELECT coalesce(min(seq), 1 << 62) FROM agents WHERE generation = ?", last)
+    unused = (
+        "kind = 'results' AND generation < ? AND seq < ? AND seq NOT IN (SELECT json_extract(j.value, '$[0]') "
+        "FROM submissions u, json_each(u.answers) j WHERE u.generation = ?)"
+    )
+    results = _first(connection, f"SELECT coalesce(sum(count), 0) FROM records WHERE {unused}", last, brought, last)
+    connection.run(f"DELETE FROM records WHERE {unused}", (last, brought, last))
+    return attempts, results
+
+
+def _first(connection: Connection, query: str, *parameters: int) -> int:
+    """Return the number that a query asks for."""
+    [(found,)] = connection.rows(query, parameters)
+    return int(found)

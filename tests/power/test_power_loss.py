@@ -81,9 +81,9 @@ def answers_in(path: Path, numbers: dict[int, int]) -> set[int]:
     writer = Writer.open(path, member_id="")
     found = set[int]()
     try:
-        for entry in writer.earlier():
+        for entry in writer.stored.earlier():
             if isinstance(entry, EarlierAnswers):
-                values, _ = entries(*writer.frames(entry.row))
+                values, _ = entries(*writer.stored.frames(entry.row))
                 for place, (task, _) in enumerate(each_task(entry.results)):
                     found.add(task)
                     if task in numbers and place not in entry.results.failed:

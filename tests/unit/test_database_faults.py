@@ -58,8 +58,8 @@ def values_in(path: Path) -> list[object]:
     """Open a run database and return the value of each answer."""
     writer = opened(path)
     try:
-        answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-        return [entries(*writer.frames(each.row))[0][0] for each in answers]
+        answers = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
+        return [entries(*writer.stored.frames(each.row))[0][0] for each in answers]
     finally:
         writer.close()
 
@@ -112,7 +112,7 @@ def read(path: Path) -> None:
     """Read a run database as a master does before its generation begins."""
     with closing(Writer.open(path, member_id="m")) as writer:
         writer.start()
-        list(writer.earlier())
+        list(writer.stored.earlier())
 
 
 def saved(message: str, folder: Path) -> Path:
@@ -205,7 +205,7 @@ def test_a_damaged_value_is_found_before_a_restart_uses_it(path: Path) -> None:
     read_into(core, writer, Options(run_database=str(path)))
     assert core.reuse is not None
     assert core.reuse.answered == 1
-    [lost] = writer.lost
+    [lost] = writer.stored.lost
     [notice] = [
         each.text for each in core.take_actions().records if isinstance(each, records.Notice) if "parts" in each.text
     ]
@@ -221,9 +221,9 @@ def test_a_value_that_is_found_damaged_while_it_is_read_does_not_count_at_the_ne
     with_a_changed_value(path)
     monkeypatch.setattr(stored_rows, "CHECKED_BYTES", 1000)
     with closing(opened(path)) as writer:
-        rows = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+        rows = [each.row for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
         with pytest.raises(RunDatabaseError, match=r"its checksum is wrong\. Start again, and its task runs again"):
-            [writer.frames(row) for row in rows]
+            [writer.stored.frames(row) for row in rows]
     lost: list[str] = []
     assert len(answers_of(path, lost)) == 1
     assert [name.partition(" of ")[2] for name in lost] == ["results"]
@@ -234,19 +234,19 @@ def answers_of(path: Path, lost: list[str]) -> dict[bytes, Any]:
     with closing(opened(path)) as writer:
         keys: dict[tuple[int, int], bytes] = {}
         values: dict[bytes, Any] = {}
-        for each in writer.earlier():
+        for each in writer.stored.earlier():
             if isinstance(each, EarlierTasks):
                 own = (each.keys[at : at + KEY_BYTES] for at in range(0, len(each.keys), KEY_BYTES))
                 keys |= {(each.generation, each.first + at): key for at, key in enumerate(own)}
             elif isinstance(each, EarlierAnswers):
                 tasks = (task for task, _ in each_task(each.results))
-                found = entries(*writer.frames(each.row))[0]
+                found = entries(*writer.stored.frames(each.row))[0]
                 values |= {
                     keys[each.generation, task]: value
                     for task, value in zip(tasks, found, strict=True)
                     if (each.generation, task) in keys
                 }
-        lost += writer.lost
+        lost += writer.stored.lost
     return values
 
 
@@ -300,7 +300,7 @@ def test_a_generation_that_only_its_rows_show_has_its_number(path: Path) -> None
         connection.commit()
     writer = opened(path)
     assert writer.generation == 2
-    assert len(list(writer.earlier())) == 3
+    assert len(list(writer.stored.earlier())) == 3
     writer.close()
 
 

@@ -27,7 +27,6 @@ from tests.stored import (
 )
 
 from mwpy._database import store
-from mwpy._database.reading import prune
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import LogSync
 from mwpy._values import records
@@ -68,7 +67,7 @@ def run(path: Path, *happened: records.Record) -> None:
 def test_a_restart_reads_what_was_submitted_and_answered(path: Path) -> None:
     run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({1: 1, 2: 4}))
     writer = opened(path)
-    found = list(writer.earlier())
+    found = list(writer.stored.earlier())
     writer.close()
     assert writer.generation == 2
     assert found[:2] == [
@@ -87,8 +86,8 @@ def test_results_are_read_as_they_were_written(path: Path) -> None:
     written = replace(record.results, slave=3, buffers=[0, 0], again=[1], plain=True)
     run(path, algorithm(), *slave(), submitted(1, 2), replace(record, results=written))
     writer = opened(path)
-    [answers] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    read, frames = writer.frames(answers.row)
+    [answers] = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
+    read, frames = writer.stored.frames(answers.row)
     writer.close()
     for found in answers.results, read:
         assert [getattr(found, name) for name in written.__struct_fields__] == [*astuple(written)]
@@ -104,11 +103,11 @@ def test_results_that_an_agent_brings_are_stored_as_those_of_their_generation(pa
     write(writer, algorithm(), *slave("SLAVE-5", "AGENT-5"), record, submitted(1, 3))
     [(stored, row)] = rows
     assert stored is record
-    group, frames = writer.frames(row)
+    group, frames = writer.stored.frames(row)
     assert (group.tasks, group.attempts, group.failed, entries(group, frames)[0][0]) == ([3, 2], [2, 2], [1], 9)
     writer.close()
     writer = opened(path)
-    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    answers = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
     writer.close()
     assert [(each.generation, each.host, each.results.tasks) for each in answers] == [
         (1, "node1", [1]),
@@ -122,7 +121,7 @@ def test_the_host_of_results_that_an_agent_brings_is_known_although_the_file_lac
     run(path, algorithm(), submitted(1, 3))
     run(path, brought({3: 9}))
     writer = opened(path)
-    [answers] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    [answers] = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
     writer.close()
     assert (answers.generation, answers.host, answers.results.tasks) == (1, "node1", [3])
 
@@ -139,7 +138,7 @@ def test_a_restart_learns_which_tasks_were_sent_that_must_not_run_twice(path: Pa
     due = records.TasksDue([at_first]), records.TasksDue([replace(named(4), once=True)], not_started=True)
     run(path, algorithm(), forbidden, submitted(3, 3), *due)
     writer = opened(path)
-    found = [each for each in writer.earlier() if isinstance(each, EarlierSent | EarlierTasks)]
+    found = [each for each in writer.stored.earlier() if isinstance(each, EarlierSent | EarlierTasks)]
     writer.close()
     assert found == [
         EarlierTasks(1, 1, 6, 1, keys(1, 6)),
@@ -167,12 +166,12 @@ def test_a_restart_learns_which_tasks_have_used_up_their_attempts_and_why(path: 
     run(path, algorithm(), submitted(1, 4), allocated(named(1, 4)), *given_up)
     writer = opened(path)
     used_up = [EarlierUsedUp(1, 1, 2, "the time limit"), EarlierUsedUp(1, 4, 1, "the time limit")]
-    assert [each for each in writer.earlier() if isinstance(each, EarlierSent | EarlierUsedUp)] == used_up
+    assert [each for each in writer.stored.earlier() if isinstance(each, EarlierSent | EarlierUsedUp)] == used_up
     writer.close()
     with closing(sqlite3.connect(path)) as changed, changed:
         changed.execute("DELETE FROM records WHERE kind = 'ends'")
     writer = opened(path)
-    found = [each for each in writer.earlier() if isinstance(each, EarlierUsedUp)]
+    found = [each for each in writer.stored.earlier() if isinstance(each, EarlierUsedUp)]
     writer.close()
     assert found == used_up
 
@@ -229,12 +228,12 @@ def test_a_symbolic_link_to_a_run_database_lets_no_second_master_in(path: Path) 
     with pytest.raises(RunDatabaseError, match="used by another master"):
         opened(path)
     with pytest.raises(RunDatabaseError, match="used by another master"):
-        prune(link)
+        RunDatabase.prune(link)
     writer.close()
     assert {each.name for each in path.parent.iterdir() if "link" in each.name} == {"link.db"}
     writer = opened(path)
-    [answer] = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    assert entries(*writer.frames(answer.row))[0] == [large]
+    [answer] = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
+    assert entries(*writer.stored.frames(answer.row))[0] == [large]
     writer.close()
 
 
@@ -255,7 +254,7 @@ def test_the_agents_of_the_last_generations_are_known(path: Path) -> None:
     run(path, patient)
     writer = opened(path)
     agents = [FormerAgent(1, "node1", 4711, 0.0, has_ended=True), FormerAgent(2, "node2", 4711, 20.0, has_ended=False)]
-    assert (writer.agents(2), writer.agents(1)) == (agents, agents[1:])
+    assert (writer.stored.agents(2), writer.stored.agents(1)) == (agents, agents[1:])
     writer.close()
 
 

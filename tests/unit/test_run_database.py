@@ -200,7 +200,7 @@ def test_pruning_keeps_what_a_restart_needs(path: Path) -> None:
     )
     writer.close()
     writer = opened(path)
-    row = next(each.row for each in writer.earlier() if isinstance(each, EarlierAnswers))
+    row = next(each.row for each in writer.stored.earlier() if isinstance(each, EarlierAnswers))
     reused = records.ResultsReused([ReusedTasks(1, 1, 1, "square", keys(1, 1), [row], [0])])
     write(writer, algorithm(), reused, records.Ended("SHUTDOWN", "squares"))
     writer.close()
@@ -208,9 +208,9 @@ def test_pruning_keeps_what_a_restart_needs(path: Path) -> None:
     assert (pruned.attempts, pruned.results, pruned.files) == (2, 1, 1)
     assert pruned.bytes >= LARGE_BYTES
     writer = opened(path)
-    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    answers = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
     assert [each.results.tasks for each in answers] == [[1]]
-    assert len(bytes(writer.frames(answers[0].row)[1][0])) > LARGE_BYTES
+    assert len(bytes(writer.stored.frames(answers[0].row)[1][0])) > LARGE_BYTES
     writer.close()
 
 
@@ -223,7 +223,7 @@ def test_pruning_keeps_what_agents_brought_to_the_last_run(path: Path) -> None:
     writer.close()
     assert RunDatabase.prune(path).results == 1
     writer = opened(path)
-    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    answers = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
     writer.close()
     assert [each.results.tasks for each in answers] == [[2]]
 

@@ -34,7 +34,7 @@ def file_of(path: Path) -> Path:
 
 
 def answers(writer: Writer) -> list[EarlierAnswers]:
-    return [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    return [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
 
 
 def missing(file: Path) -> None:
@@ -62,14 +62,14 @@ def test_an_answer_without_its_large_value_is_no_answer(path: Path, damage: obje
     damage(file)
     writer = opened(path)
     assert [each.results.tasks for each in answers(writer)] == [[2]]
-    assert writer.lost == [str(file)]
+    assert writer.stored.lost == [str(file)]
     write(writer, algorithm(), submitted(1, 1), received({1: LARGE}))
     writer.close()
     writer = opened(path)
     found = answers(writer)
     assert [each.results.tasks for each in found] == [[1], [2], [1]]
-    assert [entries(*writer.frames(each.row))[0] for each in found] == [[LARGE], [4], [LARGE]]
-    assert not writer.lost
+    assert [entries(*writer.stored.frames(each.row))[0] for each in found] == [[LARGE], [4], [LARGE]]
+    assert not writer.stored.lost
     writer.close()
 
 
@@ -81,7 +81,7 @@ def test_a_value_of_another_size_is_noticed_although_only_the_newest_files_are_r
     monkeypatch.setattr(rows, "CHECKED_BYTES", -1)
     writer = opened(path)
     assert [each.results.tasks for each in answers(writer)] == [[2]]
-    assert writer.lost == [str(file)]
+    assert writer.stored.lost == [str(file)]
     assert not file.exists()
     writer.close()
 
@@ -96,13 +96,13 @@ def test_a_value_that_is_found_damaged_later_does_not_count_at_the_next_start(
     write(writer, algorithm(), submitted(1, 1), received({1: "newer" + LARGE}))
     monkeypatch.setattr(rows, "CHECKED_BYTES", 10)
     [old, _] = answers(writer)
-    assert not writer.lost
+    assert not writer.stored.lost
     with pytest.raises(RunDatabaseError, match=f"damaged: {file}. Start again, and its tasks run again"):
-        writer.frames(old.row)
+        writer.stored.frames(old.row)
     writer.close()
     writer = opened(path)
     assert [each.results.tasks for each in answers(writer)] == [[2], [1]]
-    assert writer.lost == [str(file)]
+    assert writer.stored.lost == [str(file)]
     writer.close()
 
 
@@ -112,5 +112,5 @@ def test_a_value_that_disappears_while_the_master_runs_is_named(path: Path) -> N
     file = file_of(path)
     file.unlink()
     with pytest.raises(RunDatabaseError, match=f"missing: {file}. Put it back; or start again"):
-        writer.frames(answer.row)
+        writer.stored.frames(answer.row)
     writer.close()

@@ -1,158 +1,263 @@
-"""What people ask of a run database: a summary, an export; and which rows can be pruned.
-
-Sums up a run database: generations, tasks, failures, slaves, and time that was lost.
-"""
+"""Reads what former generations left: their tasks and answers for a restart, and the values of single answers."""
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack
-from pathlib import Path
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
 from typing import Any
 
 from msgspec import Struct
 
-from mwpy._database.opening import Connection, lock, open_for_writing
-from mwpy._database.rows import ValueFiles
-from mwpy._system.locks import is_network, kind_of_file_system, real_path
+from mwpy._database import rows
+from mwpy._database.opening import Connection, open_for_reading
+from mwpy._database.rows import Damaged, StoredResults, ValueFiles, frames_checksum, read_results
+from mwpy._database.schema import CHECKED, RESTART_KINDS, row_checksum
+from mwpy._values import groups
+from mwpy._values.bounds import Buffer, SlaveId
+from mwpy._values.earlier import (
+    Earlier,
+    EarlierAlgorithm,
+    EarlierAnswers,
+    EarlierSent,
+    EarlierTasks,
+    EarlierUsedUp,
+    FormerAgent,
+)
 from mwpy._values.errors import RunDatabaseError
+from mwpy._values.messagepack import Encoded, json_decoder
+from mwpy._values.messages import Results
 
-KINDS_SHOWN = 20
-"""How many kinds of failures, hosts and causes are named, the most frequent first."""
+KEPT_BYTES = 64 << 20
+"""About how many bytes of rows are kept after they were read."""
 
-
-def summarize(connection: Connection) -> dict[str, Any]:
-    """Return the summary, ready for JSON. `RunDatabase.summary` describes it."""
-    query = "SELECT generation, host, pid, command, started, ended, why FROM generations ORDER BY generation"
-    generations = [dict(row) for row in connection.rows(query)]
-    for each in generations:
-        each["command"] = json.loads(each["command"])
-    last = generations[-1]["generation"] if generations else 0
-    member = connection.rows("SELECT member_id FROM generations WHERE generation = ?", (last,))
-    return {
-        "member_id": member[0][0] if member else "",
-        "generations": generations,
-        "tasks": _tasks(connection, last),
-        "algorithms": _algorithms(connection, last),
-        "failures": _failures(connection, last),
-        "hosts": _hosts(connection),
-        "lost": _lost(connection),
-    }
+ENTRY_BYTES = 60
+"""About how many bytes an entry takes beside its encoding."""
 
 
-def _tasks(connection: Connection, generation: int) -> dict[str, int]:
-    """The tasks of a generation by state."""
+class _Body(Struct):
+    """What a restart reads of the body of a row. Each kind of rows has some of these."""
+
+    name: str = ""
+    code: str = ""
+    parts: dict[str, str] = {}
+    algorithm: int = 0
+    answers: Encoded = Encoded()
+    may_have_run: int = 0
+    reason: str | None = None
+    host: str = ""
+    file: str = ""
+
+
+_read_body = json_decoder(_Body)
+
+
+def _read_earlier(
+    connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[str], None]
+) -> Iterator[Earlier]:
+    """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
+    in the order of their records.
+
+    Rows that fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
+    file itself are compared with their checksums, so that damage is found before an answer is used: as with large
+    values, the newest `CHECKED_BYTES`.
+
+    Args:
+        on_lost: called with the name of each row, and of the file of each large value, that is missing or damaged.
+
+    Raises:
+        RunDatabaseError: the file is damaged.
+    """
+    query = "SELECT s.generation, s.sid, a.host FROM slaves s JOIN agents a USING (generation, agent)"
+    hosts = {(generation, sid): str(host) for generation, sid, host in connection.rows(query)}
+    usable = files.usable()
+    known: set[tuple[int, int]] = set()
     query = (
-        "SELECT coalesce(sum(count), 0), coalesce(sum(CASE WHEN answers IS NOT NULL THEN count END), 0), "
-        "coalesce(sum(json_array_length(failed)), 0) FROM submissions WHERE generation = ?"
+        f"SELECT {', '.join(CHECKED)}, checksum, at, "
+        f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END "
+        f"FROM records WHERE (+kind IN {RESTART_KINDS} OR checksum IS NOT NULL) AND +generation < ? ORDER BY seq"
     )
-    [(submitted, reused, old_failed)] = connection.rows(query, (generation,))
-    query = "SELECT coalesce(sum(count), 0), coalesce(sum(failed), 0) FROM results WHERE generation = ?"
-    [(answered, failed)] = connection.rows(query, (generation,))
-    ends = dict(
-        connection.rows("SELECT state, sum(count) FROM ends WHERE generation = ? GROUP BY state", (generation,))
+    for *checked, checksum, at, content in connection.each_row(query, (generation,)):
+        seq, own, kind, who, first, count, _, text, data = checked
+        if row_checksum(checked) != checksum:
+            on_lost(f"row {seq} of {kind}")
+            continue
+        body = _read_body(text)
+        if kind == "algorithms":
+            known.add((own, first))
+            yield EarlierAlgorithm(own, first, body.name, body.code, body.parts)
+        elif kind == "submissions":
+            if (own, body.algorithm) in known:  # otherwise the row of its algorithm is damaged
+                yield EarlierTasks(own, first, count, body.algorithm, data or b"", reused=bool(bytes(body.answers)))
+        elif kind == "once" and body.reason is not None:
+            yield EarlierUsedUp(own, first, count, body.reason)
+        elif kind == "once":
+            yield EarlierSent(own, first, count, bool(body.may_have_run))
+        else:
+            results = read_results(data)
+            if lost := _lost_value(seq, results, body.file, content, files, usable):
+                on_lost(lost)
+                continue
+            wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
+            yield EarlierAnswers(own, seq, SlaveId(who), body.host or hosts.get((own, who), ""), wall, results)
+
+
+def _lost_value(
+    seq: int, results: StoredResults, file: str, content: bytes | None, files: ValueFiles, usable: dict[str, int]
+) -> str:
+    """Return the name of what is missing or damaged of the values in a row; empty if nothing is.
+
+    Args:
+        content: the values in the row itself; None if they are not compared.
+        usable: the sizes of the files that can be used.
+    """
+    if not file:
+        is_right = content is None or frames_checksum([content]) == results.checksum
+        return "" if is_right else f"row {seq} of results"
+    if usable.get(file) == sum(results.sizes):
+        return ""
+    if usable.pop(file, None) is not None:
+        files.set_aside(file)
+    return str(files.folder / file)
+
+
+def _first_checked(connection: Connection) -> int:
+    """The first row with results whose values are compared with their checksums."""
+    left = rows.CHECKED_BYTES
+    if connection.path.stat().st_size > left:
+        for row, size in connection.each_row("SELECT seq, length(frames) FROM results ORDER BY seq DESC"):
+            left -= size or 0
+            if left < 0:
+                return int(row) + 1
+    return 0
+
+
+_WRONG = "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
+
+
+def _read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Results, list[Buffer]]:
+    """Return the results of a row, and their frames.
+
+    Raises:
+        RunDatabaseError: the row, or its large value, is missing or damaged.
+    """
+    found = connection.rows(f"SELECT {', '.join(CHECKED)}, checksum, frames FROM records WHERE seq = ?", (row,))
+    if not found:
+        raise RunDatabaseError(f"the run database {connection.path} has no results {row}: was it pruned meanwhile?")
+    [(*checked, checksum, content)] = found
+    wrong = Damaged(
+        "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
     )
-    return {
-        "submitted": submitted,
-        "reused": reused,
-        "finished": answered - failed + reused - old_failed + ends.get("finished", 0),
-        "failed": failed + old_failed + ends.get("failed", 0),
-        "unrunnable": ends.get("unrunnable", 0),
-        "cancelled": ends.get("cancelled", 0),
-        "not ended": max(0, submitted - reused - answered - sum(ends.values())),
-    }
+    if row_checksum(checked) != checksum:
+        raise wrong
+    results = read_results(checked[-1])
+    if file := _read_body(checked[-2]).file:
+        content, wrong = files.read(file), files.damaged(file)
+    view = memoryview(content or b"")
+    if frames_checksum([view]) != results.checksum or sum(results.sizes) != len(view):
+        raise wrong
+    return results, [view[start:end] for start, end in pairwise(accumulate(results.sizes, initial=0))]
 
 
-def _algorithms(connection: Connection, generation: int) -> dict[str, int]:
-    query = (
-        "SELECT a.name, sum(t.count) FROM algorithms a JOIN submissions t "
-        "ON t.generation = a.generation AND t.algorithm = a.number WHERE a.generation = ? GROUP BY a.name"
-    )
-    return dict(connection.rows(query, (generation,)))
+class Stored:
+    """What is in a run database. Any thread may ask for values.
 
+    The results of a row are read together, and rows that were used last are kept. So values that are asked for in the
+    order in which they were computed cost one reading for each row.
 
-def _failures(connection: Connection, generation: int) -> list[dict[str, Any]]:
-    old = "SELECT 1 FROM submissions WHERE failed IS NOT NULL AND generation = ? LIMIT 1"
-    source = "(SELECT generation, error AS type, task, message, arguments FROM tasks WHERE error IS NOT NULL)"
-    if not connection.rows(old, (generation,)):
-        source = "failures"  # much quicker
-    query = (
-        f"SELECT type AS error, count(*) AS count, task, message, arguments FROM {source} WHERE generation = ? "
-        f"GROUP BY type ORDER BY count(*) DESC LIMIT {KINDS_SHOWN}"
-    )
-    return [dict(row) for row in connection.rows(query, (generation,))]
+    Args:
+        connection: used until `close`. Results may outlive their master: after that, the file is opened again.
+        writing: the connection that changes the file.
+        generation: the number of this life of the master.
 
+    Attributes:
+        lost: the rows, and the files of large values, that `earlier` has found to be missing or damaged.
+    """
 
-def _hosts(connection: Connection) -> list[dict[str, Any]]:
-    query = (
-        "SELECT g.host, count(*) AS slaves, coalesce(sum(r.count), 0) AS tasks, "
-        "coalesce(sum(r.total_s), 0.0) AS seconds FROM slaves s JOIN agents g USING (generation, agent) "
-        "LEFT JOIN (SELECT generation, sid, sum(count) AS count, sum(total_s) AS total_s FROM results GROUP BY 1, 2) r "
-        f"USING (generation, sid) GROUP BY g.host ORDER BY seconds DESC LIMIT {KINDS_SHOWN}"
-    )
-    return [dict(row) for row in connection.rows(query)]
+    def __init__(self, connection: Connection, writing: Connection, files: ValueFiles, generation: int) -> None:
+        self._connection: Connection | None = connection
+        self._writing = writing
+        self._files = files
+        self._generation = generation
+        self.lost: list[str] = []
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[list[Any], list[Sequence[Buffer]], int]] = OrderedDict()
+        self._kept_bytes = 0
 
+    def earlier(self) -> Iterator[Earlier]:
+        """Yield what former generations submitted and answered, in the order of their records.
 
-def _lost(connection: Connection) -> list[dict[str, Any]]:
-    query = (
-        "SELECT cause, sum(count) AS attempts, sum(lost_s) AS seconds FROM losses GROUP BY cause ORDER BY seconds DESC"
-    )
-    return [dict(row) for row in connection.rows(query)]
+        Raises:
+            RunDatabaseError: the file is damaged.
+        """
+        return _read_earlier(self._open(), self._files, self._generation, self.lost.append)
 
+    def generations(self) -> dict[str, int]:
+        """The numbers of all generations, by their names."""
+        return dict(self._open().rows("SELECT name, generation FROM generations ORDER BY generation"))
 
-# Removes from a run database what no restart needs.
-
-
-HISTORY = ("allocations", "losses", "ends", "events")
-"""The kinds of rows that only people read."""
-
-
-class Pruned(Struct, frozen=True):
-    """What was removed from a run database."""
-
-    attempts: int
-    """How many attempts of former generations."""
-    results: int
-    """How many results of former generations."""
-    files: int
-    """How many files with large values."""
-    bytes: int
-    """How much space is free now, in bytes."""
-
-
-def prune(path: Path) -> Pruned:
-    """Remove what no restart needs. `RunDatabase.prune` describes it."""
-    path = real_path(path)
-    if not path.exists():
-        raise RunDatabaseError(f"there is no run database {path}: give the file that a master has written")
-    shared = is_network(kind_of_file_system(path.parent))
-    files = ValueFiles(path)
-    with ExitStack() as stack:
-        stack.callback(lock(path).release)
-        connection = open_for_writing(path, exclusive=shared, full=True)
-        stack.callback(connection.close)
-        before = path.stat().st_size
-        [(last,)] = connection.rows("SELECT coalesce(max(generation), 0) FROM generations")
-        [(attempts,)] = connection.rows("SELECT coalesce(sum(count), 0) FROM allocations WHERE generation < ?", (last,))
-        complete = connection.rows("SELECT 1 FROM generations WHERE generation = ? AND why = 'SHUTDOWN'", (last,))
-        unused = (
-            "generation < ? AND seq NOT IN (SELECT json_extract(j.value, '$[0]') "
-            "FROM submissions u, json_each(u.answers) j WHERE u.generation = ?) AND seq < ?"
+    def agents(self, generations: int) -> list[FormerAgent]:
+        """The agents of the last generations before this one."""
+        query = (
+            "SELECT generation, host, pid, returns_s, ended IS NOT NULL FROM agents "
+            "WHERE generation >= ? AND generation < ? AND typeof(host) = 'text' AND typeof(pid) = 'integer' "
+            "AND typeof(returns_s) = 'real' ORDER BY seq"
         )
-        results = 0
-        with connection.transaction():
-            for kind in HISTORY:
-                connection.run("DELETE FROM records WHERE kind = ? AND generation < ?", (kind, last))
-            if complete:
-                [(brought,)] = connection.rows(  # agents brought the later ones to the last generation
-                    "SELECT coalesce(min(seq), 1 << 62) FROM agents WHERE generation = ?", (last,)
-                )
-                [(results,)] = connection.rows(
-                    f"SELECT coalesce(sum(count), 0) FROM results WHERE {unused}", (last, last, brought)
-                )
-                connection.run(f"DELETE FROM records WHERE kind = 'results' AND {unused}", (last, last, brought))
-        connection.run("VACUUM")
-        connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
-        named = {name for (name,) in connection.rows("SELECT file FROM results WHERE file IS NOT NULL")}
-        removed = [files.remove(name) for name in list(files.names()) if name not in named]
-        return Pruned(attempts, results, len(removed), max(0, before - path.stat().st_size) + sum(removed))
+        found = self._open().rows(query, (self._generation - generations, self._generation))
+        return [FormerAgent(one, host, pid, returns_s, bool(ended)) for one, host, pid, returns_s, ended in found]
+
+    def read(self, row: int, place: int) -> tuple[Any, Sequence[Buffer]]:
+        """Return the entry of a value and its large buffers.
+
+        Args:
+            row: the row that `earlier` named.
+            place: the place of the value in it.
+
+        Raises:
+            RunDatabaseError: as `frames`.
+        """
+        with self._lock:
+            found = self._kept.get(row)
+            if found is None:
+                group, frames = self.frames(row)
+                values, buffers = groups.entries(group, frames)
+                found = values, buffers, sum(map(len, frames)) + ENTRY_BYTES * len(values)
+                self._kept_bytes += found[2]
+            self._kept[row] = found
+            self._kept.move_to_end(row)
+            while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+                _, (_, _, dropped) = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped
+        values, buffers, _ = found
+        return values[place], buffers[place] if buffers else ()
+
+    def frames(self, row: int) -> tuple[Results, list[Buffer]]:
+        """Return the results in a row, and their frames.
+
+        Raises:
+            RunDatabaseError: the row, or its large value, is missing or damaged. At the next start, what is
+                damaged does not count.
+        """
+        try:
+            return _read_frames(self._open(), self._files, row)
+        except Damaged as error:
+            with suppress(OSError, RunDatabaseError):
+                if error.file:
+                    self._files.set_aside(error.file)
+                else:
+                    self._writing.run("UPDATE records SET checksum = 0 WHERE seq = ?", (row,))
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = open_for_reading(self._writing.path)
+        return self._connection

@@ -17,7 +17,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import astuple
 
 from mwpy._database.schema import RESTART_KINDS, row_checksum
@@ -86,14 +86,6 @@ def frames_checksum(frames: Iterable[Buffer]) -> int:
     return checksum
 
 
-class _Held(Struct, gc=False):
-    """The tasks of a slave."""
-
-    count: int
-    since: float
-    """When it got the first of them, or when it sent the last results."""
-
-
 class Rows:
     """Turns records into the rows of a commit, and numbers the rows.
 
@@ -109,8 +101,8 @@ class Rows:
         self._files = files
         self._at = 0.0
         """When the present record was stated, in Unix seconds."""
-        self._held: dict[str, _Held] = {}
-        """Slaves with tasks."""
+        self._charge: Charge | None = None
+        """The last one. Several records may have it."""
         self.calls: Mapping[int, bytes] = {}
         """The encoded arguments of tasks that failed, by id, as far as they are known."""
         self.has_ended = False
@@ -140,7 +132,6 @@ class Rows:
                 self._allocated(sid, tasks, None)
             case records.ResultsReceived(sid, results, frames):
                 self._results(sid, results, frames)
-                self._heard(sid, sum(results.counts), at)
             case records.ResultsReused(reused):
                 for each in reused:
                     answers = [*zip(each.rows, each.places, strict=True)]
@@ -164,11 +155,11 @@ class Rows:
                 self.brought.append((record, self._results(sid, results, frames, host, generation)))
             case records.TasksAnswered(sid, tasks, results):
                 self._answered(sid, tasks, results)
-            case records.TasksReturned(sid, tasks, _, charges):
-                self._losses(sid, tasks, charges)
+            case records.TasksReturned(_, tasks, _, charges):
+                self._losses(tasks, charges)
                 self._once(tasks, may_have_run=False)
-            case records.AttemptsEnded(sid, tasks, _, charges):
-                self._losses(sid, tasks, charges)
+            case records.AttemptsEnded(_, tasks, _, charges):
+                self._losses(tasks, charges)
             case records.TasksDue(tasks, not_started):
                 if not_started:
                     self._once(tasks, may_have_run=False)
@@ -176,7 +167,6 @@ class Rows:
                 self._given_up(record)
             case records.TasksCancelled(sid, tasks, when):
                 self._ends(tasks, "cancelled", sid, when)
-                self._losses(sid, tasks, ())
             case records.TasksFailed(tasks):
                 self._ends(tasks, "failed", None, record.cause or record.reason)
             case records.TasksForbidden(each, keys, reason):
@@ -239,12 +229,6 @@ class Rows:
             self._add("submissions", body, tasks=(first.first, count, None), data=keys)
 
     def _allocated(self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str | None) -> None:
-        count = sum(each.count for each in tasks)
-        held = self._held.get(sid)
-        if held is None:
-            self._held[sid] = _Held(count, self._at)
-        else:
-            held.count += count
         body = {} if reason is None else {"reason": reason}
         first, end, attempt = tasks[0].first, tasks[0].first, tasks[0].attempt
         for each in tasks:
@@ -293,29 +277,16 @@ class Rows:
                 state = "failed" if place in failed else "finished"
                 self._end(state, sid, why, (first, 1, each.attempt))
                 place += 1
-        self._losses(sid, tasks, ())
 
-    def _heard(self, sid: str, count: int, at: float) -> None:
-        """A slave holds fewer tasks than before."""
-        held = self._held.get(sid)
-        if held is not None:
-            held.count -= count
-            held.since = at
-            if held.count <= 0:
-                del self._held[sid]
-
-    def _losses(self, sid: SlaveId | None, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
-        """A slave ran one task only. So the time since its last results was lost once, and the first row has it."""
-        held = self._held.get(sid or "")
-        lost_s = 0.0 if held is None else max(0.0, self._at - held.since)
+    def _losses(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
+        """Add lost attempts. A slave ran one task only, so its time was lost once: the first row has it."""
         for charge in charges:
+            lost_s, self._charge = 0.0 if charge is self._charge else charge.lost_s, charge
             body = {"cause": charge.cause.value, "charged": int(charge.is_charged), "reason": short(charge.reason)}
             for each in tasks:
                 what = {"algorithm": each.name, **body, "lost_s": lost_s}
                 self._add("losses", what, who=charge.sid, tasks=(each.first, each.count, each.attempt))
                 lost_s = 0.0
-        if sid is not None and held is not None:
-            self._heard(sid, sum(each.count for each in tasks), self._at if charges else held.since)
 
     def _given_up(self, record: records.TasksGivenUp) -> None:
         reason = short(record.reason)
@@ -324,7 +295,7 @@ class Rows:
             for each in record.tasks:
                 self._add("once", {"may_have_run": 1, "reason": reason}, tasks=(each.first, each.count, None))
         if record.held:
-            self._losses(record.sid, record.tasks, record.charges)
+            self._losses(record.tasks, record.charges)
 
     def _ends(self, tasks: Sequence[TaskRange], state: str, sid: SlaveId | None, reason: str) -> None:
         for each in tasks:

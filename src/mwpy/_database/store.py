@@ -27,163 +27,23 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from importlib import metadata
-from itertools import accumulate, pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from msgspec import Raw, Struct
-from msgspec.json import Decoder
-
-from mwpy._database import rows
 from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
-from mwpy._database.rows import Damaged, Rows, StoredResults, ValueFiles, frames_checksum, json_text, read_results
-from mwpy._database.schema import CHECKED, RARE, RESTART_KINDS, row_checksum
+from mwpy._database.reading import Stored
+from mwpy._database.rows import Rows, ValueFiles, json_text
+from mwpy._database.schema import CHECKED, RARE
 from mwpy._system import clock
 from mwpy._system.locks import FileLock, is_network, kind_of_file_system, real_path, sync_folder
 from mwpy._values import records
-from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.earlier import (
-    Earlier,
-    EarlierAlgorithm,
-    EarlierAnswers,
-    EarlierSent,
-    EarlierTasks,
-    EarlierUsedUp,
-    FormerAgent,
     Given,
 )
 from mwpy._values.errors import MwpyError, RunDatabaseError
-from mwpy._values.messages import Results
-
-# Reads what former generations left: their tasks and answers for a restart, and the values of single answers.
-
-
-class _Body(Struct):
-    """What a restart reads of the body of a row. Each kind of rows has some of these."""
-
-    name: str = ""
-    code: str = ""
-    parts: dict[str, str] = {}
-    algorithm: int = 0
-    answers: Raw = Raw()
-    may_have_run: int = 0
-    reason: str | None = None
-    host: str = ""
-    file: str = ""
-
-
-_read_body = Decoder(_Body).decode
-
-
-def read_earlier(
-    connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[str], None]
-) -> Iterator[Earlier]:
-    """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
-    in the order of their records.
-
-    Rows that fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
-    file itself are compared with their checksums, so that damage is found before an answer is used: as with large
-    values, the newest `CHECKED_BYTES`.
-
-    Args:
-        on_lost: called with the name of each row, and of the file of each large value, that is missing or damaged.
-
-    Raises:
-        RunDatabaseError: the file is damaged.
-    """
-    query = "SELECT s.generation, s.sid, a.host FROM slaves s JOIN agents a USING (generation, agent)"
-    hosts = {(generation, sid): str(host) for generation, sid, host in connection.rows(query)}
-    usable = files.usable()
-    known: set[tuple[int, int]] = set()
-    query = (
-        f"SELECT {', '.join(CHECKED)}, checksum, at, "
-        f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END "
-        f"FROM records WHERE (+kind IN {RESTART_KINDS} OR checksum IS NOT NULL) AND +generation < ? ORDER BY seq"
-    )
-    for *checked, checksum, at, content in connection.each_row(query, (generation,)):
-        seq, own, kind, who, first, count, _, text, data = checked
-        if row_checksum(checked) != checksum:
-            on_lost(f"row {seq} of {kind}")
-            continue
-        body = _read_body(text)
-        if kind == "algorithms":
-            known.add((own, first))
-            yield EarlierAlgorithm(own, first, body.name, body.code, body.parts)
-        elif kind == "submissions":
-            if (own, body.algorithm) in known:  # otherwise the row of its algorithm is damaged
-                yield EarlierTasks(own, first, count, body.algorithm, data or b"", reused=bool(bytes(body.answers)))
-        elif kind == "once" and body.reason is not None:
-            yield EarlierUsedUp(own, first, count, body.reason)
-        elif kind == "once":
-            yield EarlierSent(own, first, count, bool(body.may_have_run))
-        else:
-            results = read_results(data)
-            if lost := _lost_value(seq, results, body.file, content, files, usable):
-                on_lost(lost)
-                continue
-            wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
-            yield EarlierAnswers(own, seq, SlaveId(who), body.host or hosts.get((own, who), ""), wall, results)
-
-
-def _lost_value(
-    seq: int, results: StoredResults, file: str, content: bytes | None, files: ValueFiles, usable: dict[str, int]
-) -> str:
-    """Return the name of what is missing or damaged of the values in a row; empty if nothing is.
-
-    Args:
-        content: the values in the row itself; None if they are not compared.
-        usable: the sizes of the files that can be used.
-    """
-    if not file:
-        is_right = content is None or frames_checksum([content]) == results.checksum
-        return "" if is_right else f"row {seq} of results"
-    if usable.get(file) == sum(results.sizes):
-        return ""
-    if usable.pop(file, None) is not None:
-        files.set_aside(file)
-    return str(files.folder / file)
-
-
-def _first_checked(connection: Connection) -> int:
-    """The first row with results whose values are compared with their checksums."""
-    left = rows.CHECKED_BYTES
-    if connection.path.stat().st_size > left:
-        for row, size in connection.each_row("SELECT seq, length(frames) FROM results ORDER BY seq DESC"):
-            left -= size or 0
-            if left < 0:
-                return int(row) + 1
-    return 0
-
-
-_WRONG = "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
-
-
-def read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Results, list[Buffer]]:
-    """Return the results of a row, and their frames. Any thread may call this.
-
-    Raises:
-        RunDatabaseError: the row, or its large value, is missing or damaged.
-    """
-    found = connection.rows(f"SELECT {', '.join(CHECKED)}, checksum, frames FROM records WHERE seq = ?", (row,))
-    if not found:
-        raise RunDatabaseError(f"the run database {connection.path} has no results {row}: was it pruned meanwhile?")
-    [(*checked, checksum, content)] = found
-    wrong = Damaged(
-        "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
-    )
-    if row_checksum(checked) != checksum:
-        raise wrong
-    results = read_results(checked[-1])
-    if file := _read_body(checked[-2]).file:
-        content, wrong = files.read(file), files.damaged(file)
-    view = memoryview(content or b"")
-    if frames_checksum([view]) != results.checksum or sum(results.sizes) != len(view):
-        raise wrong
-    return results, [view[start:end] for start, end in pairwise(accumulate(results.sizes, initial=0))]
-
 
 # Adds rows to the run database.
 #
@@ -292,7 +152,7 @@ class Writer:
         path: the file.
         generation: the number of this life of the master: 1 in a new file.
         network: the kind of network file system on which the file is; empty if it is on a disk of this machine.
-        lost: the rows, and the files of large values, that `earlier` has found to be missing or damaged.
+        stored: reads what is in the file.
     """
 
     def __init__(
@@ -307,21 +167,19 @@ class Writer:
         self.generation, last = _next_generation(connection)
         self._about = about
         self.network = network
-        self.lost: list[str] = []
         self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
         """Called in the writer's thread with the row of results that an agent has brought from a former generation,
         when they are in the file."""
         self.on_wait: Callable[[], object] = _go_on
         """Called once a second while `write` waits for the disk."""
-        self.on_close: Callable[[], object] = _go_on
-        """Called by `close` before `frames` ceases to work."""
         self._on_failure: Callable[[str], object] | None = None
         self._failure = ""
         """Why nothing can be written any more; empty if it can."""
         self._began: float | None = None
         """When the present commit began; None between two commits."""
-        self._connection, self._reading, self._lock = connection, reading, lock
+        self._connection, self._lock = connection, lock
         self._files = ValueFiles(connection.path)
+        self.stored = Stored(reading, connection, self._files, self.generation)
         self._rows = Rows(self.generation, last, self._files)
         self._queue: SimpleQueue[Given | None] = SimpleQueue()
         self._given = 0
@@ -388,55 +246,10 @@ class Writer:
         if self._failure:
             on_failure(self._failure)
 
-    def earlier(self) -> Iterator[Earlier]:
-        """Yield what former generations submitted and answered, in the order of their records.
-
-        Raises:
-            RunDatabaseError: the file is damaged.
-        """
-        return read_earlier(self._reading, self._files, self.generation, self.lost.append)
-
     def begin(self) -> None:
-        """Begin this generation, after `earlier`: a file that this finds to be damaged stays as it is."""
+        """Begin this generation, after `stored.earlier`: a file that this finds to be damaged stays as it is."""
         self._rows.start(clock.wall(), self._about)
         self._write_rows()
-
-    def frames(self, row: int) -> tuple[Results, list[Buffer]]:
-        """Return the results in a row, and their frames. Any thread may call this at any time until `close`.
-
-        Args:
-            row: the row that `earlier` named.
-
-        Raises:
-            RunDatabaseError: the row, or its large value, is missing or damaged. At the next start, what is
-                damaged does not count.
-        """
-        try:
-            return read_frames(self._reading, self._files, row)
-        except Damaged as error:
-            if error.file:
-                with suppress(OSError):
-                    self._files.set_aside(error.file)
-            else:
-                self._connection.run("UPDATE records SET checksum = 0 WHERE seq = ?", (row,))
-            raise
-
-    def generations(self) -> dict[str, int]:
-        """The numbers of all generations, by their names."""
-        return dict(self._reading.rows("SELECT name, generation FROM generations ORDER BY generation"))
-
-    def agents(self, generations: int) -> list[FormerAgent]:
-        """The agents of the last generations before this one."""
-        query = (
-            "SELECT generation, host, pid, returns_s, ended IS NOT NULL FROM agents "
-            "WHERE generation >= ? AND generation < ? AND typeof(host) = 'text' AND typeof(pid) = 'integer' "
-            "AND typeof(returns_s) = 'real' ORDER BY seq"
-        )
-        found = self._reading.rows(query, (self.generation - generations, self.generation))
-        return [
-            FormerAgent(generation, host, pid, returns_s, bool(ended))
-            for generation, host, pid, returns_s, ended in found
-        ]
 
     def write(self, given: Given) -> None:
         """Write records. If too much waits to be written, wait. One thread calls this at a time."""
@@ -461,7 +274,6 @@ class Writer:
 
     def close(self) -> None:
         """Write what was given, and let another master open the file."""
-        self.on_close()
         self._queue.put(None)
         self._hurry.set()
         self._thread.join(CLOSE_S)
@@ -483,7 +295,7 @@ class Writer:
         """Close the file, and let another master open it. What was not written is lost."""
         self._sync.close()
         try:
-            self._reading.close()
+            self.stored.close()
             self._connection.close()
         finally:
             self._lock.release()

@@ -263,6 +263,8 @@ class Charge(Struct, frozen=True):
     reason: str
     more_memory: int = 0
     """As in `Death`."""
+    lost_s: float = 0.0
+    """For how long the slave had sent neither a result nor a sign of the tasks, in seconds; together, not of each."""
 
     @property
     def is_charged(self) -> bool:

@@ -157,7 +157,7 @@ class Losses(Struct, eq=False):
         leaves = f"{agent.name} is leaving" if agent.leaving else ""
         self._return(slave, unstarted, leaves or "its slave died before starting it")
         more = _more_memory(running[0], message.allowed) if running and cause is Cause.OUT_OF_MEMORY else 0
-        loss = Charge(slave.sid, cause, reason, more)
+        loss = Charge(slave.sid, cause, reason, more, self.state.now - slave.last_heard)
         self._lose(slave, running, leaves or f"its slave died: {reason}", loss, message.words)
         self.kinds.lost(slave, reason)
 
@@ -201,7 +201,7 @@ class Losses(Struct, eq=False):
             if cause is Cause.NETWORK and agent.name in self._silent:
                 for span in held:
                     self._silent[agent.name].lost[span.algorithm.name] += span.count
-            loss = Charge(slave.sid, cause, f"{agent.place}: {reason}")
+            loss = Charge(slave.sid, cause, f"{agent.place}: {reason}", lost_s=self.state.now - slave.last_heard)
             isolated += [span for span in self._lose(slave, held, what, loss) if span.runs_alone]
             self.kinds.lost(slave, reason)
         if isolated and cause is Cause.AGENT_LOST:

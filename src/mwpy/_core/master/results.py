@@ -160,7 +160,8 @@ class Results(Struct, eq=False):
                     self.hosts.ended(span, slave.agent.host, 1, 1, what)
                     tried_again.add(place)
         for (what, pause_s), tasks in returned.items():
-            reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what)
+            lost_s = sum(group.seconds[places[task.first]] for task in tasks)
+            reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what, lost_s=lost_s)
             if last := without_extra(self.state, slave.sid, tasks, reason, (loss,)):
                 self.delays.give_back(slave.sid, last, reason, (loss,), pause_s)
         return groups.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
