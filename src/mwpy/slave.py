@@ -21,7 +21,6 @@ from mwpy._roles.runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, Ta
 from mwpy._system import forks, memory, script
 from mwpy._system.forks import die_with_parent
 from mwpy._system.locks import use
-from mwpy._system.own_code import OWN_CODE
 from mwpy._system.packages import reseed, take_module_path
 from mwpy._system.process import handle_here
 from mwpy._system.script import LoadedScript
@@ -42,6 +41,7 @@ from mwpy._values.options import (
     TemplateSettings,
     slave_or_template,
 )
+from mwpy._values.sources import SOURCES
 
 __all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "run"]
 
@@ -227,14 +227,14 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     if described == EXAMINED:
         import json
 
-        from mwpy._system import packages
+        from mwpy._system.own_code import imported
 
-        print(json.dumps(packages.imported()))
+        print(json.dumps(imported()))
         return ExitCode.OK
     REGISTRY.is_slave = True
     if (loaded := os.environ.pop(SCRIPT_VARIABLE, None)) is not None:
         LoadedScript.from_json(loaded).load(argv)
-    OWN_CODE.remember()  # in the template, for all its slaves
+    SOURCES.remember()  # in the template, for all its slaves
     settings = slave_or_template(described)
     if isinstance(settings, TemplateSettings):
         settings = serve(settings)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mwpy._values.installed import is_installed, is_standard, package_of, versions
+from mwpy._values.installed import home_of, is_standard, owner_of, versions
 
 
 @pytest.fixture
@@ -163,8 +163,8 @@ def test_importlib_is_asked_in_doubt(
 def test_the_import_of_a_package_of_the_user_loads_no_parser_of_mail() -> None:
     """To load `importlib.metadata` takes longer than to load the core of a master."""
     code = (
-        "import sys; from mwpy._values.installed import package_of, versions\n"
-        "assert (package_of('users'), package_of('msgspec')) == ('', 'msgspec')\n"
+        "import sys; from mwpy._values.installed import home_of, versions\n"
+        "assert (home_of('users'), home_of('msgspec')) == ('', 'msgspec')\n"
         "print(bool(versions(['msgspec'])['msgspec']), 'email' in sys.modules, 'importlib.metadata' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -178,9 +178,9 @@ def test_the_owner_of_each_installed_module_is_the_one_that_importlib_knows() ->
     found = {name: place for name, both in places.items() for place in both if place.exists() and name.isidentifier()}
     assert "msgspec" in found
     for name, place in found.items():
-        assert is_installed(name, str(place)), name
+        assert owner_of(name, str(place)), name
         if name in sys.modules:
-            owner = package_of.__wrapped__(name)  # it may have been asked before the module was loaded
+            owner = home_of(name)
             assert owner.replace("_", "-").lower() in [each.replace("_", "-").lower() for each in owners[name]]
 
 
@@ -215,22 +215,22 @@ def test_a_module_is_installed_if_a_package_beside_it_says_so(place: str, expect
     if "records" in place:
         in_site_packages(tmp_path / "records")
     top = "other_name" if "other_name" in place else "mine"
-    assert is_installed(top, str(path)) is expected
+    assert bool(owner_of(top, str(path))) is expected
 
 
 def test_a_folder_with_egg_info_has_sources_that_stay_in_use(tmp_path: Path) -> None:
     """`pip install -e` makes it beside the sources."""
     install(tmp_path, "mine.egg-info", "mine\n", "top_level.txt")
-    assert not is_installed("mine", str(tmp_path / "mine" / "__init__.py"))
-    assert not is_installed("mine", str(tmp_path / "mine.py"))
+    assert not owner_of("mine", str(tmp_path / "mine" / "__init__.py"))
+    assert not owner_of("mine", str(tmp_path / "mine.py"))
 
 
 def test_files_in_the_folders_of_packages_that_no_package_names_are_the_users(tmp_path: Path) -> None:
     """For example, somebody has copied them there."""
     folder = Path(sysconfig.get_path("purelib"))
-    assert is_installed("msgspec", str(folder / "msgspec" / "__init__.py"))
-    assert not is_installed("copied_module", str(folder / "copied_module.py"))
-    assert not is_installed("msgspec", str(folder / "checkout" / "msgspec" / "__init__.py"))
+    assert owner_of("msgspec", str(folder / "msgspec" / "__init__.py"))
+    assert not owner_of("copied_module", str(folder / "copied_module.py"))
+    assert not owner_of("msgspec", str(folder / "checkout" / "msgspec" / "__init__.py"))
 
 
 def test_pythons_own_modules_are_in_its_library() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from mwpy._system import packages
 from mwpy._system.packages import UserModules
+from mwpy._values.installed import is_interactive
 
 Write = Callable[[str, str], None]
 
@@ -88,4 +89,4 @@ def test_a_process_without_a_script_is_interactive(monkeypatch: pytest.MonkeyPat
     if file is not None:
         main.__file__ = file
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert packages.is_interactive() is (file is None)
+    assert is_interactive() is (file is None)

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from mwpy._system.own_code import OwnCode
+from mwpy._system.own_code import differences, used_by
+from mwpy._values.code import code_of
+from mwpy._values.messages import ModuleCode
 from mwpy._values.sources import Sources
 
 Load = Callable[[dict[str, str]], Any]
@@ -123,10 +125,17 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     forget()
 
 
-def _differences(load: Load, changed: dict[str, str], name: str = "f") -> list[str]:
-    theirs = OwnCode().used_by(getattr(load(FILES), name), by_value=False)
-    function = getattr(load({**FILES, **changed}), name)
-    return OwnCode().differences(function, theirs)
+def _code(
+    function: Callable[..., Any], by_value: bool = False, sources: Sources | None = None
+) -> dict[str, ModuleCode]:
+    """What a new process would find that a function uses."""
+    return used_by(function, by_value, sources=sources or Sources()).code
+
+
+def _differences(load: Load, changed: dict[str, str]) -> list[str]:
+    theirs = _code(load(FILES).f)
+    load({**FILES, **changed})
+    return differences(theirs, Sources())
 
 
 @pytest.mark.parametrize(
@@ -172,20 +181,20 @@ def test_an_edit_elsewhere_in_the_file_does_not_matter(load: Load, module: str, 
 
 def test_the_file_of_a_loaded_module_counts_as_it_was_when_it_was_loaded(load: Load, tmp_path: Path) -> None:
     """A slave that was started before an edit runs the old code, although the file has other code now."""
-    module, master, slave = load(FILES), OwnCode(), OwnCode()
+    module, master, slave = load(FILES), Sources(), Sources()
     master.remember()
     slave.remember()
     (tmp_path / "own_app.py").write_text("\n\n" + APP.replace("RATE = 2", "RATE = 3"))
     linecache.checkcache()
-    theirs = master.used_by(module.f, by_value=False)
-    assert slave.differences(module.f, theirs) == []
-    assert OwnCode().differences(module.f, theirs) == ["variable RATE in own_app.py"]
+    theirs = _code(module.f, sources=master)
+    assert differences(theirs, slave) == []
+    assert differences(theirs, Sources()) == ["variable RATE in own_app.py"]
 
 
 @pytest.mark.parametrize("name", ["own_app", "own_other"])  # the second file is empty at first
 def test_a_file_that_was_edited_since_it_was_loaded_is_named(load: Load, tmp_path: Path, name: str) -> None:
     load(FILES)
-    own = OwnCode()
+    own = Sources()
     own.remember()
     assert own.edited() == ""
     file = tmp_path / f"{name}.py"
@@ -196,7 +205,7 @@ def test_a_file_that_was_edited_since_it_was_loaded_is_named(load: Load, tmp_pat
 def test_a_file_that_was_loaded_without_notice_counts_as_edited(load: Load, tmp_path: Path) -> None:
     """Nobody knows whether it was edited between the loading of the module and the question."""
     load(FILES)
-    own = OwnCode()
+    own = Sources()
     own.remember()
     importlib.import_module("own_lazy")
     assert own.edited() == str(tmp_path / "own_lazy.py")
@@ -204,59 +213,54 @@ def test_a_file_that_was_loaded_without_notice_counts_as_edited(load: Load, tmp_
 
 def test_a_value_that_differs_between_processes_is_no_other_code(load: Load) -> None:
     module = load(FILES)
-    theirs = OwnCode().used_by(module.f, by_value=False)
+    theirs = _code(module.f)
     module.RATE, module.TABLE["a"] = 7, 8
-    assert OwnCode().differences(module.f, theirs) == []
+    assert _code(module.f) == theirs
 
 
 def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:
     load(FILES)
     own_helpers = sys.modules["own_helpers"]
     function = functools.partial(lambda x: own_helpers.scale(x), 1)
-    theirs = OwnCode().used_by(function, by_value=True)
-    assert list(theirs) == ["own_helpers"]
+    assert list(_code(function, by_value=True)) == ["own_helpers"]
     scope: dict[str, Any] = {"__name__": "__main__", "own_helpers": own_helpers}
     exec("def by_value(x): return own_helpers.scale(x) + own_helpers.FACTOR", scope)
-    code = OwnCode()
-    theirs = code.used_by(scope["by_value"], by_value=True)
+    theirs = _code(scope["by_value"], by_value=True)
     assert {name: sorted(each.parts) for name, each in theirs.items()} == {
         "own_helpers": ["function scale", "variable FACTOR"]
     }
-    assert code.used_by(scope["by_value"], by_value=True) is theirs
     load({**FILES, "own_helpers": HELPERS.replace("FACTOR = 3", "FACTOR = 4")})
-    scope["own_helpers"] = sys.modules["own_helpers"]
-    assert OwnCode().differences(scope["by_value"], theirs) == ["variable FACTOR in own_helpers.py"]
+    assert differences(theirs, Sources()) == ["variable FACTOR in own_helpers.py"]
 
 
 def test_closures_with_the_same_code_use_what_the_variables_around_them_mean(load: Load) -> None:
     module = load({**FILES, "own_other": "def other(x):\n    return x\n"})
-    code = OwnCode()
 
     def made(inner: Callable[..., Any], again: bool = True) -> Callable[..., Any]:
         return made(lambda x: inner(x), again=False) if again else lambda x: inner(x)
 
-    uses = [[*code.used_by(made(each), by_value=True)] for each in (module.own_helpers.scale, module.other)]
+    uses = [[*_code(made(each), by_value=True)] for each in (module.own_helpers.scale, module.other)]
     assert [["own_helpers" in each, "own_other" in each] for each in uses] == [[True, False], [False, True]]
 
 
 def test_an_object_of_the_script_that_behaves_strangely_is_not_followed(load: Load) -> None:
     strange = "class Strange:\n    def __getattr__(self, name):\n        raise RuntimeError('not now')\n"
     module = load({**FILES, "own_app": strange + "class Holder:\n    held = Strange()\n    def use(self): pass\n"})
-    used = OwnCode().used_by(module.Holder, by_value=False)
-    assert [*used["own_app"].parts] == ["class Holder"]
+    assert "class Holder" in _code(module.Holder)["own_app"].parts
 
 
 def test_a_notebook_reads_a_file_again_after_it_was_loaded_again(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mwpy._system.own_code.is_interactive", lambda: True)
-    module, code = load(FILES), OwnCode()
-    before = code.used_by(module.f, by_value=False)
+    for module in ("mwpy._system.own_code", "mwpy._values.sources"):
+        monkeypatch.setattr(f"{module}.is_interactive", lambda: True)
+    module, sources = load(FILES), Sources()
+    before = _code(module.f, sources=sources)
     (tmp_path / "own_app.py").write_text(APP.replace("RATE = 2", "RATE = 333"))
-    after = code.used_by(importlib.reload(module).f, by_value=False)
+    after = _code(importlib.reload(module).f, sources=sources)
     changed = [part for part, digest in before["own_app"].parts.items() if after["own_app"].parts[part] != digest]
     assert changed == ["variable RATE"]
-    assert code.used_by(module.f, by_value=True) == {}
+    assert _code(module.f, by_value=True) == {}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,7 @@ def test_an_edit_is_noticed_by_late_slaves_and_the_run_database_in_any_file_that
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     name = "own_start"
-    parts = []
+    parts, digests = [], []
     for number in (1, 2):
         text = f"{start}def f():\n    return helper()\n\ndef helper():\n    return {number}"
         (tmp_path / f"{name}.py").write_bytes(text.encode(encoding))
@@ -290,8 +294,8 @@ def test_an_edit_is_noticed_by_late_slaves_and_the_run_database_in_any_file_that
         exec(compile((tmp_path / f"{name}.py").read_bytes(), module.__file__, "exec"), vars(module))
         monkeypatch.setitem(sys.modules, name, module)
         assert module.f() == number
-        [found] = OwnCode().used_by(module.f, by_value=False, found=None).values()
-        assert found is not None
-        assert Sources().of_function(module.helper.__code__, vars(module)) is not None
+        [found] = _code(module.f).values()
         parts.append(found.parts)
+        digests.append(code_of(module.f).digest)
+    assert digests[0] != digests[1]
     assert [part for part in parts[0] if parts[0][part] != parts[1][part]] == ["function helper"]

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import zmq
 
-from mwpy._system import packages
+from mwpy._system import own_code
 from mwpy._values import installed
-from mwpy._values.installed import package_of
+from mwpy._values.installed import is_own
 
 VERSION = {name: metadata.version(name) for name in ("attrs", "cloudpickle", "msgspec", "pyzmq", "pytest")}
 
@@ -35,7 +35,7 @@ def test_all_imports_of_the_module_of_a_function_count(monkeypatch: pytest.Monke
     source = "import json, zmq, mwpy\nfrom cloudpickle import dumps\nfrom msgspec.json import Encoder\nx = Encoder()\n"
     module = in_a_module(monkeypatch, source + "del Encoder\ndef f(): return 1\n")
     expected = {name: VERSION[name] for name in ("pyzmq", "cloudpickle", "msgspec")}
-    assert packages.used_by(module.f, by_value=False) == expected
+    assert own_code.used_by(module.f, by_value=False).packages == expected
 
 
 def test_an_installed_module_that_no_package_lists_has_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_an_installed_module_that_no_package_lists_has_no_package(monkeypatch: p
     module = types.ModuleType("copied_module")
     module.__file__ = "/usr/lib/python3/dist-packages/copied_module.py"
     monkeypatch.setitem(sys.modules, "copied_module", module)
-    assert package_of("copied_module") == ""
+    assert is_own("copied_module")
 
 
 def test_imports_of_modules_without_a_package_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,24 +51,24 @@ def test_imports_of_modules_without_a_package_count(monkeypatch: pytest.MonkeyPa
     in_a_module(monkeypatch, "import attrs\n", "users_helper")
     module = in_a_module(monkeypatch, "import users_helper\ndef f(): return 1\n")
     sys.modules["users_helper"].back = module  # type: ignore[attr-defined]
-    assert packages.used_by(module.f, by_value=False) == {"attrs": VERSION["attrs"]}
+    assert own_code.used_by(module.f, by_value=False).packages == {"attrs": VERSION["attrs"]}
 
 
 def test_imports_inside_a_function_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Imports in its inner functions count, too. A module that is not installed has no version."""
     source = "def f():\n import no_such_thing\n def g():\n  import cloudpickle.cloudpickle\n return g\n"
     module = in_a_module(monkeypatch, source)
-    assert packages.used_by(module.f, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
+    assert own_code.used_by(module.f, by_value=True).packages == {"cloudpickle": VERSION["cloudpickle"]}
 
 
 def test_only_the_names_in_a_function_by_value_count() -> None:
     """The other imports of its module do not count."""
     bound = attrs.fields
-    assert packages.used_by(lambda: (zmq.Context, bound), by_value=True) == {
+    assert own_code.used_by(lambda: (zmq.Context, bound), by_value=True).packages == {
         "pyzmq": VERSION["pyzmq"],
         "attrs": VERSION["attrs"],
     }
-    assert packages.used_by(lambda: cloudpickle, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
+    assert own_code.used_by(lambda: cloudpickle, by_value=True).packages == {"cloudpickle": VERSION["cloudpickle"]}
 
 
 def test_a_missing_package_has_an_empty_version(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_the_modules_of_the_user_that_a_function_reaches(monkeypatch: pytest.Mon
     in_a_module(monkeypatch, "import attrs\n", "users_helper")
     in_a_module(monkeypatch, "X = 1\n", "users_other")
     module = in_a_module(monkeypatch, "import json, users_helper\ndef f(): return 1\n")
-    assert sorted(packages.modules_of(module.f, by_value=False)) == ["users_helper", "users_module"]
-    assert sorted(packages.modules_of(lambda: module.f, by_value=True)) == ["users_helper", "users_module"]
+    assert sorted(own_code.used_by(module.f, by_value=False).modules) == ["users_helper", "users_module"]
+    assert sorted(own_code.used_by(lambda: module.f, by_value=True).modules) == ["users_helper", "users_module"]
 
 
 def test_a_function_by_value_reaches_what_the_functions_of_main_reach(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,5 +95,5 @@ def test_a_function_by_value_reaches_what_the_functions_of_main_reach(monkeypatc
     exec("class C:\n def m(self, x): return h()\n", vars(main))
     helper = main.h
     for function in (helper, main.C().m, functools.partial(main.C().m, 1), lambda: helper):
-        assert "users_module" in packages.modules_of(function, by_value=True)
-    assert packages.modules_of(functools.partial(max, 1), by_value=True) == []
+        assert "users_module" in own_code.used_by(function, by_value=True).modules
+    assert own_code.used_by(functools.partial(max, 1), by_value=True).modules == []

@@ -23,18 +23,19 @@ from mwpy._roles.definitions import CodeWatch, Definitions, TermsOf
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
 from mwpy._roles.replay import calls_of_newest_master
 from mwpy._system import clock, forks, process
-from mwpy._system.own_code import OWN_CODE
-from mwpy._system.packages import is_interactive, module_path
+from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
 from mwpy._system.script import LoadedScript
 from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
 from mwpy._values.errors import OutOfTime, UsageError
+from mwpy._values.installed import is_interactive
 from mwpy._values.messagepack import encode_json
 from mwpy._values.options import AGENT_VARIABLE, MASTER_VARIABLE, MODULE_PATH, OWN_MODULE_PATH, SCRIPT_VARIABLE, Options
 from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined, Notice, Started
+from mwpy._values.sources import SOURCES
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
@@ -192,7 +193,7 @@ def open_connections(options: Options, key: str | None) -> Connections:
     from mwpy._roles.network import FormerPlace, addresses, listen, recall  # only here, because it loads ZeroMQ
     from mwpy._transport.link import new_key
 
-    OWN_CODE.remember()  # before a slave can join that loads files which were edited meanwhile
+    SOURCES.remember()  # before a slave can join that loads files which were edited meanwhile
     former = FormerPlace() if options.run_database is None else recall(options.run_database)
     key = key or former.key or new_key()
     link = listen(options, key, only_here(options), former.port)
@@ -465,7 +466,7 @@ class MasterParts(Struct, frozen=True, eq=False):
             for_all: the policies of all its tasks.
             failed: keeps the calls that fail; None for a new object, in which `mwpy.replay` looks from now on.
         """
-        OWN_CODE.remember()
+        SOURCES.remember()
         settings = access.io.core.state.settings
         watch = CodeWatch(access, only_here=settings.only_here) if codec.main_by_value and is_interactive() else None
 

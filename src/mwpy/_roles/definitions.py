@@ -25,8 +25,7 @@ from msgspec import Struct, field
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import RenewSlaves
 from mwpy._roles.inbox import Access
-from mwpy._system import packages
-from mwpy._system.own_code import OWN_CODE
+from mwpy._system.own_code import used_by
 from mwpy._system.packages import UserModules, module_path
 from mwpy._system.script import finds
 from mwpy._transport.codec import Codec, has_code, with_condition, with_seed
@@ -69,7 +68,7 @@ class CodeWatch(Struct, eq=False):
         if reloaded or moved:
             self._access.io.command(RenewSlaves(None, path if moved else ""))
         if self._modules.edited:
-            for name in packages.modules_of(function, by_value):
+            for name in used_by(function, by_value).modules:
                 if name in self._modules.edited:
                     raise UsageError(
                         f"{name} was edited after it was imported here, so this process still runs its old code, and "
@@ -249,14 +248,15 @@ class Definitions(Struct, eq=False):
         self, algorithm: Algorithm, reference: str, digest: str, packed: bytes, shares: Sequence[SharedObject] = ()
     ) -> Defined:
         """Give a new algorithm the next number."""
+        used = used_by(algorithm.function, by_value=not reference, found=self.codec.found)
         definition = AlgorithmDefinition(
             number=next(self.numbers),
             name=algorithm.name,
             reference=reference,
             digest=digest,
             python=PYTHON,
-            packages=packages.used_by(algorithm.function, by_value=not reference),
-            code=OWN_CODE.used_by(algorithm.function, by_value=not reference, found=self.codec.found),
+            packages=used.packages,
+            code=used.code,
             is_portable=bool(packed) and not has_code(packed),
         )
         record = AlgorithmDefined(definition, packed)

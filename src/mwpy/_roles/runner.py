@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from mwpy._core.holding import count_of, take_named
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
-from mwpy._system.own_code import OWN_CODE
+from mwpy._system.own_code import differences
 from mwpy._system.packages import undisturbed
 from mwpy._system.time_left import Surroundings
 from mwpy._transport import shared_objects, wire
@@ -56,6 +56,7 @@ from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, 
 from mwpy._values.messages import MAX_LEVEL, MAX_PATH, MAX_ROWS, LoadFailure, Logged, LogRow, size_of_records
 from mwpy._values.phrases import first_of
 from mwpy._values.shares import SharedObject
+from mwpy._values.sources import SOURCES
 from mwpy._values.task import RUNNING
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def _compared(
     definition: messages.AlgorithmDefinition, function: Callable[..., Any]
 ) -> Callable[..., Any] | Unavailable:
     """Return an algorithm, if this process has loaded the same code for it as the master."""
-    other = OWN_CODE.differences(function, definition.code)
+    other = differences(definition.code)
     if not other:
         return function
     reason = f"{first_of(other, len(other))} {'differs' if len(other) == 1 else 'differ'} from the master's"
@@ -298,7 +299,7 @@ class LoadedAlgorithms(Struct, eq=False):
         is one."""
         for table in self.loaded, self._packed, self.names:
             table.clear()
-        return OWN_CODE.edited()
+        return SOURCES.edited()
 
 
 # The most memory that a slave uses for each algorithm.

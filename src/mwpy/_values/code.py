@@ -1,39 +1,47 @@
 """The code that a function consists of, its digest and those of calls, and what changed between two runs.
 
-The code that a function consists of: its own, and everything of the user that it reaches.
+`code_of` begins at a function, and follows what it uses (`functions.py`): other functions, classes and values of the
+user's own modules, and what these use in turn. Functions count by their instructions and by their values, classes also
+by their source. Installed packages count by their version, the standard library by the minor version of Python, and
+mwpy not at all.
 
-`code_of` begins at a function, and follows the names in its code: to other functions, classes and values of the user's
-own modules, to what its closure and its default arguments contain, and to what these reach in turn. Installed packages
-count by their version, the standard library by the minor version of Python, and mwpy not at all.
-
-What it cannot follow: names that exist only as texts (`getattr(module, name)`, `eval`), and files that the code reads.
+It cannot follow what `functions.py` cannot follow, and files that the code reads.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
+import dis
 import os
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, timedelta
-from decimal import Decimal
-from enum import Enum
-from fractions import Fraction
-from functools import cache, cached_property, partial, partialmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from msgspec import Struct, field
 
+from mwpy._values.algorithm import PYTHON as PYTHON_VERSION
 from mwpy._values.algorithm import Initialized
-from mwpy._values.functions import Import, cells_of, chains_in, defaults_of, imports_in
-from mwpy._values.installed import is_installed, is_standard, origin_of, package_of, versions
+from mwpy._values.functions import (
+    Import,
+    Missing,
+    NotLoaded,
+    Use,
+    cells_of,
+    functions_in,
+    import_uses,
+    module_of,
+    qualname_of,
+    use_of,
+    uses_of,
+)
+from mwpy._values.installed import MWPY, PYTHON, home_of, is_own, origin_of, versions
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
 from mwpy._values.shares import DIGEST_BYTES, Shared, hash_of, may_have_nan, short_digest, without_nan
-from mwpy._values.sources import SOURCES, instructions_digest, normal_digest
+from mwpy._values.sources import SOURCES, is_inside, normal_text
 from mwpy._values.structure import COMPILED, NoStructure, digest_of, full_name, reason_of
 from mwpy._values.task import Reference, ResultReference
 
@@ -118,62 +126,79 @@ def parts_in(nodes: Iterable[Node]) -> dict[str, str]:
     return parts
 
 
-# Where code comes from: the user's own modules, installed packages, Python itself, or mwpy.
+# Functions, classes and modules: their content, their names, and where they come from.
 #
-# Own modules count by their code. Installed packages count by their version: nobody edits them. A package that was
-# installed from a folder that stays in use (`pip install -e`) is an own module.
+# A function counts by the instructions to which Python has compiled it. So comments, format and docstrings do not
+# count, and a file that was edited after it was loaded does not mislead. A class also counts by its source, without its
+# functions, because what its metaclass has made of the source may not be seen in its attributes.
+
+_PLACES = ("__doc__", "__firstlineno__", "__static_attributes__")
+"""What the code of the body of a class stores about its source."""
 
 
-_ABOUT_CYTHON, _ABOUT_NAMEDTUPLE = "_cython_", "namedtuple_"
-"""How the names of modules begin that do not exist, but that generated types and functions name."""
+def instructions_digest(code: CodeType) -> bytes:
+    """Return a digest of code: its instructions, names and constants.
 
-PYTHON_MODULES = frozenset({*sys.stdlib_module_names, "builtins"})
-
-
-class Home(Struct, frozen=True):
-    """Where a module comes from."""
-
-    part: str
-    """What it is called in the parts of code; empty if it does not count by its version."""
-    version: str = ""
-
-
-OWN = Home("")
-MWPY = Home("", "mwpy")
-PYTHON = Home("Python", f"{sys.version_info.major}.{sys.version_info.minor}")
-
-
-def home_of(name: str) -> Home:
-    """Return where a module comes from."""
-    top = name.partition(".")[0]
-    if top == "mwpy" or top.startswith(_ABOUT_CYTHON):
-        return MWPY
-    if top.startswith(_ABOUT_NAMEDTUPLE):
-        return PYTHON
-    if name == "__main__" or top == "__mp_main__":
-        return OWN
-    module = sys.modules.get(name) or sys.modules.get(top)
-    place = _place_of(module)
-    if top in PYTHON_MODULES and (not place or is_standard(place)):
-        return PYTHON
-    return home_at(top, place)
+    Lines, the name of its file and its docstring do not count. It is the same only in the same minor version of Python.
+    """
+    instructions: list[Any] = []
+    for each in dis.get_instructions(code):
+        value = each.argval if each.opcode in dis.hasconst else each.arg
+        if each.opname == "STORE_NAME" and each.argval in _PLACES:
+            instructions[-1] = None
+        if each.opname != "NOP":
+            value = instructions_digest(value) if isinstance(value, CodeType) else value
+            instructions.append((each.opcode, value))
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_HAS_DOCSTRING
+    names = code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    content = instructions, counts, names, code.co_exceptiontable, PYTHON_VERSION
+    return hash_of(b"instructions", digest_of(content))
 
 
-@cache
-def home_at(top: str, place: str) -> Home:
-    """Return where a module comes from that is in a file or folder."""
-    if not place or not is_installed(top, place):
-        return OWN
-    package = package_of(top) or top
-    return Home(f"package {package}", versions([package])[package] or "of an unknown version")
+_HAS_DOCSTRING = 0x4000000
+"""A flag of code, since Python 3.13."""
 
 
-def _place_of(module: Any) -> str:
-    """Return the file or folder of a module; empty if it has none."""
-    if not isinstance(module, ModuleType):
-        return ""
-    paths = [*vars(module).get("__path__", ())]
-    return str(vars(module).get("__file__") or (paths[0] if paths else ""))
+def class_digest(kind: type) -> bytes:
+    """Return the digest of the source of a class, without its functions; that of its name if it has no source."""
+    source = SOURCES.of_class(kind)
+    if source is None:
+        return hash_of(b"class", kind.__qualname__.encode())
+    _, node = source
+    functions = ((name, each) for name, value in vars(kind).items() for each in functions_in(value))
+    without = {name for name, each in functions if is_inside(each, kind)}
+    body = [each for each in node.body if getattr(each, "name", None) not in without]
+    content = normal_text([*node.decorator_list, *node.bases, *node.keywords, *body])
+    return hash_of(b"class source", content.encode(errors="surrogatepass"))
+
+
+def module_content(name: str) -> tuple[bytes, list[Use]]:
+    """Return the digest of the content of a module of the user, which need not be loaded, and what it imports."""
+    text = SOURCES.of(name)
+    module = sys.modules.get(name)
+    file = str(getattr(module, "__file__", "") or "") if module is not None else origin_of(name)
+    if text is None or text.tree is None:
+        return hash_of(b"file", _content(file)), []
+    package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
+    found = [each for node in ast.walk(text.tree) for each in _imports(node)]
+    uses = [use for each in found for use in import_uses(each, package)]
+    return hash_of(b"module", normal_text(text.tree.body).encode(errors="surrogatepass")), uses
+
+
+def _imports(node: ast.AST) -> list[Import]:
+    if isinstance(node, ast.Import):
+        return [Import(each.name, 0, ()) for each in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [Import(node.module or "", node.level, tuple(each.name for each in node.names))]
+    return []
+
+
+def _content(file: str) -> bytes:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except OSError:
+        return b""
 
 
 def name_of_module(name: str) -> str:
@@ -186,175 +211,6 @@ def name_of_module(name: str) -> str:
         return str(spec.name).removesuffix(".__main__")
     known = isinstance(file, str) and not file.startswith("<")
     return os.path.splitext(os.path.basename(str(file)))[0] if known else "__main__"
-
-
-# What a class of the user consists of: its source, its functions and its plain attributes.
-#
-# The source of the functions is left out of the source of the class, because they count alone: so a change is reported
-# where it is. Functions that a decorator has generated, as that of dataclasses, follow from the source and do not
-# count. Without source, everything in the class counts as it is.
-
-
-_DATA = (*PLAIN, complex, tuple, list, dict, set, frozenset, range, bytearray, date, timedelta, Decimal, Fraction)
-"""The types of attributes that count by their value. Others count by the source that makes them."""
-
-
-class Members(Struct, frozen=True):
-    """The members of a class."""
-
-    content: bytes
-    """The digest of its source, without its functions; or of its name if it has no source."""
-    code: CodeType | None
-    """The code of its body, if it has a source."""
-    functions: list[tuple[str, Any]]
-    data: list[tuple[str, Any]]
-    space: dict[str, Any]
-    """The globals of its module."""
-
-
-def members_of(kind: type) -> Members:
-    """Return the members of a class."""
-    space = vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
-    functions = [(name, each) for name, value in vars(kind).items() for each in _functions(value)]
-    codes = [each.__code__ for _, each in functions if _is_inside(each, kind)]
-    file = str(space.get("__file__") or (codes[0].co_filename if codes else ""))
-    source = SOURCES.of_class(file, kind.__qualname__, [each for each in codes if each.co_filename == file])
-    if source is None:
-        content, code = hash_of(b"class", kind.__qualname__.encode()), None
-    else:
-        inside = frozenset(name for name, each in functions if _is_inside(each, kind))
-        content, code = normal_digest(source[0], without=inside), source[1]
-        functions = [(name, each) for name, each in functions if not _is_generated(each, file)]
-    return Members(content, code, functions, [*_data(kind)], space)
-
-
-def _is_inside(function: FunctionType, kind: type) -> bool:
-    """Whether a function is defined in the body of a class."""
-    return function.__code__.co_qualname.startswith(f"{kind.__qualname__}.")
-
-
-def _is_generated(function: FunctionType, file: str) -> bool:
-    """Whether a function was made from a text. Its name may be that of a function around it."""
-    while isinstance(wrapped := vars(function).get("__wrapped__"), FunctionType):
-        function = wrapped
-    name = function.__code__.co_filename
-    return name.startswith("<") and name != file
-
-
-def _functions(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions in an attribute of a class."""
-    if isinstance(value, FunctionType):
-        yield value
-    elif isinstance(value, classmethod | staticmethod):
-        yield from _functions(value.__func__)
-    elif isinstance(value, property):
-        for each in (value.fget, value.fset, value.fdel):
-            yield from _functions(each)
-    elif isinstance(value, cached_property | partialmethod):
-        yield from _functions(value.func)
-
-
-def _data(kind: type) -> Iterator[tuple[str, Any]]:
-    if issubclass(kind, Enum):
-        yield "members", {name: each.value for name, each in kind.__members__.items()}
-        return
-    for name, value in vars(kind).items():
-        hidden = name.startswith("__") and name.endswith("__")
-        if not hidden and (type(value) in _DATA or isinstance(value, PurePath)):
-            yield name, value
-
-
-# Modules of the user as a whole: those that a function imports when it runs, or uses in a way that cannot be followed.
-#
-# A module that was not imported yet is found, but not imported.
-
-
-Target = str | tuple[str, Any]
-"""The name of a module; or the part and the value of an attribute of one."""
-
-
-def import_targets(imports: Iterable[Import], space: dict[str, Any]) -> Iterator[tuple[str, Target]]:
-    """Yield what import statements import, each with its name in them.
-
-    Args:
-        space: the globals of the code.
-    """
-    package = str(space.get("__package__") or "")
-    for each in imports:
-        name = _absolute(each, package)
-        known = vars(sys.modules[name]) if name in sys.modules else {}
-        own = home_of(name) == OWN
-        if not (own and known and each.names):
-            yield f"{'.' * each.level}{each.module}", name
-        for attribute in each.names if own else ():
-            if attribute in known:
-                part = f"global {name_of_module(name)}.{attribute}"
-                yield f"{each.module}.{attribute}", (part, known[attribute])
-            elif known:
-                yield f"{each.module}.{attribute}", f"{name}.{attribute}" if attribute != "*" else name
-
-
-def _absolute(each: Import, package: str) -> str:
-    """Return the full name of an imported module."""
-    if not each.level:
-        return each.module
-    above = package.split(".")
-    return ".".join([*above[: len(above) - each.level + 1], *([each.module] if each.module else [])])
-
-
-def module_content(name: str) -> tuple[Home, bytes, list[tuple[str, Target]]]:
-    """Return where a module comes from, the digest of its content, and what it imports.
-
-    The digest and the imports are empty for a module that is not the user's own.
-    """
-    loaded = sys.modules.get(name)
-    if loaded is not None:
-        home, file = home_of(name), vars(loaded).get("__file__")
-    else:
-        home, file = _found(name)
-    if home != OWN:
-        return home, b"", []
-    tree = SOURCES.of_file(file) if isinstance(file, str) else None
-    if tree is None:
-        return home, hash_of(b"file", _content(file) if isinstance(file, str) else b""), []
-    return home, normal_digest(tree), [*import_targets(_imports(tree), _space_of(name, file))]
-
-
-def _found(name: str) -> tuple[Home, str | None]:
-    """Find a module that is not loaded."""
-    known = home_of(name)
-    if known != OWN:
-        return known, None
-    origin = origin_of(name)
-    return (home_at(name.partition(".")[0], origin), origin) if origin else (OWN, None)
-
-
-def _content(file: str) -> bytes:
-    try:
-        with open(file, "rb") as opened:
-            return opened.read()
-    except OSError:
-        return b""
-
-
-def _space_of(name: str, file: str | None) -> dict[str, Any]:
-    """Return the globals that say to which package a module belongs."""
-    of_package = os.path.basename(file or "").startswith("__init__.")
-    return {"__package__": name if of_package else name.rpartition(".")[0]}
-
-
-def _imports(tree: ast.Module) -> Iterator[Import]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (Import(each.name, 0, ()) for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield Import(node.module or "", node.level, tuple(each.name for each in node.names))
-
-
-def folder_of(space: dict[str, Any]) -> str:
-    """Return the folder of the module with these globals; empty if it has none."""
-    file = space.get("__file__")
-    return os.path.dirname(os.path.abspath(file)) if isinstance(file, str) else ""
 
 
 # How values are shown to people who compare two runs: as they are if they are short, and otherwise as digests.
@@ -372,22 +228,6 @@ def shown_value(value: Any, content: bytes) -> str:
     kind = type(value)
     long = len(value) > SHOWN_LENGTH if kind in (str, bytes) else kind is int and value.bit_length() > SHOWN_BITS
     return shown_digest(content) if kind not in PLAIN or long else repr(value)
-
-
-# Functions, classes and methods: their names, and where they come from.
-
-
-def module_of(thing: Any) -> str:
-    """Return the name of the module that has the code of a function, or that defines a class."""
-    if isinstance(thing, FunctionType):
-        return str(thing.__globals__.get("__name__"))
-    return str(getattr(thing, "__module__", None) or type(thing).__module__)
-
-
-def home_of_thing(thing: Any) -> Home:
-    if isinstance(thing, BuiltinFunctionType | MethodType) and not isinstance(thing.__self__, ModuleType):
-        thing = type(thing.__self__)
-    return home_of(module_of(thing))
 
 
 def library_name(thing: Any) -> str | None:
@@ -410,14 +250,14 @@ def library_name(thing: Any) -> str | None:
 
 def shown_name(thing: Any) -> str:
     """Return the name by which people know a function or class."""
-    name = thing.__code__.co_qualname if isinstance(thing, FunctionType) else getattr(thing, "__qualname__", "?")
+    name = qualname_of(thing) if isinstance(thing, FunctionType | type) else getattr(thing, "__qualname__", "?")
     module = module_of(thing)
     return f"{name_of_module(module)}.{name}" if module in sys.modules else str(name)
 
 
 def wrapped_by_library(value: Any) -> Any:
     """Return the function that an object of a library stands for, such as that of `functools.cache`; None if none."""
-    if isinstance(value, type) or home_of_thing(type(value)) == OWN:
+    if isinstance(value, type) or is_own(module_of(type(value))):
         return None
     state = getattr(value, "__dict__", None)
     wrapped = state.get("__wrapped__") if type(state) is dict else None
@@ -427,13 +267,9 @@ def wrapped_by_library(value: Any) -> Any:
 # Whether what a function reaches is still what it was a moment ago.
 #
 # To follow a function takes a millisecond, and a master may submit a hundred thousand tasks one by one. So the result
-# is kept, with everything that it depends on in this process: the code of functions, and the variables with their
-# values. Functions, classes and plain values are compared by identity. Other values can change in place, so their
-# digests are compared. They are not kept themselves, because they may be large.
-
-
-class _Gone:
-    """Stands for the value of a variable that does not exist."""
+# is kept, with everything that it depends on in this process: what each function and class uses. Functions, classes and
+# plain values are compared by identity. Other values can change in place, so their digests are compared. They are not
+# kept themselves, because they may be large.
 
 
 _THINGS = (type, FunctionType, ModuleType, CodeType, Reference)
@@ -442,43 +278,32 @@ _THINGS = (type, FunctionType, ModuleType, CodeType, Reference)
 class Watch(Struct, eq=False):
     """What the code of one function depends on."""
 
-    _facts: list[tuple[Callable[[], Any], Any]] = field(default_factory=list)
-    """How each value is read, and by what it counts."""
+    _facts: list[tuple[Callable[[], Iterable[Any]], list[int | bytes]]] = field(default_factory=list)
+    """How values are read, and by what each of them counts."""
     _kept: list[object] = field(default_factory=list)
-    """The functions and classes in these values, so that nothing else gets the identity of one of them."""
+    """What counts by its identity, so that nothing else gets this identity."""
 
-    def add(self, read: Callable[[], Any]) -> None:
-        """A value counts."""
-        self._facts.append((read, _counted(read, self._kept)))
-
-    def add_function(self, function: FunctionType) -> None:
-        """The code and the default arguments of a function count."""
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
-            self.add(partial(getattr, function, name))
-
-    def add_cell(self, cell: CellType) -> None:
-        """A variable of a function around another one counts."""
-        self.add(partial(getattr, cell, "cell_contents"))
-
-    def add_variable(self, space: Mapping[str, Any], name: str) -> None:
-        """A variable of a module or an attribute of a class counts."""
-        self.add(partial(space.get, name, _Gone))
+    def add(self, read: Callable[[], Iterable[Any]]) -> None:
+        """Values count."""
+        self._facts.append((read, [_counted(value, self._kept) for value in read()]))
 
     def is_unchanged(self) -> bool:
         """Whether nothing has changed since it was added."""
-        for read, before in self._facts:
-            now = _counted(read, [])
-            if now is not before and not (type(now) is type(before) is bytes and now == before):
-                return False
-        return True
+        try:
+            return all([_counted(value, []) for value in read()] == before for read, before in self._facts)
+        except Exception:  # one of the user's own methods failed
+            return False
 
 
-def _counted(read: Callable[[], Any], kept: list[object]) -> Any:
-    """Return a value if its identity counts, else its digest.
+def _counted(value: Any, kept: list[object]) -> int | bytes:
+    """Return the identity of a value if this counts, else its digest.
 
     Args:
-        kept: gets the functions and classes in the value, which count by what they are in this process.
+        kept: gets what counts by its identity.
     """
+    if type(value) in PLAIN or isinstance(value, _THINGS):
+        kept.append(value)
+        return id(value)
 
     def by_identity(thing: Any) -> bytes | None:
         if isinstance(thing, _THINGS):
@@ -488,24 +313,19 @@ def _counted(read: Callable[[], Any], kept: list[object]) -> Any:
         return None if name is None else hash_of(b"name", name.encode())
 
     try:
-        value = read()
-        if type(value) in PLAIN or isinstance(value, _THINGS):
-            return value
         return digest_of(value, by_identity)
-    except Exception as error:  # a cell is empty, or one of the user's own methods failed
+    except Exception as error:  # also one of the user's own methods
         return hash_of(b"unknown", full_name(type(error)).encode())
 
 
+def _used_by(thing: FunctionType | type) -> list[Any]:
+    """Return the values on which a function or class of the user depends."""
+    own = [thing.__code__] if isinstance(thing, FunctionType) else []
+    return [*own, *(use.value for use in uses_of(thing))]
+
+
 # What a function reaches, as a graph.
-#
-# The names in the code of a function are followed to other functions, classes and values of the user's own modules. So
-# are its closure and its default arguments, and what these reach in turn.
 
-
-NOT_FOLLOWED = frozenset(
-    {"__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__cached__", "__builtins__"}
-)
-"""Names of modules that say where the module is."""
 
 CONTAINERS = (dict, list, tuple, partial)
 
@@ -522,8 +342,6 @@ class Reached(Struct, eq=False):
     """The nodes by what they are made from."""
     _kept: list[object] = field(default_factory=list)
     """What nodes are made from, so that nothing else gets the identity of one of these objects."""
-    _watched: set[tuple[int, str]] = field(default_factory=set)
-    """The variables that count, by the identity of their modules."""
     _waiting: deque[tuple[Callable[..., None], Node, Any]] = field(default_factory=deque)
     """The nodes that were not followed."""
 
@@ -558,11 +376,13 @@ class Reached(Struct, eq=False):
         node.text = other.text if other.text.startswith(UNKNOWN) else node.edges["function"].text
         return node
 
-    # ---- nodes ---------------------------------------------------------------------------------------------------
+    # ---- functions, classes and modules --------------------------------------------------------------------------
 
-    def _add(self, node: Node, key: object, thing: object = None) -> Node:
+    def _add(self, key: object, thing: object, node: Node, follow: Callable[..., None] | None = None) -> Node:
         self._known[key] = node
         self._kept.append(thing)
+        if follow is not None:
+            self._waiting.append((follow, node, thing))
         return node
 
     def named(self, thing: Any) -> Node | None:
@@ -570,58 +390,98 @@ class Reached(Struct, eq=False):
         known = self._known.get(id(thing))
         if known is not None:
             return known
-        if isinstance(thing, type):
-            return self._class(thing) if home_of_thing(thing) == OWN else self._library(thing, full_name(thing))
-        if isinstance(thing, FunctionType):
-            return self._function(thing)
-        if isinstance(thing, ModuleType):
-            own = home_of(thing.__name__) == OWN
-            return self._module(thing.__name__) if own else self._library(thing, thing.__name__)
-        name = library_name(thing)
-        if name is None:
-            return None
-        return self._library(thing, name) if home_of_thing(thing) != OWN else self._module(name.partition(":")[0])
-
-    def _library(self, thing: Any, name: str) -> Node:
-        home = home_of(thing.__name__) if isinstance(thing, ModuleType) else home_of_thing(thing)
-        content = hash_of(b"library", f"{name}\0{home.part}\0{home.version}".encode())
-        return self._add(Node(home.part, home.version, content), id(thing), thing)
-
-    def _function(self, function: FunctionType) -> Node:
-        module = module_of(function)
-        home = home_of(module)
-        if home != OWN:
-            node = self._library(function, f"{module}.{function.__code__.co_qualname}")
-            self._waiting.append((self._follow_wrapper, node, function))
+        if isinstance(thing, NotLoaded | ModuleType):
+            name = thing if isinstance(thing, NotLoaded) else thing.__name__
+            return self._own_module(str(name), thing) if is_own(name) else self._library(thing, name, home_of(name))
+        if not isinstance(thing, type | FunctionType):
+            compiled = library_name(thing)
+            return None if compiled is None else self._compiled(compiled, thing)
+        if home := home_of(module_of(thing)):
+            node = self._library(thing, f"{module_of(thing)}.{qualname_of(thing)}", home)
+            if isinstance(thing, FunctionType):
+                self._waiting.append((self._follow_wrapper, node, thing))
             return node
-        tree = SOURCES.of_function(function.__code__, function.__globals__)
-        if tree is None:
-            content = hash_of(b"instructions", f"{PYTHON.version}".encode() + instructions_digest(function.__code__))
+        if isinstance(thing, type):
+            kind, content = "class", class_digest(thing)
         else:
-            content = normal_digest(tree)
-        node = Node(f"function {shown_name(function)}", shown_digest(content), content)
-        self._waiting.append((self._follow_function, node, function))
-        return self._add(node, id(function), function)
+            kind, content = "function", instructions_digest(thing.__code__)
+        node = Node(f"{kind} {shown_name(thing)}", shown_digest(content), content)
+        return self._add(id(thing), thing, node, self._follow)
 
-    def _class(self, kind: type) -> Node:
-        members = members_of(kind)
-        node = Node(f"class {shown_name(kind)}", shown_digest(members.content), members.content)
-        self._waiting.append((self._follow_class, node, (kind, members)))
-        return self._add(node, id(kind), kind)
+    def _compiled(self, name: str, thing: Any) -> Node:
+        module = name.partition(":")[0]
+        home = home_of(module)
+        return self._library(thing, name, home) if home else self._own_module(module, thing)
 
-    def _module(self, name: str) -> Node:
-        """Return the node of a whole module, which need not be loaded."""
+    def _library(self, thing: Any, name: str, home: str) -> Node:
+        part, version = ("", "") if home == MWPY else (f"package {home}", _version_of(home))
+        if home == PYTHON:
+            part, version = PYTHON, PYTHON_VERSION
+        content = hash_of(b"library", f"{name}\0{part}\0{version}".encode())
+        return self._add(id(thing), thing, Node(part, version, content))
+
+    def _own_module(self, name: str, thing: Any) -> Node:
+        """Return the node of a whole module of the user."""
         key = ("module", name)
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        home, content, imports = module_content(name)
-        if home != OWN:
-            content = hash_of(b"library", f"{name}\0{home.part}\0{home.version}".encode())
-            return self._add(Node(home.part, home.version, content), key)
-        node = Node(f"module {name_of_module(name)}", shown_digest(content), content)
-        self._waiting.append((self._follow_imports, node, imports))
-        return self._add(node, key)
+        if key not in self._known:
+            content, uses = module_content(name)
+            node = Node(f"module {name_of_module(name)}", shown_digest(content), content)
+            self._add(key, thing, node)
+            self._waiting.append((self._add_edges, node, ("", uses)))
+        return self._known[key]
+
+    # ---- edges ---------------------------------------------------------------------------------------------------
+
+    def _follow(self, node: Node, thing: FunctionType | type) -> None:
+        """Follow what a function or class of the user uses."""
+        self.watch.add(partial(_used_by, thing))
+        source, shown = SOURCES.of_class(thing) if isinstance(thing, type) else None, shown_name(thing)
+        if source is None:
+            self._add_edges(node, (shown, uses_of(thing)))
+            return
+        text, _ = source
+        self._add_edges(node, (shown, (use for use in uses_of(thing) if not _is_generated(use, text.file))))
+        _, _, chains = text.definition(qualname_of(thing).partition(".")[0])
+        found = (use_of(chain, vars(sys.modules[thing.__module__])) for chain in chains)
+        self._add_edges(node, ("", (use for use in found if use is not None and isinstance(use.value, _CALLED))))
+
+    def _add_edges(self, node: Node, found: tuple[str, Iterable[Use]]) -> None:
+        shown, uses = found
+        for use in uses:
+            node.edges[f"{use.kind} {use.name}"] = self._used(use, shown)
+
+    def _used(self, use: Use, shown: str) -> Node:
+        """Return the node of what something uses that is known by a name."""
+        if not use.module:
+            return self.value(f"{use.kind} {use.name} of {shown}" if shown else "", use.value)
+        key = (use.module, use.variable, id(use.value))
+        if key not in self._known:
+            part = f"global {name_of_module(use.module)}.{use.variable}"
+            if use.value is Missing:
+                return Node(part, "not defined", hash_of(b"not defined"))
+            node = self.value(part, _without_folder(use.value, use.module))
+            if node.text.startswith(UNKNOWN) and (text := SOURCES.of(use.module)) is not None:
+                source = bytes.fromhex(text.definition(use.variable)[1])
+                node.edges["source"] = Node(f"source of {part}", shown_digest(source), source)
+            self._add(key, use.value, node)
+        return self._known[key]
+
+    def _follow_wrapper(self, node: Node, function: FunctionType) -> None:
+        """Follow what a function of a library has wrapped. Its other variables may be caches, and do not count."""
+        for name, cell in cells_of(function):
+            value = cell.cell_contents
+            reached = self.value("", value)
+            if self.named(value) is reached or (type(value) in CONTAINERS and reached.edges):
+                self.watch.add(partial(_content_of, cell))
+                node.edges[f"variable {name}"] = reached
+                self._add_annotations(node, value)
+
+    def _add_annotations(self, node: Node, function: Any) -> None:
+        """Let the annotations of a function count that a library has wrapped: it may have read them."""
+        if isinstance(function, FunctionType):
+            node.edges["annotations"] = self.value("", function.__annotations__)
+
+    # ---- values --------------------------------------------------------------------------------------------------
 
     def value(self, part: str, value: Any) -> Node:
         """Return the node of a value.
@@ -641,9 +501,10 @@ class Reached(Struct, eq=False):
             return named
         wrapped = wrapped_by_library(value)
         if wrapped is not None:
-            node = self._add(Node("", "", hash_of(b"wrapper")), id(value), value)
+            node = self._add(id(value), value, Node("", "", hash_of(b"wrapper")))
             node.edges["class"] = self.value("", type(value))
             node.edges["wrapped"] = self.value(part, wrapped)
+            self._add_annotations(node, wrapped)
             return node
         node = Node(part, "", b"")
 
@@ -670,112 +531,35 @@ class Reached(Struct, eq=False):
 
         return digest_of(value, named)
 
-    # ---- edges ---------------------------------------------------------------------------------------------------
 
-    def _follow_function(self, node: Node, function: FunctionType) -> None:
-        shown = shown_name(function)
-        for name, value in defaults_of(function):
-            node.edges[f"default {name}"] = self.value(f"default of {name} in {shown}", value)
-        self.watch.add_function(function)
-        for cell in function.__closure__ or ():
-            self.watch.add_cell(cell)
-        for name, cell in cells_of(function):
-            node.edges[f"variable {name}"] = self.value(f"variable {name} of {shown}", cell.cell_contents)
-        self._follow_names(node, function.__globals__, chains_in(function.__code__))
-        self._follow_imports(node, import_targets(imports_in(function.__code__), function.__globals__))
-
-    def _follow_wrapper(self, node: Node, function: FunctionType) -> None:
-        """Follow what a function of a library has wrapped. Its other variables may be caches, and do not count."""
-        for name, cell in cells_of(function):
-            value = cell.cell_contents
-            reached = self.value("", value)
-            if self.named(value) is reached or (type(value) in CONTAINERS and reached.edges):
-                self.watch.add_cell(cell)
-                node.edges[f"variable {name}"] = reached
-
-    def _follow_class(self, node: Node, found: tuple[type, Members]) -> None:
-        kind, members = found
-        for name, value in members.functions:
-            node.edges[name] = self.value("", value)
-        for name, value in members.data:
-            self.watch.add_variable(vars(kind), name)
-            reached = self.value(f"attribute {name} of {shown_name(kind)}", value)
-            node.edges[f"attribute {name}"] = reached
-        for place, base in enumerate((type(kind), *kind.__bases__)):
-            node.edges[f"base {place}"] = self.value("", base)
-        space = members.space
-        if members.code is not None:
-            self._follow_names(node, space, chains_in(members.code, inner=False), only_named=True)
-
-    def _follow_names(
-        self, node: Node, space: dict[str, Any], chains: Iterable[tuple[str, ...]], only_named: bool = False
-    ) -> None:
-        for chain in chains:
-            found = self._reach(space, chain, only_named)
-            if found is not None:
-                name, reached = found
-                node.edges[name] = reached
-
-    def _reach(self, space: dict[str, Any], chain: tuple[str, ...], only_named: bool) -> tuple[str, Node] | None:
-        """Return the node of a global name, or of an attribute of a module of the user."""
-        name, *attributes = chain
-        if name in NOT_FOLLOWED:
-            return None
-        module, used = str(space.get("__name__")), name
-        if name not in space:
-            if only_named:
-                return None
-            self._watch(space, name)
-            return name, self._missing(module, name)
-        value = space[name]
-        while isinstance(value, ModuleType) and home_of(value.__name__) == OWN:
-            if not attributes or attributes[0] not in vars(value):
-                break
-            self._watch(space, name)
-            space, module, name = vars(value), value.__name__, attributes.pop(0)
-            value, used = space[name], f"{used}.{name}"
-        if only_named and not isinstance(value, type | FunctionType | BuiltinFunctionType):
-            return None
-        key = (id(space), name)
-        known = self._known.get(key)
-        if known is None:
-            self._watch(space, name)
-            part = f"global {name_of_module(module)}.{name}"
-            known = self.value(part, _without_folder(value, space))
-            self._known[key] = known
-        return used, known
-
-    def _watch(self, space: dict[str, Any], name: str) -> None:
-        """Let a variable count, also one that does not exist yet: it may be defined later, or hide a builtin."""
-        if (id(space), name) not in self._watched:
-            self._watched.add((id(space), name))
-            self.watch.add_variable(space, name)
-
-    def _missing(self, module: str, name: str) -> Node:
-        """Return the node of a name that is builtin, or not defined."""
-        key = ("builtin", name)
-        if key in self._known:
-            return self._known[key]
-        if hasattr(builtins, name):
-            home = PYTHON
-            node = Node(home.part, home.version, hash_of(b"library", f"{name}\0{home.version}".encode()))
-            return self._add(node, key)
-        return Node(f"global {name_of_module(module)}.{name}", "not defined", hash_of(b"not defined"))
-
-    def _follow_imports(self, node: Node, imports: Iterable[tuple[str, Any]]) -> None:
-        for name, found in imports:
-            node.edges[f"import {name}"] = self._module(found) if isinstance(found, str) else self.value(*found)
+def _is_generated(use: Use, file: str) -> bool:
+    """Whether something that a class uses is a method that follows from its source, such as that of a dataclass."""
+    function = use.value if use.kind == "method" else None
+    while isinstance(wrapped := getattr(function, "__wrapped__", None), FunctionType):
+        function = wrapped
+    name = function.__code__.co_filename if isinstance(function, FunctionType) else file
+    return name.startswith("<") and name != file
 
 
-# ---- values ---------------------------------------------------------------------------------------------------------
+_CALLED = (type, FunctionType, BuiltinFunctionType)
 
 
-def _without_folder(value: Any, space: dict[str, Any]) -> Any:
+@lru_cache
+def _version_of(package: str) -> str:
+    return versions([package])[package] or "of an unknown version"
+
+
+def _content_of(cell: CellType) -> list[Any]:
+    return [cell.cell_contents]
+
+
+def _without_folder(value: Any, module: str) -> Any:
     """Return a path without the folder of the module in which it is, if it is in it."""
-    if type(value) is not str and not isinstance(value, PurePath):
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if (type(value) is not str and not isinstance(value, PurePath)) or not isinstance(file, str):
         return value
-    folder, text = folder_of(space), str(value)
-    if folder and (text == folder or text.startswith(f"{folder}/")):
+    folder, text = os.path.dirname(os.path.abspath(file)), str(value)
+    if text == folder or text.startswith(f"{folder}/"):
         return ("in the folder of the module", type(value).__name__, text[len(folder) :])
     return value
 
@@ -911,7 +695,7 @@ class _Named(Struct, eq=False):
     def _code(self, thing: Any) -> bytes:
         """Return the digest of a function or class: by its name if it is one of a library, else by its code."""
         closure = isinstance(thing, FunctionType) and thing.__closure__
-        if home_of(module_of(thing)) == OWN or closure:
+        if is_own(module_of(thing)) or closure:
             return code_of(thing).digest
         digest = hash_of(b"library", full_name(thing).encode())
         if len(_LIBRARY) >= LIBRARY_KEPT:
@@ -934,7 +718,7 @@ CAPTURED = ("variable ", "arguments of ", "object of ")
 """The names of parts begin with this that are values which a function has captured: those of the functions around it,
 the arguments of a `functools.partial`, and the object of a method. They do not depend on the code."""
 
-DEFAULT = "default of "
+DEFAULT = "default "
 LOCAL = "<"
 """A default argument of a function with such a part of its name, as in `<lambda>` and `f.<locals>.g`, is captured, too:
 `lambda x, k=k: ...`."""

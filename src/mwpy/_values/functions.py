@@ -1,17 +1,24 @@
-"""What functions are made of: code inside code, the names that it uses, default arguments, and variables around them.
+"""What functions and classes are made of, and what they use: the one place that follows names in code.
 
-Nothing here calls a function, or looks at what it reaches.
+`uses_of` yields what a function or class uses: its default arguments, the variables around it, the global names in its
+code, and what it imports. Everything that asks what a function reaches follows these uses: the digests for a restart
+(`code.py`), the parts that slaves compare (`_system/own_code.py`), and the packages that agents report.
+
+What it cannot follow: names that exist only as texts (`getattr(module, name)`, `eval`). Nothing here calls a function.
 """
 
 from __future__ import annotations
 
+import builtins
 import dis
-from collections.abc import Collection, Iterator
-from functools import lru_cache
-from types import CellType, CodeType, FunctionType
-from typing import Any
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
+from functools import _lru_cache_wrapper, cached_property, lru_cache, partialmethod
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
-from msgspec import Struct
+from mwpy._values.installed import is_own
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
@@ -39,11 +46,14 @@ def defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 # The names that code uses: globals, with the attributes that are read of them, and imports inside functions.
 
 
+Chain = tuple[str, ...]
+"""A global name, with the attributes that are read of it: `a.b.c` gives (a, b, c)."""
+
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 
 
-class Import(Struct, frozen=True):
+class Import(NamedTuple):
     """An import statement in a function."""
 
     module: str
@@ -53,34 +63,32 @@ class Import(Struct, frozen=True):
     """What is imported from the module; empty if it is the module itself."""
 
 
-def chains_in(code: CodeType, inner: bool = True) -> Iterator[tuple[str, ...]]:
-    """Yield each global name that code uses, with the attributes that are read of it: `a.b.c` gives (a, b, c).
-
-    Args:
-        inner: whether the functions inside it count, too.
-    """
-    chain: list[str] = []
-    for one in codes_in(code) if inner else (code,):
-        for each in dis.get_instructions(one):
-            if chain and each.opname in _ATTRIBUTE:
-                chain.append(str(each.argval))
-                continue
-            if chain:
-                yield tuple(chain)
-            chain = [str(each.argval)] if each.opname in _GLOBAL else []
-
-
-def imports_in(code: CodeType) -> Iterator[Import]:
-    """Yield the import statements in code and in the functions inside it."""
+@lru_cache(maxsize=1000)
+def _names_in(code: CodeType) -> tuple[frozenset[Chain], tuple[Import, ...]]:
+    """Return the global names and the imports in code, without the code inside it."""
+    chains: dict[Chain, None] = {}
+    imports: list[Import] = []
+    chain: Chain = ()
     constants: list[object] = [0, None]
-    for one in codes_in(code):
-        for each in dis.get_instructions(one):
-            if each.opname == "IMPORT_NAME":
-                level, names = constants[-2:]
-                level, names = level if isinstance(level, int) else 0, names if isinstance(names, tuple) else ()
-                yield Import(str(each.argval), level, names)
-            elif each.opname.startswith("LOAD_"):
-                constants.append(each.argval)
+    for each in dis.get_instructions(code):
+        if chain and each.opname in _ATTRIBUTE:
+            chain = (*chain, str(each.argval))
+            continue
+        chains[chain] = None
+        chain = (str(each.argval),) if each.opname in _GLOBAL else ()
+        if each.opname == "IMPORT_NAME":
+            level, names = constants[-2:]
+            level, names = level if isinstance(level, int) else 0, names if isinstance(names, tuple) else ()
+            imports.append(Import(str(each.argval), level, names))
+        elif each.opname.startswith("LOAD_"):
+            constants.append(each.argval)
+    return frozenset(chains) - {()}, tuple(imports)
+
+
+def chains_in(code: CodeType) -> Iterator[Chain]:
+    """Yield the global names that code uses, with the code inside it."""
+    for each in codes_in(code):
+        yield from _names_in(each)[0]
 
 
 def named_by(code: CodeType, operations: Collection[str]) -> Iterator[str]:
@@ -99,3 +107,154 @@ def names_of_globals(code: CodeType) -> frozenset[str]:
 def names_assigned_in(code: CodeType) -> frozenset[str]:
     """Return the names of the globals that code assigns, with the code inside it."""
     return frozenset(name for each in codes_in(code) for name in named_by(each, {"STORE_GLOBAL"}))
+
+
+# What functions and classes use.
+
+
+def module_of(value: Any) -> str:
+    """Return the module that a value is, that has its code, or that defines it or its type."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, FunctionType):
+        made_from_text = "" if value.__module__ in (None, "builtins") else value.__module__
+        return str(value.__globals__.get("__name__", made_from_text))
+    owner = value if isinstance(value, type | BuiltinFunctionType) else type(value)
+    return str(owner.__module__ or "builtins")
+
+
+def qualname_of(thing: FunctionType | type) -> str:
+    """Return the qualified name under which a function or class was defined."""
+    return thing.__code__.co_qualname if isinstance(thing, FunctionType) else thing.__qualname__
+
+
+class Missing:
+    """Stands for the value of a name that is not defined."""
+
+
+class NotLoaded(str):
+    """The name of a module that is not loaded. It stands for the module."""
+
+    __slots__ = ()
+
+
+class Use(NamedTuple):
+    """Something that a function or class uses."""
+
+    kind: str
+    """How: `default`, `variable` around it, `attribute`, `global`, `import`, `method` or `base`."""
+    name: str
+    """By which name."""
+    value: Any
+    module: str = ""
+    """If it is a variable of a module: the module, and the name of the variable there."""
+    variable: str = ""
+
+
+_NOT_FOLLOWED = frozenset(
+    {"__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__cached__", "__builtins__"}
+)
+"""Names of modules that say where the module is."""
+
+_OF_MWPY = frozenset({"task", "_mwpy_algorithm"})
+"""The attributes of a marked function."""
+
+_DATA = (str, int, float, bool, bytes, complex, tuple, list, dict, set, frozenset, range, bytearray, type(None))
+"""The types of attributes of a class that count by their value. Others count by the source that makes them."""
+
+_MODULES_OF_DATA = frozenset({"datetime", "decimal", "fractions", "pathlib"})
+"""So do the types of these modules, which are not imported here, because most slaves need none of them."""
+
+
+def uses_of(thing: FunctionType | type) -> Iterator[Use]:
+    """Yield what a function or a class of the user uses."""
+    if isinstance(thing, type):
+        yield from _of_class(thing)
+        return
+    yield from (Use("default", name, value) for name, value in defaults_of(thing))
+    yield from (Use("variable", name, cell.cell_contents) for name, cell in cells_of(thing))
+    yield from (Use("attribute", name, value) for name, value in vars(thing).items() if name not in _OF_MWPY)
+    for code in codes_in(thing.__code__):
+        chains, imports = _names_in(code)
+        yield from (use for chain in chains if (use := use_of(chain, thing.__globals__)) is not None)
+        for each in imports:
+            yield from import_uses(each, str(thing.__globals__.get("__package__") or ""))
+
+
+def _of_class(kind: type) -> Iterator[Use]:
+    members = vars(kind)
+    if issubclass(kind, Enum):
+        yield Use("attribute", "members", {name: each.value for name, each in kind.__members__.items()})
+    for name, value in members.items():
+        yield from (Use("method", name, each) for each in functions_in(value))
+        hidden = issubclass(kind, Enum) or (name.startswith("__") and name.endswith("__"))
+        if not hidden and (isinstance(value, type) or _is_data(type(value))):
+            yield Use("attribute", name, value)
+    yield from (Use("base", str(place), base) for place, base in enumerate((type(kind), *kind.__bases__)))
+
+
+def _is_data(kind: type) -> bool:
+    return kind in _DATA or kind.__module__.partition(".")[0] in _MODULES_OF_DATA
+
+
+def functions_in(value: Any) -> Iterator[FunctionType]:
+    """Yield the functions in an attribute of a class."""
+    if isinstance(value, FunctionType):
+        yield value
+    elif isinstance(value, classmethod | staticmethod):
+        yield from functions_in(value.__func__)
+    elif isinstance(value, property):
+        for each in (value.fget, value.fset, value.fdel):
+            yield from functions_in(each)
+    elif isinstance(value, cached_property | partialmethod):
+        yield from functions_in(value.func)
+    elif isinstance(value, _lru_cache_wrapper):
+        yield from functions_in(value.__wrapped__)
+
+
+def use_of(chain: Chain, space: Mapping[str, Any]) -> Use | None:
+    """Return the use of a global name, or of an attribute of a module of the user; None if it says where a module is.
+
+    Args:
+        space: the globals of the code.
+    """
+    name, *attributes = chain
+    if name in _NOT_FOLLOWED:
+        return None
+    used, value = name, space[name] if name in space else getattr(builtins, name, Missing)
+    if name not in space and not callable(value):  # such as `NotImplemented`
+        return None
+    for attribute in attributes:
+        if not (isinstance(value, ModuleType) and attribute in vars(value) and is_own(value.__name__)):
+            break
+        space, name, used = vars(value), attribute, f"{used}.{attribute}"
+        value = space[name]
+    return Use("global", used, value, str(space.get("__name__")) if name in space or value is Missing else "", name)
+
+
+def import_uses(each: Import, package: str) -> Iterator[Use]:
+    """Yield what an import statement uses: variables of modules of the user, or whole modules.
+
+    Args:
+        package: the package of the code.
+    """
+    name = _absolute(each, package)
+    module, shown = sys.modules.get(name), f"{'.' * each.level}{each.module}"
+    if module is None or not each.names or not is_own(name):
+        yield Use("import", shown, NotLoaded(name) if module is None else module)
+        return
+    for attribute in each.names:
+        inside = f"{name}.{attribute}"
+        if attribute in vars(module):
+            yield Use("import", f"{shown}.{attribute}", vars(module)[attribute], name, attribute)
+        else:
+            whole = module if attribute == "*" else sys.modules.get(inside, NotLoaded(inside))
+            yield Use("import", f"{shown}.{attribute}", whole)
+
+
+def _absolute(each: Import, package: str) -> str:
+    """Return the full name of an imported module."""
+    if not each.level:
+        return each.module
+    above = package.split(".")
+    return ".".join([*above[: len(above) - each.level + 1], *([each.module] if each.module else [])])

@@ -21,6 +21,8 @@ from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import chain
+from types import ModuleType
+from typing import Any
 
 STANDARD_LIBRARY = os.path.dirname(os.__file__)
 
@@ -32,14 +34,43 @@ _TOP = re.compile(r"^(?:\.\./)?([^/.,\s]+)(?=[/.,\n]|$)", re.MULTILINE)
 """The first part of each line in a list of files or modules."""
 
 
-@cache
-def package_of(module: str) -> str:
-    """Return the package of a top-level module; empty if it belongs to none."""
-    loaded = sys.modules.get(module)
-    places = [place for place in (getattr(loaded, "__file__", None), *getattr(loaded, "__path__", ())) if place]
-    if not places:
-        return module if _version_of(module) else ""
-    return next(filter(None, (_owner(module, place) for place in places)), "")
+PYTHON, MWPY = "Python", "mwpy"
+"""Where modules of the standard library and of mwpy come from."""
+
+_PYTHON_MODULES = frozenset({*sys.stdlib_module_names, "builtins"})
+
+_OF_CYTHON, _OF_NAMEDTUPLE = "_cython_", "namedtuple_"
+"""How the names of modules begin that do not exist, but that generated types and functions name."""
+
+
+def home_of(name: str) -> str:
+    """Return where a module comes from: its package, `Python` or `mwpy`; empty if it is the user's own."""
+    top = name.partition(".")[0]
+    if top == "mwpy" or top.startswith(_OF_CYTHON):
+        return MWPY
+    if top in ("__main__", "__mp_main__"):
+        return ""
+    module = sys.modules.get(name) or sys.modules.get(top)
+    place = _place_of(module) if module is not None else ""
+    if top.startswith(_OF_NAMEDTUPLE) or (top in _PYTHON_MODULES and (not place or is_standard(place))):
+        return PYTHON
+    return owner_of(top, place or (origin_of(top) if module is None else ""))
+
+
+def is_own(name: str) -> bool:
+    """Whether a module is the script or another module of the user."""
+    return not home_of(name)
+
+
+def _place_of(module: Any) -> str:
+    """Return the file or folder of a module; empty if it has none."""
+    space = vars(module) if isinstance(module, ModuleType) else {}
+    return str(space.get("__file__") or next(iter(space.get("__path__") or ()), ""))
+
+
+def is_interactive() -> bool:
+    """Whether a person types into this process, as in a notebook: its `__main__` comes from no file."""
+    return not hasattr(sys.modules["__main__"], "__file__")
 
 
 def origin_of(name: str) -> str:
@@ -54,25 +85,20 @@ def origin_of(name: str) -> str:
     return (spec.origin if spec is not None else None) or ""
 
 
-def is_installed(module: str, place: str) -> bool:
-    """Whether a module belongs to an installed package.
-
-    Args:
-        module: the name of its top-level module.
-        place: its file or folder.
-    """
-    return bool(_owner(module, place))
-
-
 def is_standard(place: str) -> bool:
     """Whether a file belongs to Python's standard library."""
-    inside = place.startswith(STANDARD_LIBRARY + os.sep)
-    return inside and not any(place.startswith(folder + os.sep) for folder in _site_folders())
+    rest = place.removeprefix(STANDARD_LIBRARY + os.sep)
+    return rest != place and not rest.startswith(("site-packages" + os.sep, "dist-packages" + os.sep))
 
 
 @cache
-def _owner(top: str, place: str) -> str:
-    """Return the package of a module; empty if it is the user's own."""
+def owner_of(top: str, place: str) -> str:
+    """Return the installed package of a module; empty if it is the user's own.
+
+    Args:
+        top: the name of its top-level module.
+        place: its file or folder; empty if it has none.
+    """
     folder = place
     while (above := os.path.dirname(folder)) != folder:
         if os.path.basename(folder).partition(".")[0] == top:
