@@ -16,15 +16,24 @@ import os
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import _lru_cache_wrapper, cached_property, lru_cache, partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 from msgspec import Struct, field
 
 from mwpy._values.algorithm import PYTHON as PYTHON_VERSION
-from mwpy._values.algorithm import Initialized
+from mwpy._values.algorithm import Algorithm, Initialized
 from mwpy._values.functions import (
     Import,
     Missing,
@@ -272,7 +281,11 @@ def wrapped_by_library(value: Any) -> Any:
 # kept themselves, because they may be large.
 
 
-_THINGS = (type, FunctionType, ModuleType, CodeType, Reference)
+_THINGS = (
+    *(type, FunctionType, ModuleType, CodeType, GetSetDescriptorType, MemberDescriptorType),
+    *(property, classmethod, staticmethod, cached_property, _lru_cache_wrapper, Algorithm, Reference),
+)
+"""What is followed, or never changes."""
 
 
 class Watch(Struct, eq=False):
@@ -318,10 +331,17 @@ def _counted(value: Any, kept: list[object]) -> int | bytes:
         return hash_of(b"unknown", full_name(type(error)).encode())
 
 
-def _used_by(thing: FunctionType | type) -> list[Any]:
-    """Return the values on which a function or class of the user depends."""
-    own = [thing.__code__] if isinstance(thing, FunctionType) else []
-    return [*own, *(use.value for use in uses_of(thing))]
+def _state_of(thing: FunctionType | type, variables: Sequence[tuple[Mapping[str, Any], str]]) -> list[Any]:
+    """Return the values on which a function or class of the user depends.
+
+    Args:
+        variables: the globals that it uses, and their names.
+    """
+    state = [space.get(name, Missing) for space, name in variables]
+    if isinstance(thing, type):
+        return [*state, *thing.__bases__, *vars(thing).values()]
+    cells = [cell.cell_contents for _, cell in cells_of(thing)] if thing.__closure__ else []
+    return [*state, thing.__code__, thing.__defaults__, thing.__kwdefaults__, *cells, *vars(thing).values()]
 
 
 # What a function reaches, as a graph.
@@ -434,13 +454,14 @@ class Reached(Struct, eq=False):
 
     def _follow(self, node: Node, thing: FunctionType | type) -> None:
         """Follow what a function or class of the user uses."""
-        self.watch.add(partial(_used_by, thing))
+        uses = [*uses_of(thing)]
+        self.watch.add(partial(_state_of, thing, [each for use in uses for each in use.trail]))
         source, shown = SOURCES.of_class(thing) if isinstance(thing, type) else None, shown_name(thing)
         if source is None:
-            self._add_edges(node, (shown, uses_of(thing)))
+            self._add_edges(node, (shown, uses))
             return
         text, _ = source
-        self._add_edges(node, (shown, (use for use in uses_of(thing) if not _is_generated(use, text.file))))
+        self._add_edges(node, (shown, (use for use in uses if not _is_generated(use, text.file))))
         _, _, chains = text.definition(qualname_of(thing).partition(".")[0])
         found = (use_of(chain, vars(sys.modules[thing.__module__])) for chain in chains)
         self._add_edges(node, ("", (use for use in found if use is not None and isinstance(use.value, _CALLED))))

@@ -146,9 +146,19 @@ class Use(NamedTuple):
     name: str
     """By which name."""
     value: Any
-    module: str = ""
-    """If it is a variable of a module: the module, and the name of the variable there."""
-    variable: str = ""
+    trail: tuple[tuple[Mapping[str, Any], str], ...] = ()
+    """If it is a variable of a module: the globals and names through which it is reached, at last its own ones."""
+
+    @property
+    def module(self) -> str:
+        """The module of which it is a variable; empty if it is none, or a builtin."""
+        space, name = self.trail[-1] if self.trail else ({}, "")
+        return str(space.get("__name__")) if name in space or self.value is Missing else ""
+
+    @property
+    def variable(self) -> str:
+        """Its name in this module."""
+        return self.trail[-1][1]
 
 
 _NOT_FOLLOWED = frozenset(
@@ -224,12 +234,13 @@ def use_of(chain: Chain, space: Mapping[str, Any]) -> Use | None:
     used, value = name, space[name] if name in space else getattr(builtins, name, Missing)
     if name not in space and not callable(value):  # such as `NotImplemented`
         return None
+    trail = [(space, name)]
     for attribute in attributes:
         if not (isinstance(value, ModuleType) and attribute in vars(value) and is_own(value.__name__)):
             break
-        space, name, used = vars(value), attribute, f"{used}.{attribute}"
-        value = space[name]
-    return Use("global", used, value, str(space.get("__name__")) if name in space or value is Missing else "", name)
+        trail.append((vars(value), attribute))
+        used, value = f"{used}.{attribute}", vars(value)[attribute]
+    return Use("global", used, value, tuple(trail))
 
 
 def import_uses(each: Import, package: str) -> Iterator[Use]:
@@ -246,7 +257,7 @@ def import_uses(each: Import, package: str) -> Iterator[Use]:
     for attribute in each.names:
         inside = f"{name}.{attribute}"
         if attribute in vars(module):
-            yield Use("import", f"{shown}.{attribute}", vars(module)[attribute], name, attribute)
+            yield Use("import", f"{shown}.{attribute}", vars(module)[attribute], ((vars(module), attribute),))
         else:
             whole = module if attribute == "*" else sys.modules.get(inside, NotLoaded(inside))
             yield Use("import", f"{shown}.{attribute}", whole)
