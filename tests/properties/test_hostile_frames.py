@@ -57,6 +57,7 @@ PACKAGES = [f"p{number}" for number in range(50_000)]
 """Names of packages. They are made before memory is traced, because tracing makes this slow."""
 
 VERSION = bytes([messages.PROTOCOL_VERSION])
+RESULTS = bytes(wire.encode(messages.Results(1, [], [], [], [], []))[0][:2])
 
 
 class Link:
@@ -324,10 +325,10 @@ class Attack:
 
     def announced_lists(self, peer: bytes) -> list[Buffer]:
         """A length of four billion, and no list."""
-        return [VERSION + b"\x06\x81\xa5tasks" + self.random.choice([b"\xdd", b"\xdf"]) + b"\xff" * 4]
+        return [RESULTS + b"\x81\xa5tasks" + self.random.choice([b"\xdd", b"\xdf"]) + b"\xff" * 4]
 
     def nested_header(self, peer: bytes) -> list[Buffer]:
-        return [VERSION + b"\x06\x81\xa7unknown" + self.random.choice([b"\x91", b"\x81"]) * self.size(1 << 20)]
+        return [RESULTS + b"\x81\xa7unknown" + self.random.choice([b"\x91", b"\x81"]) * self.size(1 << 20)]
 
     def nested_result(self, peer: bytes) -> list[Buffer]:
         group = messages.Results(1, [1], [1], [1], [0.0], [])

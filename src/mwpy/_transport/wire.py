@@ -25,51 +25,17 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_MEMBER_HEADER_BYTES = 1 << 20
 """The largest size of a header that an agent or a slave sends. The longest last words need most of it."""
 
-_KINDS: dict[int, type[messages.Message]] = {
-    1: messages.Hello,
-    2: messages.Welcome,
-    3: messages.Refused,
-    4: messages.Algorithms,
-    5: messages.Tasks,
-    6: messages.Results,
-    7: messages.Revoke,
-    8: messages.Revoked,
-    9: messages.SlaveReady,
-    10: messages.SlaveNamed,
-    11: messages.SlaveDied,
-    12: messages.AlgorithmFailed,
-    13: messages.Probe,
-    14: messages.Shutdown,
-    15: messages.Goodbye,
-    16: messages.Leaving,
-    17: messages.Installed,
-    18: messages.Renew,
-    19: messages.Cancel,
-    20: messages.SlaveGrown,
-    21: messages.SlaveRetiring,
-    22: messages.Checkpoint,
-    23: messages.CheckpointRead,
-    24: messages.Logged,
-    27: messages.Reported,
-    28: messages.ReportRead,
-    30: messages.ShareWanted,
-    31: messages.SharePart,
-    32: messages.ShareGone,
-    33: messages.ShareGiven,
-    34: messages.ShareForgotten,
-    35: messages.PeakMemory,
-    40: messages.AskStatus,
-    41: messages.Status,
-    42: messages.AskTask,
-    43: messages.Explanation,
-    44: messages.Handover,
-    45: messages.StillRunning,
-    46: messages.NextGeneration,
-    47: messages.NotWanted,
-    48: messages.NotStarted,
-    50: messages.Handled,
-}
-"""The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
+_BASES = (messages.Message, messages.FromSlave, messages.FromAgent, messages.FromMaster, messages.ToInquirer)
+
+_KINDS: dict[int, type[messages.Message]] = dict(
+    enumerate(
+        each
+        for each in vars(messages).values()
+        if isinstance(each, type) and issubclass(each, messages.Message) and each not in _BASES
+    )
+)
+"""The number of each kind, in the order of their definitions. So a change of this order needs a new protocol version,
+as a new kind does."""
 
 _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
 

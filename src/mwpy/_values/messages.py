@@ -48,7 +48,7 @@ from mwpy._values.task import loaded
 
 
 class Message(Struct, frozen=True):
-    """The base of all messages. `_transport/wire.py` has their numbers.
+    """The base of all messages. `_transport/wire.py` numbers them in the order of this file.
 
     The bases below say which messages a process expects from another one. What an agent sends to its slave has none,
     because the slave relies on its agent.
@@ -379,7 +379,7 @@ class ShareForgotten(Message, frozen=True):
     digest: str
 
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
