@@ -54,6 +54,7 @@ from zmq.utils import z85
 from mwpy._system.process import Bell
 from mwpy._transport.stream import (
     FRAMES_SLACK,
+    MAX_BYTES,
     SHORTEST_INTERVAL_S,
     Broken,
     Connected,
@@ -61,10 +62,12 @@ from mwpy._transport.stream import (
     Happened,
     Malformed,
     NotAccepted,
+    Reader,
     StrangerSeen,
     Unreachable,
     heartbeat_interval,
     milliseconds,
+    pack,
 )
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError, UsageError
@@ -103,8 +106,8 @@ def _derive(purpose: str, key: str) -> CurvePair:
 #
 # libzmq stores a whole frame before it looks at it, also a frame of a peer that is not admitted yet. `ZMQ_MAXMSGSIZE`
 # is the only limit, and it is one for all peers of a socket at all times. So it is small, and a message that is larger
-# than a piece is sent as several messages. The first one announces it. The next ones have one frame each: first the
-# sizes of the frames of the message, then the frames themselves, in their order. A piece is a part of one frame.
+# than a piece is sent as several messages. The first one announces it. The next ones have one frame each: pieces of
+# what the message would be on a stream socket (`stream.py`), which the receiver reads as such.
 #
 # They are messages, and not frames of one message, because libzmq passes on a message only when it is complete, and its
 # high-water marks count only complete messages.
@@ -117,52 +120,35 @@ FRAME_BYTES = PIECE_BYTES + 64
 """The largest size of a frame on the wire. CURVE adds 33 bytes to a piece."""
 
 MARK = b"\1"
-"""The first byte of an announcement. Other messages begin with the version of the protocol, which is larger."""
-
-_ANNOUNCED = struct.Struct("<cQ")
-_SIZE = struct.Struct("<Q")
+"""The announcement. Other messages begin with the version of the protocol, which is larger."""
 
 
 def in_pieces(frames: Sequence[Buffer]) -> Iterator[Buffer]:
     """Return the messages that bring a large message, one frame each. They are views of its frames."""
-    yield _ANNOUNCED.pack(MARK, len(frames))
-    for frame in (struct.pack(f"<{len(frames)}Q", *map(len, frames)), *frames):
-        view = memoryview(frame)
+    yield MARK
+    for part in pack(frames):
+        view = memoryview(part)
         for start in range(0, len(view), PIECE_BYTES):
             yield view[start : start + PIECE_BYTES]
 
 
-def is_announcement(frames: Sequence[Buffer]) -> bool:
-    """Whether a message announces a larger one: the next messages of its sender are pieces of that one."""
-    return bool(frames) and frames[0][:1] == MARK
-
-
 class Arriving:
-    """A message that arrives in pieces.
+    """A message that arrives in pieces: a stream of which each piece brings some bytes.
 
     Args:
-        announcement: the message that announced it.
         most_bytes: the largest size of the whole message.
-        most_frames: the largest number of its frames.
-
-    Raises:
-        ProtocolError: the announcement is malformed, or the message would be too large; the sender's fault.
     """
 
-    def __init__(self, announcement: Sequence[Buffer], most_bytes: int, most_frames: int) -> None:
-        if len(announcement) != 1 or len(announcement[0]) != _ANNOUNCED.size:
-            raise ProtocolError("a malformed announcement of a large message")
-        _, count = _ANNOUNCED.unpack(announcement[0])
-        if not 0 < count <= most_frames:
-            raise ProtocolError(f"a large message of {count} frames; at most {most_frames} are accepted")
-        self._most_bytes = most_bytes
-        self._is_listed = False
-        """Whether the sizes of the frames have arrived."""
-        self._missing = [bytearray(count * _SIZE.size)]
-        """The frames that are not complete. The last one arrives."""
-        self._filled = 0
-        """How many bytes of this frame have arrived."""
-        self._frames: list[Buffer] = []
+    def __init__(self, most_bytes: int) -> None:
+        self._rest = memoryview(b"")
+        """The part of the last piece that was not read."""
+        self._reader = Reader(self, most_bytes)
+
+    def recv_into(self, room: memoryview, size: int = 0, flags: int = 0) -> int:  # noqa: ARG002  # as that of a socket
+        """Read what there is room for, and return how many bytes these are."""
+        found, self._rest = self._rest[: len(room)], self._rest[len(room) :]
+        room[: len(found)] = found
+        return len(found)
 
     def add(self, piece: Sequence[Buffer]) -> list[Buffer] | None:
         """Add the next piece.
@@ -171,31 +157,19 @@ class Arriving:
             The message; None if it is not complete.
 
         Raises:
-            ProtocolError: the message is no piece; the sender's fault.
+            ProtocolError: the pieces are no message, or a message that is too large; the sender's fault.
         """
-        frame, begin = self._missing[-1], self._filled
-        self._filled += len(piece[0])
-        if len(piece) != 1 or self._filled > len(frame):
-            raise ProtocolError(f"{len(piece)} frames of {len(piece[0])} bytes are no piece of a large message")
-        frame[begin : self._filled] = piece[0]
-        while self._missing and self._filled == len(self._missing[-1]):
-            self._filled = 0
-            self._complete(self._missing.pop())
-        return None if self._missing else self._frames
-
-    def _complete(self, frame: bytearray) -> None:
-        if self._is_listed:
-            self._frames.append(memoryview(frame) if len(frame) >= PIECE_BYTES else bytes(frame))
-            return
-        sizes = [size for (size,) in _SIZE.iter_unpack(frame)]
-        if sum(sizes) > self._most_bytes:
-            raise ProtocolError(f"a message of {sum(sizes)} bytes in pieces; at most {self._most_bytes} are accepted")
-        self._is_listed = True
-        self._missing = [bytearray(size) for size in reversed(sizes)]
+        if len(piece) != 1:
+            raise ProtocolError(f"{len(piece)} frames are no piece of a large message")
+        self._rest = memoryview(piece[0])
+        while self._rest:
+            for message in self._reader.read() or ():
+                return message
+        return None
 
 
 def whole(
-    frames: list[Buffer], arriving: dict[bytes, Arriving], peer: bytes, most_bytes: int, most_frames: int
+    frames: list[Buffer], arriving: dict[bytes, Arriving], peer: bytes, most_bytes: int = MAX_BYTES
 ) -> list[Buffer] | None:
     """Return the message that has arrived, or the large message that its last piece completes; None if pieces miss.
 
@@ -203,16 +177,16 @@ def whole(
         frames: what has arrived.
         arriving: the large message of each peer that has not arrived as a whole.
         peer: the sender.
-        most_bytes, most_frames: as for `Arriving`.
+        most_bytes: as for `Arriving`.
 
     Raises:
-        ProtocolError: it is malformed or too large; the sender's fault.
+        ProtocolError: as `Arriving.add`.
     """
     begun = arriving.pop(peer, None)
     if begun is not None:
         message = begun.add(frames)
-    elif is_announcement(frames):
-        begun, message = Arriving(frames, most_bytes, most_frames), None
+    elif frames == [MARK]:
+        begun, message = Arriving(most_bytes), None
     else:
         return frames
     if message is None:
@@ -306,9 +280,6 @@ def library_versions() -> dict[str, str]:
 
 # An agent's end of its connection to the master.
 
-
-MAX_BYTES = 1 << 36
-"""The largest size of a message of the master."""
 
 PIECES_A_POLL = 256
 """How many pieces of a large message one `poll` reads at most, so that slaves do not wait long."""
@@ -411,7 +382,7 @@ class AgentLink:
         """Receive a message that has arrived; nothing if it is large, and not all of its pieces have arrived."""
         for _ in range(PIECES_A_POLL):
             frames, _ = receive(self._dealer)
-            if (message := whole(frames, self._arriving, b"", MAX_BYTES, MOST_FRAMES)) is not None:
+            if (message := whole(frames, self._arriving, b"")) is not None:
                 return [message]
             if not has_more(self._dealer):
                 break
@@ -968,7 +939,7 @@ class MasterLink:
                 if self._connections.begin(peer, descriptor, self._door.message_read(descriptor)):
                     self._probe_soon(now)
             try:
-                message = whole(frames, self._arriving, peer, self._most_bytes, self._most_frames)
+                message = whole(frames, self._arriving, peer, self._most_bytes)
                 if message is not None:
                     happened.append(Frames(peer, address, message))
             except ProtocolError as error:

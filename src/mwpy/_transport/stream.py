@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 from msgspec import Meta, Struct
 
@@ -442,10 +442,17 @@ _HEAD_BYTES = _HEAD.size
 _read_head = _HEAD.unpack_from
 
 
+class Readable(Protocol):
+    """What a stream can be read from: a socket."""
+
+    def recv_into(self, room: memoryview, size: int = 0, flags: int = 0, /) -> int:
+        """Read into this room, and return how many bytes; 0 at the end of the stream."""
+
+
 class Reader:
     """Cuts a stream into messages. Small frames pass through a buffer; large ones are read into their own memory."""
 
-    def __init__(self, stream: socket.socket, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, stream: Readable, max_bytes: int = MAX_BYTES) -> None:
         self._stream = stream
         self._max_bytes = max_bytes
         """The largest message. Faulty code in a slave may write the lengths of a larger one."""
