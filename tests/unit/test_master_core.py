@@ -300,7 +300,7 @@ def test_the_notice_of_silence_says_that_every_slave_is_ordered(core: MasterCore
     core.submit(_tasks(1))
     assert _notices(core, 0.0) == ""  # an ordered slave connected: that is progress
     assert _notices(core, 1.0) == ""
-    assert "every slave is ordered" in _notices(core, 6.0)
+    assert "all slaves are ordered or freed" in _notices(core, 6.0)
     core.obey(FreeSlave(SlaveId("SLAVE-0")))
     core.decide(7.0)
     assert core.counts().slaves_needed == 0

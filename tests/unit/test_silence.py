@@ -371,25 +371,29 @@ CAUSES = [
         "because: an unknown kind of message",
         "If none is queued in a batch system, start slaves again",
     ),
-    _Cause(_no_slave_can_run_the_task, "for which 1 tasks wait", "correct this on their machines"),
+    _Cause(
+        _no_slave_can_run_the_task,
+        f"(1 wait), such as task 1: AGENT-0 on node1, AGENT-1 on node1: cannot run min: {CANNOT_IMPORT}",
+        "correct this on their machines",
+    ),
     _Cause(
         _the_only_slave_cannot_run_the_task_that_is_addressed_to_it,
-        "for which 1 tasks wait",
+        "(1 wait), such as task 1: AGENT-0 on node1: cannot run min",
         "install the module",
     ),
     _Cause(
         _no_agent_has_time_for_the_task,
-        "task 4 (min; tasks of it that wait: 1) takes 500000 s by their seconds_expected, and AGENT-1 on node1, which",
+        "s at most, and the task takes 500000 s; AGENT-2 on node1: cannot run min",
         "correct seconds_expected",
     ),
     _Cause(
         _no_agent_has_time_for_another_task_like_that,
-        "task 2 (max; tasks of it that wait: 1) takes 300000 s on average so far, and AGENT-0 on node1, which",
-        "give them seconds_expected if they take less",
+        "s at most, and the task takes 300000 s",
+        "give it to tasks that take less than their mean",
     ),
     _Cause(
         _every_slave_is_ordered,
-        "1 tasks are addressed to no slave, but every slave is ordered",
+        "AGENT-0 on node1: all slaves are ordered or freed, and get no task that is not addressed to them",
         "free one with mw.free_slave, or start more slaves",
         _a_slave_is_freed,
     ),
@@ -465,13 +469,11 @@ def test_if_all_tasks_pause_the_notice_says_when_the_next_attempt_starts() -> No
     master.submit(after=1000.0)
     master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed", LastWords()))
     master.run(100.0)
-    assert not master.silence_notices
-    texts = [text for text in master.other_notices if "pause before their next attempt" in text]
+    texts = [text for _, text in master.silence_notices if "pause before their next attempt" in text]
     assert [text.rpartition(" in ")[2] for text in texts] == ["995 s", "980 s", "935 s"]
     master.submit()
     master.run(PROMISED_S)
-    [(_, text)] = master.silence_notices
-    assert "no slave is connected (2 tasks wait)" in text
+    assert "no slave is connected (2 tasks wait)" in master.silence_notices[-1][1]
 
 
 def test_a_task_is_handed_back_with_the_reason_when_its_slave_cannot_run_it() -> None:
@@ -545,7 +547,8 @@ def test_the_notice_names_tasks_that_wait_for_a_leaving_slave() -> None:
     master.receive(messages.Leaving("evicted", Cause.EVICTED))
     master.submit(sid="SLAVE-0")
     master.run(PROMISED_S)
-    assert "1 tasks are at slaves that are leaving, or addressed to them" in master.silence_notices[-1][1]
+    text = master.silence_notices[-1][1]
+    assert "it is addressed to SLAVE-0, so no other slave is sent it; AGENT-0 on node1: leaving: evicted" in text
 
 
 def test_agents_that_cannot_run_the_task_do_not_delay_the_notice() -> None:

@@ -805,7 +805,7 @@ _REASONS: dict[Why, str] = {
     Why.STARTING: "no slave is ready yet",
     Why.ENDING: "its slaves get no more tasks, and end",
     Why.CANNOT_RUN: "cannot run {algorithm}: {text}",
-    Why.NO_TIME: "too little time left: {number} s at most, and the task takes {needed_s:.3g} s",
+    Why.NO_TIME: "too little time left: {number} s at most, and the task takes {needed_s:g} s",
     Why.RESERVED: "reserved for another task, which runs alone",
     Why.OTHER_KIND: "all slaves are ordered or freed, and get no task that is not addressed to them",
     Why.NOT_ALONE: "the task must run alone, and {tasks} are there",
@@ -843,7 +843,7 @@ def _lines(answer: Explanation) -> Iterator[str]:
 
 def _sentence(reason: WaitReason, answer: Explanation) -> str:
     number = round(reason.number)
-    known = {"text": _in_one_line(reason.text), "algorithm": answer.algorithm, "needed_s": answer.needed_s or 0.0}
+    known = {"text": _in_one_line(reason.text), "algorithm": answer.algorithm, "needed_s": round(answer.needed_s or 0.0, 2)}
     return _REASONS[reason.why].format(number=number, tasks=counted(number, "task"), **known)
 
 

@@ -191,7 +191,6 @@ class MasterCore:
         self.references = References(self.state, self.handback)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
-        self.silence = Silence(self.state, self.kinds, self.admission, self.absences, self.delays, self.feeding)
         self.long_tasks = LongTasks(self.state)
         self.answers = Answers(
             self.state,
@@ -203,6 +202,9 @@ class MasterCore:
             stop=self.stop,
             failures=RecentFailures(self.state),
             rate=Rate(self.state),
+        )
+        self.silence = Silence(
+            self.state, self.kinds, self.admission, self.absences, self.delays, self.feeding, self.answers
         )
         self.inquiries = Inquiries(self.state, self.admission, self.answers)
         self.logs = Logs(self.state)
@@ -447,8 +449,7 @@ class MasterCore:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
         parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
-        others = self.results, self.losses, self.delays, self.long_tasks, self.totals, self.hosts
+        others = self.results, self.losses, self.delays, self.totals, self.hosts
         reuse = () if self.reuse is None else (self.reuse.awaited,)
         for part in (*parts, *others, *reuse, self.inquiries):
             part.check()
-        self.silence.watch.check()

@@ -10,7 +10,7 @@ progress. A new reason does not wait for the long interval.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
 from typing import TypeVar
@@ -28,7 +28,18 @@ from mwpy._core.master.totals import RecentFailures, Stop, Totals
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId, shortened
 from mwpy._values.errors import ProtocolError
-from mwpy._values.messages import AlgorithmStatus, Explanation, Fate, HostStatus, Notice, Place, Status, WaitReason, Why
+from mwpy._values.messages import (
+    AlgorithmStatus,
+    Explanation,
+    Fate,
+    HostStatus,
+    Notice,
+    Place,
+    Status,
+    WaitReason,
+    Why,
+    explained,
+)
 from mwpy._values.phrases import counted, first_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
@@ -101,14 +112,18 @@ class SilenceWatch(Struct, eq=False):
         self.deadline = now + self._due_s - self.stuck_s
         return due_s
 
-    def check(self) -> None:
-        """Assert that the watch either pauses or observes, and that no message is overdue."""
-        assert self._seen is None or self._pause is None, "the watch observes during a pause"
-        assert self.stuck_s <= self._due_s + LONGEST_S, "a message about silence is overdue"
-
     def _count(self, now: float) -> None:
         if self._seen is not None:
             self.stuck_s += now - self._seen
+
+
+_REMEDIES = {
+    Why.CANNOT_RUN: "correct this on their machines, or start other slaves",
+    Why.NO_TIME: "start agents with more time (a longer time limit of their jobs, or a longer --mw-lifetime), or "
+    "correct seconds_expected, or give it to tasks that take less than their mean",
+    Why.OTHER_KIND: "free one with mw.free_slave, or start more slaves",
+}
+"""What a user can do if the slaves that are there are not sent the tasks that wait."""
 
 
 class Silence(Struct, eq=False):
@@ -120,6 +135,7 @@ class Silence(Struct, eq=False):
     absences: Absences
     delays: Delays
     feeding: Feeding
+    answers: Answers
     watch: SilenceWatch = field(default_factory=SilenceWatch)
     waits_for_disk: bool = False
     """Whether results wait for the disk of the run database. The master says so if this takes long."""
@@ -137,26 +153,43 @@ class Silence(Struct, eq=False):
         actions = self.state.actions
         if actions.results or actions.stretches or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
-            return
-        if self.state.jar.num_allocated and not self.absences.waits:
+        elif self.state.jar.num_allocated and not self.absences.waits:
             self.watch.pause(now)
-            return
-        if (next_attempt_at := self.delays.deadline) is not None and not self.state.jar.pending.count:
-            if self.watch.observe("pauses", now) is not None:
-                self.state.notice(self._about_pauses(next_attempt_at - now))
-            return
-        if awaited and not self.state.jar.pending.count:
-            if (stuck_s := self.watch.observe("awaited", now)) is not None:
-                self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {awaited}")
-            return
-        reason, text = self._why_stuck(awaited, now)
-        if (stuck_s := self.watch.observe(reason, now)) is not None:
-            self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
+        else:
+            reason, text = self._why_stuck(awaited, now)
+            if (stuck_s := self.watch.observe(reason, now)) is not None:
+                self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
 
     def _is_waited_for_without_tasks(self, waiting: Waiting) -> bool:
         """Whether the user waits for slaves; `mw.loop(1.0)` without any task may be meant as a sleep."""
         wants_slaves = waiting is Waiting.FOR_A_WHILE and any(self.kinds.vacancies())
         return wants_slaves or waiting is Waiting.FOREVER
+
+    def _why_stuck(self, awaited: str, now: float) -> tuple[str, str]:
+        """Why nothing can progress: the name of the reason, and the text for the user."""
+        jar = self.state.jar
+        if not jar.pending.count and (next_attempt_at := self.delays.deadline) is not None:
+            return "pauses", self._about_pauses(next_attempt_at - now)
+        if not jar.pending.count and awaited:
+            return "awaited", awaited
+        if self.feeding.holds_back:
+            return "unfetched", self.feeding.why_not
+        if self.absences.waits:
+            return "away", self.absences.text(now)
+        slaves = self.state.members.slaves.values()
+        if all(slave.state in (SlaveState.SHUTTING_DOWN, SlaveState.AWAY) for slave in slaves):
+            return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave(awaited, now)}"
+        if jar.pending.count:
+            return self._why_not_sent(now)
+        vacancies = [kind.value for kind in self.kinds.vacancies()]
+        if vacancies:
+            return "vacancies", (
+                f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
+            )
+        return "nothing to do", (
+            "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
+            "submit tasks, or leave the loop"
+        )
 
     def _about_pauses(self, seconds: float) -> str:
         jar = self.state.jar
@@ -167,76 +200,16 @@ class Silence(Struct, eq=False):
             f"policy says{others}. The next attempt starts in {seconds:.0f} s"
         )
 
-    def _why_stuck(self, awaited: str, now: float) -> tuple[str, str]:
-        """Why nothing can progress: the name of the reason, and the text for the user."""
-        jar = self.state.jar
-        if self.feeding.holds_back:
-            return "unfetched", self.feeding.why_not
-        if self.absences.waits:
-            return "away", self.absences.text(now)
-        slaves = self.state.members.slaves.values()
-        serving = [slave for slave in slaves if slave.state not in (SlaveState.SHUTTING_DOWN, SlaveState.AWAY)]
-        vacancies = [kind.value for kind in self.kinds.vacancies()]
-        if not serving:
-            return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave(awaited, now)}"
-        waiting = jar.pending.num_queued
-        if waiting and not any(slave.runs_unaddressed for slave in serving):
-            return "no unordered slave", (
-                f"{jar.pending.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
-                f"with mw.free_slave, or start more slaves"
-            )
-        if waiting and (longest := self._too_long(serving, now)) is not None:
-            return "no time", self._about_time(*longest, now)
-        if waiting:
-            return "refused", self._which_agent_refuses(next(iter(waiting)))
-        if jar.runnable:
-            return "leaving", (
-                f"{jar.runnable - len(jar.blocked.tasks)} tasks are at slaves that are leaving, or addressed to them: "
-                f"when these slaves are gone, tasks that are not finished run elsewhere or are handed back"
-            )
-        if vacancies:
-            return "vacancies", (
-                f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
-            )
-        return "nothing to do", (
-            "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
-            "submit tasks, or leave the loop"
-        )
-
-    def _too_long(self, serving: Sequence[ConnectedSlave], now: float) -> tuple[Span, ConnectedAgent] | None:
-        """A waiting task that takes longer than each agent has time that could run it, and the agent with most time."""
+    def _why_not_sent(self, now: float) -> tuple[str, str]:
+        """Why no slave is sent the pending tasks, for the example of the first one."""
         pending = self.state.jar.pending
-        for queue in (*pending.queues.values(), *pending.suspects.values()):
-            number = queue[0].algorithm.number
-            able = [slave.agent for slave in serving if slave.runs_unaddressed and number not in slave.refused]
-            if able and not any(agent.has_time(queue[0], now) for agent in able):
-                return queue[0], max(able, key=lambda agent: agent.ends_in_s(now))
-        return None
-
-    def _about_time(self, span: Span, agent: ConnectedAgent, now: float) -> str:
-        count = self.state.jar.pending.num_queued[span.algorithm.number]
-        needed_s = round(span.needed_s or 0.0, 2)
-        stated = span.policy.seconds_expected is not None
-        source = "by their seconds_expected" if stated else "on average so far"
-        remedy = "correct seconds_expected" if stated else "give them seconds_expected if they take less"
-        return (
-            f"no connected agent has enough time left for the tasks that wait: task {span.first} "
-            f"({span.algorithm.name}; tasks of it that wait: {count}) takes {needed_s:g} s {source}, and "
-            f"{agent.place}, which has the most time, ends in {agent.ends_in_s(now):.0f} s. Start agents with more "
-            f"time (a longer time limit of their jobs, or a longer --mw-lifetime), or {remedy}"
-        )
-
-    def _which_agent_refuses(self, algorithm: int) -> str:
-        members = self.state.members
-        named = [(agent.place, agent.refused) for agent in members.agents.values()]
-        named += [(f"{slave.sid} of {slave.agent.place}", slave.refused) for slave in members.slaves.values()]
-        refusing = ((name, refused[algorithm]) for name, refused in named if algorithm in refused)
-        name, reason = next(refusing, ("", ""))
-        return (
-            f"no connected slave can run {self.state.jar.algorithms.defined[algorithm].name}, for which "
-            f"{self.state.jar.pending.num_queued[algorithm]} tasks wait: correct this on their machines, or start "
-            f"other slaves. {name}: {reason}"
-        )
+        first = next(pending.spans()).first
+        answer = self.answers.explanation(first, now)
+        remedies = [_REMEDIES[each.why] for each in answer.agents if each.why in _REMEDIES]
+        remedy = f". What helps: {'; '.join(dict.fromkeys(remedies))}" if remedies else ""
+        reasons = [line.strip() for line in explained(structs.replace(answer, deaths=[])).splitlines()[1:]]
+        text = f"no slave is sent a task ({pending.count} wait), such as task {first}: {'; '.join(reasons)}{remedy}"
+        return answer.agents[0].why.value if answer.agents else "", text
 
     def _why_no_slave(self, awaited: str, now: float) -> str:
         only_here = self.state.settings.only_here
@@ -315,10 +288,6 @@ class LongTasks(Struct, eq=False):
                 if now >= slave.last_heard + max(FIRST_LOOK_S, USUAL * usual_s):
                     yield slave
 
-    def check(self) -> None:
-        """Assert that the interval is within its limits."""
-        assert FIRST_LOOK_S <= self._interval_s <= LONGEST_S, f"the interval is {self._interval_s} s"
-
 
 def _describe(slave: ConnectedSlave, now: float) -> str:
     span = slave.held.spans[0]
@@ -368,6 +337,9 @@ RATE_S = 60.0
 SAMPLE_S = 5.0
 """Seconds between two samples of the number of tasks that have ended."""
 
+_FIGURES = {SlaveState.IDLE: "idle", SlaveState.BUSY: "busy", SlaveState.AWAY: "away"}
+"""Which figure of a machine counts a slave, by its state; all others are leaving."""
+
 R = TypeVar("R", AlgorithmStatus, HostStatus)
 
 
@@ -416,6 +388,13 @@ MISSING_NAMED = 5
 
 TEXT_CHARACTERS = 500
 
+_FATE_OF = {
+    TaskState.BLOCKED: Fate.BLOCKED,
+    TaskState.DELAYED: Fate.DELAYED,
+    TaskState.PENDING: Fate.PENDING,
+    TaskState.ALLOCATED: Fate.AT_SLAVE,
+    TaskState.CANCELLING: Fate.CANCELLING,
+}
 
 Question = messages.AskStatus | messages.AskTask
 
@@ -432,14 +411,6 @@ class Answers(Struct, eq=False):
     stop: Stop
     failures: RecentFailures
     rate: Rate
-
-    def work(self, question: Question) -> int:
-        """How many objects the answer to a question looks at, about."""
-        jar, members = self.state.jar, self.state.members
-        looks = len(members.slaves) + len(members.agents)
-        if isinstance(question, messages.AskStatus):
-            return looks + len(jar.algorithms.defined) + len(self.totals.rows)
-        return looks + sum(map(len, jar.pending.all_queues())) + sum(len(held.spans) for held in jar.held.values())
 
     def counts(self) -> Counts:
         """The figures of this moment."""
@@ -539,14 +510,8 @@ class Answers(Struct, eq=False):
             row.agents += 1
             row.starting += agent.coming
             for slave in agent.slaves.values():
-                if slave.state is SlaveState.IDLE:
-                    row.idle += 1
-                elif slave.state is SlaveState.BUSY:
-                    row.busy += 1
-                elif slave.state is SlaveState.AWAY:
-                    row.away += 1
-                else:
-                    row.leaving += 1
+                figure = _FIGURES.get(slave.state, "leaving")
+                setattr(row, figure, getattr(row, figure) + 1)
         for (_, host), total in self.totals.rows.items():
             if host in found:
                 found[host].finished += total.tasks
@@ -557,91 +522,59 @@ class Answers(Struct, eq=False):
 
     def explanation(self, task: int, now: float) -> Explanation:
         """Why a task waits, or how it ended, at this time."""
-        jar = self.state.jar
-        if (blocked := jar.blocked.tasks.get(task)) is not None:
-            return self._about(blocked, Fate.BLOCKED, task, reasons=[self._missing(blocked)])
-        if (delayed := jar.delayed.tasks.get(task)) is not None:
-            if delayed.pause_s == inf:
-                return self._about(delayed, Fate.AWAITED, task)
-            pause = WaitReason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now))
-            return self._about(delayed, Fate.DELAYED, task, reasons=[pause])
-        places = [*filter(None, (self._place(slave, task, now) for slave in self.state.members.slaves.values()))]
-        if places:
-            _, span = places[0]
-            cancelling = span.state is TaskState.CANCELLING
-            fate = Fate.CANCELLING if cancelling else Fate.AT_SLAVE
-            return self._about(span, fate, task, places=[place for place, _ in places])
-        return self._pending(task, now) or self._ended(task)
-
-    def _about(
-        self,
-        span: Span,
-        fate: Fate,
-        task: int,
-        *,
-        reasons: Sequence[WaitReason] = (),
-        agents: Sequence[WaitReason] = (),
-        places: Sequence[Place] = (),
-    ) -> Explanation:
+        found = self._find(task)
+        if found is None:
+            return self._ended(task)
+        span, before = found
+        fate, reasons, agents = _FATE_OF[span.state], list[WaitReason](), list[WaitReason]()
+        if span.state is TaskState.BLOCKED:
+            missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
+            named = ", ".join(map(str, missing[:MISSING_NAMED]))
+            reasons.append(WaitReason(Why.MISSING, named, len(missing)))
+        elif span.pause_s == inf:
+            fate = Fate.AWAITED
+        elif span.state is TaskState.DELAYED:
+            reasons.append(WaitReason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now)))
+        elif span.state is TaskState.PENDING:
+            reasons, agents = self._why_pending(span, before), self._by_agent(span, now)
         return Explanation(
             task,
             fate,
             span.algorithm.name,
             attempts=span.sent,
             needed_s=span.needed_s,
-            reasons=[*reasons],
-            agents=[*agents],
-            places=[*places],
+            reasons=reasons,
+            agents=agents,
+            places=[*filter(None, (self._place(slave, task, now) for slave in self.state.members.slaves.values()))],
             deaths=[shortened(str(death), TEXT_CHARACTERS) for death in span.deaths[-DEATHS_SHOWN:]],
         )
 
-    # ---- tasks that are not at a slave -----------------------------------------------------------------------
+    def _find(self, task: int) -> tuple[Span, int] | None:
+        """The span of a task, and how many tasks are before it where it waits; None if it is not in the jar."""
+        jar = self.state.jar
+        for queue in (*jar.pending.all_queues(), *(held.spans for held in jar.held.values())):
+            if (found := _in_queue(queue, task)) is not None:
+                return found
+        alone = jar.blocked.tasks.get(task) or jar.delayed.tasks.get(task)
+        return None if alone is None else (alone, 0)
 
-    def _missing(self, span: Span) -> WaitReason:
-        """Which tasks a blocked task waits for."""
-        missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
-        named = ", ".join(map(str, missing[:MISSING_NAMED]))
-        return WaitReason(Why.MISSING, named, len(missing))
-
-    def _general(self) -> list[WaitReason]:
-        """Why no task is sent at all."""
+    def _why_pending(self, span: Span, before: int) -> list[WaitReason]:
+        """Why a pending task waits, whatever the agents are."""
         found = [WaitReason(Why.STOPPED)] if self.stop.stopped else []
         if why_not := self.feeding.why_not:
             found.append(WaitReason(Why.HELD_BACK, why_not))
         if not self.state.members.agents:
             found.append(WaitReason(Why.NO_AGENT))
+        others = len(self.state.jar.pending.queues) - 1
+        if span.policy.sid is not None:
+            found.append(WaitReason(Why.ADDRESSED, span.policy.sid))
+        elif span.runs_alone:
+            found.append(WaitReason(Why.RUNS_ALONE))
+        if before:
+            found.append(WaitReason(Why.TASKS_BEFORE, number=before))
+        if span.policy.sid is None and not span.runs_alone and others:
+            found.append(WaitReason(Why.TURNS, number=others))
         return found
-
-    def _pending(self, task: int, now: float) -> Explanation | None:
-        """About a pending task; None if it is not pending."""
-        pending = self.state.jar.pending
-        for queue in pending.all_queues():
-            found = self._find(queue, task)
-            if found is not None:
-                span, before = found
-                only, agents = span.policy.sid, None
-                reasons = self._general()
-                if only is not None:
-                    reasons.append(WaitReason(Why.ADDRESSED, only))
-                    agents = [self.state.members.slaves[only].agent]
-                elif span.runs_alone:
-                    reasons.append(WaitReason(Why.RUNS_ALONE))
-                if before:
-                    reasons.append(WaitReason(Why.TASKS_BEFORE, number=before))
-                if only is None and not span.runs_alone and len(pending.queues) > 1:
-                    reasons.append(WaitReason(Why.TURNS, number=len(pending.queues) - 1))
-                by_agent = self._by_agent(span, now, agents, only)
-                return self._about(span, Fate.PENDING, task, reasons=reasons, agents=by_agent)
-        return None
-
-    def _find(self, queue: deque[Span], task: int) -> tuple[Span, int] | None:
-        """The span of a task in a queue, and how many tasks are before it; None if it is not there."""
-        before = 0
-        for span in queue:
-            if task in span.ids:
-                return span, before + task - span.first
-            before += span.count
-        return None
 
     def _ended(self, task: int) -> Explanation:
         """About a task that is not in the jar."""
@@ -658,29 +591,19 @@ class Answers(Struct, eq=False):
 
     # ---- slaves and agents -----------------------------------------------------------------------------------
 
-    def _place(self, slave: ConnectedSlave, task: int, now: float) -> tuple[Place, Span] | None:
+    def _place(self, slave: ConnectedSlave, task: int, now: float) -> Place | None:
         """Where a slave has a task; None if it does not have it."""
-        found = self._find(slave.held.spans, task)
+        found = _in_queue(slave.held.spans, task)
         if found is None:
             return None
         (span, before), agent = found, slave.agent
-        return Place(slave.sid, agent.name, agent.host, span.attempt, before, max(0.0, now - slave.last_heard)), span
+        return Place(slave.sid, agent.name, agent.host, span.attempt, before, max(0.0, now - slave.last_heard))
 
-    def _by_agent(
-        self,
-        span: Span,
-        now: float,
-        agents: Iterable[ConnectedAgent] | None = None,
-        only: SlaveId | None = None,
-    ) -> list[WaitReason]:
-        """Why agents are not sent a task. Equal reasons are one.
-
-        Args:
-            agents: these agents; None for all.
-            only: the slave to which it is addressed.
-        """
+    def _by_agent(self, span: Span, now: float) -> list[WaitReason]:
+        """Why agents are not sent a task: all, or that of the slave to which it is addressed. Equal reasons are one."""
         found: dict[tuple[Why, str], WaitReason] = {}
-        for agent in self.state.members.agents.values() if agents is None else agents:
+        only, members = span.policy.sid, self.state.members
+        for agent in members.agents.values() if only is None else [members.slaves[only].agent]:
             own = self._of_agent(agent, span, now, only)
             key = own.why, shortened(own.text, TEXT_CHARACTERS)
             same = found.get(key, WaitReason(*key))
@@ -711,6 +634,16 @@ class Answers(Struct, eq=False):
         return WaitReason(Why.BUSY, number=sum(slave.held.count for slave in able))
 
 
+def _in_queue(queue: Iterable[Span], task: int) -> tuple[Span, int] | None:
+    """The span of a task in a queue, and how many tasks are before it; None if it is not there."""
+    before = 0
+    for span in queue:
+        if task in span.ids:
+            return span, before + task - span.first
+        before += span.count
+    return None
+
+
 def _largest(rows: dict[str, R], most: int, kind: type[R]) -> dict[str, R]:
     """The rows with the largest numbers, and one row for all others."""
     if len(rows) <= most:
@@ -731,9 +664,9 @@ def _numbers(row: AlgorithmStatus | HostStatus) -> list[float]:
 # Answers the questions of inquirers.
 #
 # An inquirer is a member that is no agent: it has no slaves, gets no tasks, and counts nowhere. It may ask one question
-# at a time. Questions wait in a queue. After each answer, the next one waits for a time that is proportional to the
-# work of the answer. So inquirers together get a small part of the master's time, however many there are and however
-# often they ask. A peer that asks again before it has its answer is dropped.
+# at a time. Questions wait in a queue, and there is a pause after each answer. So inquirers together get a small part
+# of the master's time, however many there are and however often they ask. A peer that asks again before it has its
+# answer is dropped.
 
 
 INQUIRERS_MAX = 100
@@ -742,11 +675,8 @@ INQUIRERS_MAX = 100
 ANSWERS_MAX = 100
 """How many answers one connection gets: nobody says whether they are read. Then the inquirer connects again."""
 
-PAUSE_S = 0.01
-"""Seconds between two answers at least: 50 times what a short answer takes."""
-
-PAUSE_OF_AN_OBJECT_S = 1e-5
-"""Seconds for each object at which an answer looks, such as a slave or a span of tasks: 50 times what one look takes.
+PAUSE_S = 0.05
+"""Seconds between two answers: so a master with thousands of slaves or spans spends a small part of its time on them.
 """
 
 
@@ -835,7 +765,7 @@ class Inquiries(Struct, eq=False):
             answer = self.answers.status(now)
         else:
             answer = self.answers.explanation(question.task, now)
-        self._next_at = now + PAUSE_S + self.answers.work(question) * PAUSE_OF_AN_OBJECT_S
+        self._next_at = now + PAUSE_S
         self.state.actions.sends.append(Send(peer, answer))
 
     def check(self) -> None:
