@@ -387,14 +387,9 @@ def _text_of_packages(record: records.PackagesCompared) -> str:
     return f"{record.agent} has {'; '.join([*same, *record.different])}"
 
 
-def _text_of_started(record: records.AttemptsStarted) -> str:
-    named = ", ".join(f"attempt {each.attempt} of {each}" for each in record.tasks)
-    return f"{record.sid} <- {named}, which {record.beside} has, too: {record.reason}"
-
-
-def _text_of_attempts(record: records.AttemptsEnded) -> str:
-    ended = f"{_counted(record.tasks, 'attempt')} ended beside others ({_names(record.tasks)})"
-    return f"{record.sid} -> {ended}{_causes(record.charges)}: {record.reason}"
+def _text_of_reclaimed(record: records.TasksReclaimed) -> str:
+    where = f", which {record.holder} had," if record.holder else ""
+    return f"{record.sid} -> answers {_names(record.tasks)}{where} with attempt {record.attempt}"
 
 
 def _text_of_returned(record: records.TasksReturned) -> str:
@@ -450,8 +445,7 @@ _TEXTS: dict[type[records.Record], Callable[[Any], str]] = {
     records.AlgorithmRefused: _text_of_refused,
     records.PackagesCompared: _text_of_packages,
     records.TasksAllocated: lambda record: f"{record.sid} <- {_counted(record.tasks, 'task')}",
-    records.AttemptsStarted: _text_of_started,
-    records.AttemptsEnded: _text_of_attempts,
+    records.TasksReclaimed: _text_of_reclaimed,
     records.TasksReturned: _text_of_returned,
     records.TasksDue: lambda record: f"DUE {_names(record.tasks)}",
     records.TasksAwaited: lambda record: f"AWAITED {_names(record.tasks)}",

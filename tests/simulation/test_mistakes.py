@@ -124,12 +124,12 @@ def first_idle(_: Any) -> Any:
     return changed
 
 
-def end_in_silence(end_others: Any) -> Any:
-    """The agents of other attempts do not hear of an answer."""
+def end_in_silence(reclaim: Any) -> Any:
+    """The agents of those that have a task do not hear that a former slave has answered it."""
 
     def changed(self: Any, *arguments: Any) -> None:
         before = len(self.state.actions.sends)
-        end_others(self, *arguments)
+        reclaim(self, *arguments)
         del self.state.actions.sends[before:]
 
     return changed
@@ -141,7 +141,7 @@ def whatever_the_policy_says(_: Any) -> Any:
     def changed(self: Any, now: float) -> list[Any]:
         busy = [slave for slave in self.state.members.slaves.values() if slave.held.spans and not slave.agent.is_away]
         first = [(slave, slave.held.spans[0]) for slave in busy]
-        return [slave for slave, span in first if span.algorithm.succeeded and self._may_repeat(span)]
+        return [slave for slave, span in first if span.algorithm.succeeded and self.state.may_give_away(span)]
 
     return changed
 
@@ -299,8 +299,7 @@ OF_HOSTS: dict[str, tuple[str, Change, str]] = {
 OF_STRAGGLERS: dict[str, tuple[str, Change, str]] = {
     "the same agent": (f"{CORE}dispatch.Stragglers._place", first_idle, "are at one agent"),
     "not wanted": (f"{CORE}dispatch.Stragglers._with_stragglers", whatever_the_policy_says, "nobody wanted that"),
-    "two answers": (f"{CORE}results.Results._end_others", gives(None), "is not|does not|live on"),
-    "not killed": (f"{CORE}results.Results._end_others", end_in_silence, "ran on although"),
+    "not killed": (f"{CORE}results.Results._reclaim", end_in_silence, "ran on although"),
     "too many losses": (
         f"{CORE}spans.Span.can_lose",
         gives(True),

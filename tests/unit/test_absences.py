@@ -9,6 +9,7 @@ from tests.spans import MAX, span
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, Received, Returned, Vanished
+from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.messages import Why
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
@@ -124,8 +125,8 @@ def away_with_tasks(core: MasterCore, tasks: int, policy: TaskPolicy | None = No
 
 
 def begun(actions: Actions) -> list[int]:
-    """The tasks of which second attempts began."""
-    started = [record for record in actions.records if isinstance(record, records.AttemptsStarted)]
+    """The tasks that were sent to slaves."""
+    started = [record for record in actions.records if isinstance(record, records.TasksAllocated)]
     return [each.first for record in started for each in record.tasks]
 
 
@@ -141,6 +142,26 @@ def test_an_idle_slave_starts_a_task_again_when_its_agent_has_been_away_for_anot
     assert (core.next_deadline() or 99.0) <= 70.0
     assert begun(decide(core, 70.0)) == [1]
     assert begun(decide(core, 99.0)) == []
+
+
+def test_a_value_that_an_agent_brings_back_counts_also_if_its_task_was_given_to_others(core: MasterCore) -> None:
+    """The task waits for a slave, because the only other one is busy."""
+    away_with_tasks(core, 2)
+    decide(core, 70.0)
+    core.handle(Returned(b"a", "there"), 80.0)
+    assert [result.task_id for result in answer(core, "a", 1, 1, 81.0).results] == [1]
+    assert len(answer(core, "b", 2, 1, 82.0).results) == 1
+    assert not [*core.state.jar.spans()]
+
+
+def test_a_failure_that_an_agent_brings_back_does_not_count_if_its_task_runs_elsewhere(core: MasterCore) -> None:
+    away_with_tasks(core, 1)
+    assert begun(decide(core, 70.0)) == [1]
+    core.handle(Returned(b"a", "there"), 80.0)
+    failure = messages.Results(1, [1], [1], [1], [0.1], [0])
+    core.handle(Received(b"a", "here", failure, [groups.payload(1, [Codec().dumps_failure(OSError())])]), 83.0)
+    assert decide(core, 83.0).results == []
+    assert len(answer(core, "b", 1, 2, 84.0).results) == 1
 
 
 def test_a_task_that_must_not_run_twice_waits_for_its_agent(core: MasterCore) -> None:

@@ -89,12 +89,8 @@ TEXTS: list[tuple[records.Record, str]] = [
     ),
     (records.TaskCheckpointed(SID, ONE[0], [b"x" * 2000, b"y" * 48]), "SLAVE-0 -> state of task 1 (max), 2.0 KiB"),
     (
-        records.AttemptsStarted(SID, [records.TaskRange(1, 1, 2, 0, "max")], SlaveId("SLAVE-7"), "why"),
-        "SLAVE-0 <- attempt 2 of task 1 (max), which SLAVE-7 has, too: why",
-    ),
-    (
-        records.AttemptsEnded(SID, ONE, "why", (records.Charge(SID, Cause.ERROR, "what"),)),
-        "SLAVE-0 -> 1 attempt ended beside others (task 1 (max)), error: why",
+        records.TasksReclaimed(SID, [records.TaskRange(1, 1, 2, 0, "max")], 1, SlaveId("SLAVE-7")),
+        "SLAVE-0 -> answers task 1 (max), which SLAVE-7 had, with attempt 1",
     ),
     (records.TasksAwaited(ONE), "AWAITED task 1 (max)"),
     (records.TasksDue(ONE), "DUE task 1 (max)"),

@@ -129,7 +129,7 @@ class Rows:
             case records.TasksSubmitted(tasks):
                 self._submitted(tasks)
             case records.TasksAllocated(sid, tasks):
-                self._allocated(sid, tasks, None)
+                self._allocated(sid, tasks)
             case records.ResultsReceived(sid, results, frames):
                 self._results(sid, results, frames)
             case records.ResultsReused(reused):
@@ -149,8 +149,6 @@ class Rows:
     def _add_rare(self, record: records.Record) -> None:
         """Add the rows of a record of which there are few in a commit."""
         match record:
-            case records.AttemptsStarted(sid, tasks, _, reason):
-                self._allocated(sid, tasks, reason)
             case records.ResultsHandedOver(_, host, generation, sid, results, frames):
                 self.brought.append((record, self._results(sid, results, frames, host, generation)))
             case records.TasksAnswered(sid, tasks, results):
@@ -158,8 +156,6 @@ class Rows:
             case records.TasksReturned(_, tasks, _, charges):
                 self._losses(tasks, charges)
                 self._once(tasks, may_have_run=False)
-            case records.AttemptsEnded(_, tasks, _, charges):
-                self._losses(tasks, charges)
             case records.TasksDue(tasks, not_started):
                 if not_started:
                     self._once(tasks, may_have_run=False)
@@ -228,15 +224,14 @@ class Rows:
             keys = first.keys if len(group) == 1 else b"".join([each.keys for each in group])
             self._add("submissions", body, tasks=(first.first, count, None), data=keys)
 
-    def _allocated(self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str | None) -> None:
-        body = {} if reason is None else {"reason": reason}
+    def _allocated(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> None:
         first, end, attempt = tasks[0].first, tasks[0].first, tasks[0].attempt
         for each in tasks:
             if (each.first, each.attempt) != (end, attempt):
-                self._add("allocations", body, who=sid, tasks=(first, end - first, attempt))
+                self._add("allocations", {}, who=sid, tasks=(first, end - first, attempt))
                 first, attempt = each.first, each.attempt
             end = each.first + each.count
-        self._add("allocations", body, who=sid, tasks=(first, end - first, attempt))
+        self._add("allocations", {}, who=sid, tasks=(first, end - first, attempt))
         self._once(tasks, may_have_run=True)
 
     def _once(self, tasks: Sequence[TaskRange], *, may_have_run: bool) -> None:

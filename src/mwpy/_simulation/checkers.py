@@ -108,7 +108,7 @@ class HostChecker(Struct, eq=False):
                 self._agents[agent] = host
             case records.AgentLost(agent) | records.AgentLeft(agent) | records.PeerDropped(agent):
                 self._agents.pop(agent, None)
-            case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
+            case records.TasksAllocated(sid):
                 host = self._hosts[self._agent_of[sid]]
                 assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
             case records.HostExcluded(host):
@@ -124,11 +124,7 @@ class HostChecker(Struct, eq=False):
         assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
 
 
-# Checks from outside which attempts of a task live at the same time.
-
-
-LIVE_MAX = 2
-"""How many attempts of a task may live at the same time."""
+# Checks from outside that a task is at one slave, and who answers it.
 
 
 class AttemptChecker(Struct, eq=False):
@@ -140,10 +136,12 @@ class AttemptChecker(Struct, eq=False):
     """Tasks that were addressed to a slave, until the master removed this address."""
     answered: dict[int, int] = field(default_factory=dict)
     """The attempt of each task whose result counts."""
-    repeated: dict[int, None] = field(default_factory=dict)
-    """The tasks of which several attempts have lived at the same time."""
+    repeated: dict[int, dict[SlaveId, int]] = field(default_factory=dict)
+    """The tasks that were given to others while slaves may have run them, and the attempts of these slaves."""
+    _straggling: dict[int, str] = field(default_factory=dict)
+    """The stragglers that were taken from a slave and not sent to another one yet, and the agent of that slave."""
     _live: dict[int, dict[SlaveId, int]] = field(default_factory=dict)
-    """The live attempts of each task, by slave."""
+    """The slave that has each task, if one has, and its attempt."""
     _away: dict[str, None] = field(default_factory=dict)
     """The agents that are away."""
 
@@ -165,32 +163,43 @@ class AttemptChecker(Struct, eq=False):
             case records.TasksAllocated(sid, tasks):
                 for task, attempt in _each_number(tasks):
                     assert not self._live.get(task), f"task {task} is sent to {sid}, but {self._live[task]} has it"
+                    agent = self._straggling.pop(task, "")
+                    assert agent != self._agent_of[sid], f"two attempts of task {task} are at one agent: {agent}"
                     self._live.setdefault(task, {})[sid] = attempt
-            case records.AttemptsStarted(sid, tasks, beside):
-                for task, attempt in _each_number(tasks):
-                    self._start_another(task, attempt, sid, beside)
+            case records.TasksReclaimed(sid, tasks, attempt, holder):
+                if holder is not None:
+                    self._end(holder, _each_number(tasks))
+                for task, _ in _each_number(tasks):
+                    before = self.repeated[task].pop(sid, 0)
+                    assert before == attempt, f"{sid} never had attempt {attempt} of task {task}"
+                    self._live[task] = {sid: attempt}
+            case records.TasksReturned(sid, tasks, reason):
+                self._end(sid, _each_number(tasks))
+                self._give_away(sid, tasks, reason)
             case records.ResultsReceived(sid, results):
                 self.answered.update(groups.each_task(results))
                 self._end(sid, groups.each_task(results))
             case (
-                records.AttemptsEnded(sid, tasks)
-                | records.TasksReturned(sid, tasks)
-                | records.TasksGivenUp(sid, True, tasks)
+                records.TasksGivenUp(sid, True, tasks)
                 | records.TasksCancelled(sid, tasks)
                 | records.TasksAnswered(sid, tasks)
             ) if sid is not None:
                 self._end(sid, _each_number(tasks))
 
-    def _start_another(self, task: int, attempt: int, sid: SlaveId, beside: SlaveId) -> None:
-        policy, live = self.tasks[task].policy, self._live[task]
-        is_wanted = policy.speculate or self._agent_of[beside] in self._away
-        assert is_wanted, f"task {task} gets a second attempt, and nobody wanted that"
-        is_for_any = policy.sid is None or task in self._unaddressed
-        assert is_for_any, f"task {task} is for {policy.sid}, but {sid} gets a second attempt"
-        live[sid] = attempt
-        agents = {self._agent_of[other] for other in live}
-        assert len(agents) == len(live) <= LIVE_MAX, f"the attempts of task {task} are at one agent: {live}"
-        self.repeated[task] = None
+    def _give_away(self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str) -> None:
+        """If a slave may still run tasks, they are given to another one: only those that may run twice."""
+        straggles, agent = reason.startswith("it has run for"), self._agent_of[sid]
+        if not straggles and not reason.endswith("is away"):
+            return
+        for task, attempt in _each_number(tasks):
+            policy = self.tasks[task].policy
+            assert policy.speculate or agent in self._away, f"task {task} is given away, and nobody wanted that"
+            assert policy.retry, f"task {task} may only run once"
+            is_for_any = policy.sid is None or task in self._unaddressed
+            assert is_for_any, f"task {task} is for {policy.sid}, and is given away"
+            self.repeated.setdefault(task, {})[sid] = attempt
+            if straggles:
+                self._straggling[task] = agent
 
     def _end(self, sid: SlaveId, tasks: Iterator[tuple[int, int]]) -> None:
         for task, attempt in tasks:
@@ -397,7 +406,7 @@ class StopChecker(Struct, eq=False):
             case records.Notice(text) if text.startswith("the run is stopped"):
                 self.stopped += 1
                 self._sends_nothing = True
-            case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
+            case records.TasksAllocated(sid):
                 assert not self._sends_nothing, f"{sid} is sent tasks although the run is stopped"
 
     def learned(self, stopped: Stopped, limit: MaxFailures) -> None:
@@ -708,15 +717,13 @@ class HistoryChecker:
                 self._agent_vanished(agent)
             case records.TaskCheckpointed():
                 self.times.goes_on[record.task.algorithm] = None
-            case records.TasksAllocated(sid, tasks) | records.AttemptsStarted(sid, tasks):
+            case records.TasksAllocated(sid, tasks):
                 self.retries.sent(tasks)
                 self.times.sent(self._agent_of[sid], tasks, self.retries.now)
                 self.states.sent(tasks)
                 waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid])
-            case records.AttemptsEnded(_, tasks, _, charges):
-                self.retries.lost(tasks, charges)
             case records.TasksReturned(_, tasks, _, charges):
                 self.retries.returned(tasks, charges)
             case records.ResultsReceived(_, results):

@@ -387,7 +387,6 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         },
         "delayed": _each(jar.delayed.tasks.values()),
         "held": {sid: _each(held.spans) for sid, held in jar.held.items()},
-        "several": {number: list(live) for number, live in jar.allocated.several.items()},
         "ended": (jar.ended, jar.failed, jar.cancelled),
         "algorithms": {
             number: (defined.record, defined.leaves_state) for number, defined in jar.algorithms.defined.items()

@@ -843,7 +843,11 @@ def _lines(answer: Explanation) -> Iterator[str]:
 
 def _sentence(reason: WaitReason, answer: Explanation) -> str:
     number = round(reason.number)
-    known = {"text": _in_one_line(reason.text), "algorithm": answer.algorithm, "needed_s": round(answer.needed_s or 0.0, 2)}
+    known = {
+        "text": _in_one_line(reason.text),
+        "algorithm": answer.algorithm,
+        "needed_s": round(answer.needed_s or 0.0, 2),
+    }
     return _REASONS[reason.why].format(number=number, tasks=counted(number, "task"), **known)
 
 

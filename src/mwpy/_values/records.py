@@ -375,24 +375,16 @@ class TasksAllocated(Record, frozen=True):
     tasks: Sequence[TaskRange]
 
 
-class AttemptsStarted(Record, frozen=True):
-    """Tasks that the slave `beside` holds were sent to the slave `sid`, too: now another attempt of each lives. Each
-    range names one task, with the number of the new attempt."""
+class TasksReclaimed(Record, frozen=True):
+    """The slave `sid` has answered tasks that were taken from it and given to others: it has them again, in this
+    attempt, and its results follow."""
 
     sid: SlaveId
     tasks: Sequence[TaskRange]
-    beside: SlaveId
-    reason: str
-
-
-class AttemptsEnded(Record, frozen=True):
-    """Attempts of tasks that a slave held ended without an answer, and other attempts of the same tasks live. So these
-    tasks stay allocated. `charges` are added to their histories."""
-
-    sid: SlaveId
-    tasks: Sequence[TaskRange]
-    reason: str
-    charges: tuple[Charge, ...] = ()
+    """The tasks, in the attempts that end now."""
+    attempt: int
+    holder: SlaveId | None
+    """The slave that had the tasks; None if none had."""
 
 
 class ResultsReceived(Record, frozen=True):

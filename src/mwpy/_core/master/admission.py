@@ -12,13 +12,14 @@ other tasks are sent. Each difference is reported once, with both versions. Equa
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from math import inf
 
 from msgspec import Struct, field
 
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
+from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState, RenewSlaves, Send, Waiting
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
@@ -32,7 +33,6 @@ from mwpy._values.task import SlaveKind, SlaveState
 
 
 _UNORDERED = SlaveKind.UNORDERED
-_BUSY, _DRAIN = SlaveState.BUSY, SlaveEvent.DRAIN
 
 
 class SlaveKinds(Struct, eq=False):
@@ -64,13 +64,17 @@ class SlaveKinds(Struct, eq=False):
         slave.freed = True
         self._settle_freed(slave)
 
+    def give_away(self, slave: ConnectedSlave, spans: Sequence[Span], reason: str) -> None:
+        """Take tasks from a slave, so that others run them. It may still run them, and its results of them count."""
+        if spans:
+            slave.given_back.extend(span.between(0, span.count) for span in spans)
+            self.state.members.given_back[slave.sid] = slave
+            self.state.record(records.TasksReturned(slave.sid, [span.whole for span in spans], reason))
+            self.unload(slave)
+
     def unload(self, slave: ConnectedSlave) -> None:
         """Update a slave that holds fewer tasks than before."""
-        if slave.state is _BUSY:
-            if slave.held.spans:
-                self.state.members.hungry[slave.sid] = slave
-            else:
-                self.state.change(slave, _DRAIN)
+        self.state.unload(slave)
         if slave.freed:
             self._settle_freed(slave)
 

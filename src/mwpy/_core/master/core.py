@@ -22,7 +22,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
 - `Refusals` hands back tasks whose algorithm all slaves refuse, if no other slave can join.
-- `Stragglers` starts second attempts of tasks that run for far longer than others.
+- `Stragglers` gives tasks that run for far longer than others to other slaves.
 - `Cancellation` cancels tasks.
 - `Feeding` says whether tasks are sent at all.
 - `References` keeps results to which later tasks refer, and lets these tasks wait for them.
@@ -186,7 +186,7 @@ class MasterCore:
         self.reports = Reports(self.state)
         self.losses = Losses(*shared)
         self.absences = Absences(self.state, self.losses)
-        self.stragglers = Stragglers(self.state, self.dispatch)
+        self.stragglers = Stragglers(self.state, self.kinds, self.dispatch)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.references = References(self.state, self.handback)
         self.feeding = Feeding(self.state)
@@ -419,7 +419,7 @@ class MasterCore:
                 self.references.decide()
             if feeds:
                 self.dispatch.decide(now)
-                if jar.speculates or self.state.members.away:
+                if jar.speculates:
                     self.stragglers.decide(now)
             else:
                 self.dispatch.look_again = self.stragglers.deadline = None
@@ -448,7 +448,7 @@ class MasterCore:
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
-        parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation, self.stragglers
+        parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation
         others = self.results, self.losses, self.delays, self.totals, self.hosts
         reuse = () if self.reuse is None else (self.reuse.awaited,)
         for part in (*parts, *others, *reuse, self.inquiries):

@@ -1,4 +1,4 @@
-"""Which slave is sent which tasks: in turn, alone, a second time, with shared objects; and what is taken back.
+"""Which slave is sent which tasks: in turn, alone, with shared objects; and what is taken back or given to others.
 
 Which slave is sent which tasks now, and which slave is asked to give tasks back.
 """
@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of
-from mwpy._core.master.admission import Admission
+from mwpy._core.master.admission import Admission, SlaveKinds
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, Members, SlaveEvent
@@ -29,7 +29,7 @@ from mwpy._values.groups import PackedCalls
 from mwpy._values.messages import PART_BYTES, Share, WaitReason, Why
 from mwpy._values.policy import Limits
 from mwpy._values.shares import SharedObject, shares_in
-from mwpy._values.task import SlaveKind, SlaveState, TaskState, travelling
+from mwpy._values.task import SlaveKind, SlaveState, travelling
 
 # Arithmetic: how many tasks a slave is sent, and which slave gives tasks back.
 #
@@ -117,7 +117,7 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
         fixed: the size of a task group that the user chose, or None.
         portion: how many tasks the portion has that is sent next; 0 if it is none.
     """
-    if slave.agent.is_full:
+    if slave.agent.is_full or slave.given_back:
         return 0
     held = slave.held.count if slave.held.spans else 0
     if fixed is not None:
@@ -152,8 +152,8 @@ def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:
 
 def is_full(members: Members, slave: ConnectedSlave, fixed: int | None) -> bool:
     """Whether a slave needs no more tasks of any algorithm now; see `room`."""
-    if fixed is not None:
-        return slave.held.count >= fixed
+    if fixed is not None or slave.given_back:
+        return bool(slave.given_back) or slave.held.count >= (fixed or 0)
     return _is_full(slave, work_before(members, slave))
 
 
@@ -613,8 +613,8 @@ class Dispatch(Struct, eq=False):
         if is_full(members, slave, fixed):
             members.hungry.pop(slave.sid, None)
 
-    def feed(self, slave: ConnectedSlave, record: records.TasksAllocated | records.AttemptsStarted, now: float) -> None:
-        """Send a slave tasks from the head of a queue, or another attempt of a task, as a record says."""
+    def feed(self, slave: ConnectedSlave, record: records.TasksAllocated, now: float) -> None:
+        """Send a slave tasks from the head of a queue, as a record says."""
         state, members = self.state, self.state.members
         if not slave.held.spans:
             slave.last_heard = now
@@ -696,18 +696,16 @@ def _with_expected(limits: Limits, span: Span) -> Limits:
     return replace(limits, expected=expected or None)
 
 
-# Starts second attempts of stragglers, and of the tasks of agents that are away.
+# Gives stragglers to other slaves.
 #
 # Stragglers are tasks that have run for far longer than the other tasks of their algorithm. A straggler may be at a
-# machine that is slow, overloaded or stopped. If slaves are idle and nothing is pending, a second attempt costs nothing
-# that is needed elsewhere. It starts at another agent, if possible on another host. What follows when one of the
-# attempts ends is in `handback.py`.
+# machine that is slow, overloaded or stopped. If slaves are idle and nothing is pending, another attempt costs nothing
+# that is needed elsewhere. So the task is taken from its slave and sent to an idle one, at another agent, if possible
+# on another host. The first value of any of them ends the task, and the other is killed. Otherwise nothing counts any
+# more that the first slave says about the task: it is charged with nothing.
 #
 # As for the notices about long tasks, the first task that a slave holds has been running since the slave was last
 # heard.
-#
-# An agent that is away may never come back. When it has been away for another client timeout, all its tasks may have a
-# second attempt, whether their policy says `speculate` or not.
 
 
 USUAL = 3.0
@@ -723,77 +721,46 @@ LEAST_LATE_S = 1.0
 
 
 class Stragglers(Struct, eq=False):
-    """Decides which tasks get a second attempt, and where."""
+    """Decides which tasks are given to other slaves, and to which."""
 
     state: MasterState
+    kinds: SlaveKinds
     dispatch: Dispatch
     deadline: float | None = None
-    """When the next task becomes a straggler, on the core's clock; None if it would get no second attempt."""
+    """When the next task becomes a straggler, on the core's clock; None if it would stay at its slave."""
 
     def decide(self, now: float) -> None:
-        """Start second attempts at the time `now`: of the stragglers, the longest running first, and of tasks of agents
-        that are away."""
+        """Give the stragglers at the time `now` to idle slaves, the longest running first."""
         self.deadline = None
-        jar, idle = self.state.jar, self.state.members.idle
-        if not idle or jar.pending.num_unaddressed or not any(slave.has_room for slave in idle.values()):
+        idle = self.state.members.idle.values()
+        if self.state.jar.pending.num_unaddressed or not any(slave.has_room for slave in idle):
             return
-        if jar.speculates:
-            for slave in sorted(self._with_stragglers(now), key=lambda slave: slave.last_heard):
-                span = slave.held.spans[0]
+        for slave in sorted(self._with_stragglers(now), key=lambda slave: slave.last_heard):
+            span = slave.held.spans[0]
+            place = self._place(span, slave.agent, now)
+            if place is not None:
+                task = span.part(span.first, 1, span.sent + 1)
                 usual = f"others took {span.algorithm.mean_s:.3g} s on average"
-                self._repeat(slave, span, f"it has run for {now - slave.last_heard:.0f} s, and {usual}", now)
-        for agent in self.state.members.away.values():
-            self._repeat_tasks_of(agent, now)
-
-    def _repeat_tasks_of(self, agent: ConnectedAgent, now: float) -> None:
-        """Start a second attempt of the next task of each slave of an agent that is away."""
-        due = agent.away_until - agent.returns_s + self.state.settings.client_timeout_s
-        if now < due:
-            self._look_again(due)
-            return
-        for slave in agent.slaves.values():
-            span = next((span for span in slave.held.spans if self._may_repeat(span)), None)
-            if span is not None and self._repeat(slave, span, f"{agent.name}, which holds it, is away", now):
-                self._look_again(now)  # there may be more idle slaves, and more tasks
-
-    def _look_again(self, at: float) -> None:
-        self.deadline = at if self.deadline is None else min(at, self.deadline)
-
-    def _repeat(self, slave: ConnectedSlave, span: Span, why: str, now: float) -> bool:
-        """Start a second attempt of the first task of a span that a slave holds. Return whether there was a place."""
-        place = self._place(span, slave.agent, now)
-        if place is not None:
-            task = span.part(span.first, 1, span.sent + 1)
-            self.dispatch.feed(place, records.AttemptsStarted(place.sid, [task], slave.sid, why), now)
-        return place is not None
+                reason = f"it has run for {now - slave.last_heard:.0f} s, and {usual}"
+                self.kinds.give_away(slave, span.singles()[:1], reason)
+                self.dispatch.feed(place, records.TasksAllocated(place.sid, [task]), now)
 
     def _with_stragglers(self, now: float) -> list[ConnectedSlave]:
         """The slaves that run stragglers. Find out, too, when the next task becomes one."""
         found: list[ConnectedSlave] = []
         for slave in self.state.members.slaves.values():
             span = slave.held.spans[0] if slave.held.spans else None
-            if span is not None and span.policy.speculate and span.algorithm.succeeded >= KNOWN:
-                if slave.agent.is_away or not self._may_repeat(span):
-                    continue
-                usual_s = max(span.algorithm.mean_s or 0.0, span.policy.seconds_expected or 0.0)
-                due = slave.last_heard + max(LEAST_LATE_S, USUAL * usual_s)
-                if now >= due:
-                    found.append(slave)
-                else:
-                    self._look_again(due)
+            if span is None or not span.policy.speculate or span.algorithm.succeeded < KNOWN:
+                continue
+            if slave.agent.is_away or not self.state.may_give_away(span):
+                continue
+            usual_s = max(span.algorithm.mean_s or 0.0, span.policy.seconds_expected or 0.0)
+            due = slave.last_heard + max(LEAST_LATE_S, USUAL * usual_s)
+            if now >= due:
+                found.append(slave)
+            else:
+                self.deadline = due if self.deadline is None else min(due, self.deadline)
         return found
-
-    def _may_repeat(self, span: Span) -> bool:
-        """Whether the first task of a span may have a second attempt.
-
-        While one attempt lives, the loss of the other must not use up what the task may lose.
-        """
-        return (
-            span.policy.sid is None
-            and span.state is TaskState.ALLOCATED
-            and span.first not in self.state.jar.allocated.several
-            and span.can_lose(1)
-        )
 
     def _place(self, span: Span, besides: ConnectedAgent, now: float) -> ConnectedSlave | None:
         """The slave that has been idle for the longest time, at another agent and, if possible, on another host."""
@@ -803,11 +770,3 @@ class Stragglers(Struct, eq=False):
             if slave.agent is not besides and not slave.agent.is_full and why_not(slave, span, now) is None
         ]
         return min(able, key=lambda slave: slave.agent.host == besides.host, default=None)
-
-    def check(self) -> None:
-        """Assert that no agent has two attempts of a task, and that a task that may run only once has no second one."""
-        slaves = self.state.members.slaves
-        for number, live in self.state.jar.allocated.several.items():
-            agents = [slaves[sid].agent.name for sid in live]
-            assert len(agents) == len({*agents}), f"two attempts of task {number} are at one agent: {agents}"
-            assert all(span.policy.retry for span in live.values()), f"task {number} may only run once"

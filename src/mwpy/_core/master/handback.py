@@ -4,64 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from operator import attrgetter
-from typing import TypeVar
 
 from msgspec import Struct
 
-from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.spans import Span, portion_of, size_of
 from mwpy._core.master.state import MasterState
-from mwpy._values import messages, records
+from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
 
-# The end of an attempt while other attempts of the same task live.
-#
-# If an attempt is lost or given back, and another one lives, the task stays allocated. Its history gets the loss, so
-# that `attempts_max` counts it. Only the loss of the last attempt decides how the task goes on.
-#
-# The first answer of any attempt ends the task. Then its other attempts are killed: nobody is charged, and what their
-# slaves still send for them does not count. Two attempts of a task are never at the same agent, so the id of the task
-# tells an agent what to kill.
-
-
 NO_SLAVE = SlaveId("")
-
-H = TypeVar("H", bound=Span | TaskRange)
-
-
-def without_extra(
-    state: MasterState, sid: SlaveId, held: Sequence[H], reason: str, charges: tuple[Charge, ...] = ()
-) -> Sequence[H]:
-    """End those attempts of a slave beside which another attempt of the same task lives. Return the last attempts.
-
-    Args:
-        held: tasks that the slave has held.
-        reason: why it does not hold them any more.
-        charges: what is added to the history of a task of which another attempt lives.
-    """
-    several = state.jar.allocated.several
-    if not several:
-        return held
-    extra = [each.whole if isinstance(each, Span) else each for each in held if each.first in several]
-    last = [each for each in held if each.first not in several]
-    if extra:
-        state.record(records.AttemptsEnded(sid, extra, reason, charges))
-    return last
-
-
-def cancel_at(state: MasterState, agent: ConnectedAgent, tasks: Iterable[TaskRange], *, kill: bool = True) -> None:
-    """Let an agent cancel tasks that its slaves hold.
-
-    Args:
-        kill: whether it kills slaves that run them.
-    """
-    ascending = sorted(tasks, key=attrgetter("first"))
-    firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
-    state.send(agent, messages.Cancel(firsts, counts, kill=kill))
 
 
 class HandBack(Struct, eq=False):
@@ -195,9 +149,8 @@ class HandBack(Struct, eq=False):
         """Cancel those of the tasks that a slave no longer holds which must not be sent again. Return the others."""
         cancelled = [span for span in held if span.state is TaskState.CANCELLING]
         others = [span for span in held if span.state is not TaskState.CANCELLING]
-        last = without_extra(self.state, sid, cancelled, f"it was cancelled {when}")
-        if last:
-            self.cancel(sid, [span.whole for span in last], when)
+        if cancelled:
+            self.cancel(sid, [span.whole for span in cancelled], when)
         return others
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:

@@ -17,9 +17,9 @@ from math import inf
 
 from msgspec import Struct, field
 
-from mwpy._core.holding import TaskIds, take_each, take_out
+from mwpy._core.holding import TaskIds, known, take_each, take_out
 from mwpy._core.master.admission import SlaveKinds
-from mwpy._core.master.handback import NO_SLAVE, HandBack, without_extra
+from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
@@ -264,7 +264,7 @@ class Losses(Struct, eq=False):
 
         again: list[Span] = []
         ended: dict[tuple[str, bool], list[TaskRange]] = {}
-        for span in without_extra(self.state, slave.sid, held, what, (loss,)):
+        for span in held:
             death = Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory)
             why = _why_not_again(span, death, slave.agent)
             if why:
@@ -292,7 +292,7 @@ class Losses(Struct, eq=False):
         self, slave: ConnectedSlave, held: Sequence[Span], reason: str, charges: tuple[Charge, ...] = ()
     ) -> Sequence[Span]:
         by_pause: dict[float, list[TaskRange]] = {}
-        for span in without_extra(self.state, slave.sid, held, reason, charges):
+        for span in held:
             pause_s = span.next_pause_s if any(charge.is_charged for charge in charges) else 0.0
             by_pause.setdefault(pause_s, []).append(span.whole)
         return [
@@ -409,7 +409,8 @@ def _refused(agents: Iterable[ConnectedAgent]) -> Iterator[dict[int, str]]:
 # their tasks, get no others, and values stay at it. When it comes back, everything goes on as if the messages had only
 # been late. An agent that does not come back in time is lost, as other agents are at once.
 #
-# After another client timeout, idle slaves start second attempts of its tasks (`Stragglers`).
+# After another client timeout, its tasks are given to other slaves, unless they must not run twice. Its own results
+# still count if it comes back with them before the others have ended.
 #
 # If the connection was ended from the other side, the process of the agent was probably killed. Then it is lost at
 # once.
@@ -428,7 +429,8 @@ class Absences(Struct, eq=False):
     @property
     def deadline(self) -> float | None:
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
-        return min((agent.away_until for agent in self.state.members.away.values()), default=None)
+        away = self.state.members.away.values()
+        return min(known(each for agent in away for each in (agent.away_until, agent.gives_at)), default=None)
 
     def begin(self, peer: bytes, silent_s: float, now: float) -> None:
         """The connection of a peer has ended, without a goodbye if it was an agent.
@@ -443,6 +445,7 @@ class Absences(Struct, eq=False):
             self.losses.agent_vanished(agent, silent_s)
             return
         agent.away_since, agent.away_until = now - silent_s, now + agent.returns_s
+        agent.gives_at = now + self.state.settings.client_timeout_s
         reason = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
         self.state.record(records.AgentAway(agent.name, reason))
         for slave in agent.slaves.values():
@@ -466,18 +469,24 @@ class Absences(Struct, eq=False):
         for slave in agent.slaves.values():
             if slave.state is SlaveState.AWAY:
                 self.state.change(slave, SlaveEvent.COME_BACK)
-                if slave.held.spans:
+                if slave.is_busy:
                     self.state.change(slave, SlaveEvent.FEED)
                     self.state.members.hungry[slave.sid] = slave
                 slave.last_heard = now
         self.state.notice(f"{agent.place} is back after {now - agent.away_since:.0f} s", key=f"back {agent.name}")
 
     def decide(self, now: float) -> None:
-        """Give up the agents that did not come back in time. The end of the computation waits for none of them."""
+        """Give the tasks of agents that are away to others, and give up the agents that did not come back in time. The
+        end of the computation waits for none of them."""
         for agent in [*self.state.members.away.values()]:
             if agent.away_until <= now or self.state.closing is not None:
                 self.losses.agent_vanished(agent, now - agent.away_since)
                 self.state.actions.forget.append(agent.peer)
+            elif agent.gives_at is not None and agent.gives_at <= now:
+                agent.gives_at = None
+                for slave in agent.slaves.values():
+                    able = [span for span in slave.held.spans if self.state.may_give_away(span)]
+                    self.losses.kinds.give_away(slave, able, f"{agent.name}, which holds it, is away")
 
     @property
     def waits(self) -> bool:

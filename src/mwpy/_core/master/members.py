@@ -6,7 +6,7 @@ that the table does not have is an internal error. A slave that ended is removed
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -111,6 +111,8 @@ class ConnectedAgent(Struct, eq=False):
     """If it is away: since when nothing was heard from it, on the core's clock."""
     away_until: float = 0.0
     """If it is away: until when the master waits for it."""
+    gives_at: float | None = None
+    """If it is away: when its tasks are given to other slaves; None if they were."""
     is_away: bool = False
     """Whether nothing is heard from it, and it may come back; see `Absences`."""
     waiting_bytes: int = 0
@@ -151,7 +153,7 @@ class ConnectedAgent(Struct, eq=False):
     @property
     def num_busy(self) -> int:
         """How many of its slaves hold tasks."""
-        return sum(bool(slave.held.spans) for slave in self.slaves.values())
+        return sum(slave.is_busy for slave in self.slaves.values())
 
     @property
     def runs_suspect(self) -> bool:
@@ -173,6 +175,8 @@ class ConnectedSlave(Struct, eq=False):
     kind: SlaveKind
     held: HeldTasks
     """The tasks that are allocated to it. The taskjar owns this object."""
+    given_back: deque[Span] = field(default_factory=deque)
+    """What else it may run: tasks that were given to other slaves, and have not ended. Its results of them count."""
     last_heard: float = 0.0
     """When its last result arrived, or when it was sent tasks while it had none."""
     last_left: float = 0.0
@@ -191,6 +195,11 @@ class ConnectedSlave(Struct, eq=False):
     """Whether it becomes unordered when it has finished the tasks that it holds."""
     report: tuple[int, Report] | None = None
     """The newest report of its tasks that the algorithm did not get, and which one of all reports it is."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has a task to run."""
+        return bool(self.held.spans or self.given_back)
 
     @property
     def kind_to_be(self) -> SlaveKind:
@@ -241,6 +250,8 @@ class Members:
         """Slaves in state IDLE; the longest idle is first."""
         self.hungry: dict[SlaveId, ConnectedSlave] = {}
         """Busy slaves that may have room for more tasks; the dispatch removes those that have none."""
+        self.given_back: dict[SlaveId, ConnectedSlave] = {}
+        """Slaves that may run tasks which were given to other slaves."""
         self.special: dict[SlaveId, ConnectedSlave] = {}
         """Slaves whose kind is not UNORDERED."""
         self.pace: dict[int, float] = {}
@@ -327,6 +338,7 @@ class Members:
             self.idle.pop(slave.sid, None)
             self.hungry.pop(slave.sid, None)
             self.special.pop(slave.sid, None)
+            self.given_back.pop(slave.sid, None)
             del slave.agent.slaves[slave.number]
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
@@ -393,9 +405,7 @@ class Members:
         found: dict[str, int] = {}
         for agent in self.agents.values():
             if agent.job:
-                kept = sum(
-                    bool(slave.held.spans) or slave.kind_to_be is not _UNORDERED for slave in agent.slaves.values()
-                )
+                kept = sum(slave.is_busy or slave.kind_to_be is not _UNORDERED for slave in agent.slaves.values())
                 found[agent.job] = found.get(agent.job, 0) + kept + agent.coming
         return found
 
@@ -408,10 +418,11 @@ class Members:
             assert state is not _S.AWAY or slave.agent.is_away, f"{slave.sid} is away alone"
             if state is not SlaveState.SHUTTING_DOWN and state is not _S.AWAY:
                 assert not slave.agent.is_away, f"{slave.sid} is {state.value}, but its agent is away"
-                assert (state is _BUSY) == bool(slave.held.spans), f"{slave.sid} is {state.value}"
+                assert (state is _BUSY) == slave.is_busy, f"{slave.sid} is {state.value}"
             assert slave.sid not in self.hungry or state is _BUSY, f"{slave.sid} is hungry"
             assert (slave.kind is not _UNORDERED) == (slave.sid in self.special), f"{slave.sid} is {slave.kind.value}"
             assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not at its agent"
+            assert bool(slave.given_back) == (slave.sid in self.given_back), f"{slave.sid} gave tasks back"
             assert self.held[slave.sid] is slave.held, f"{slave.sid} has other tasks than the taskjar says"
         assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
         for agent in self.agents.values():

@@ -34,7 +34,7 @@ from mwpy._core.holding import TaskIds
 from mwpy._core.master import tasks
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.handback import NO_SLAVE, HandBack, cancel_at, without_extra
+from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import check_failures
 from mwpy._core.master.spans import Span, named
@@ -1107,10 +1107,9 @@ class Succession(Struct, eq=False):
             killed: list[TaskRange] = []
             for slave in agent.slaves.values():
                 if held := among(slave.held.spans):
-                    reason = "an earlier life of the master has answered"
-                    end(slave.sid, without_extra(self.state, slave.sid, held, reason))
+                    end(slave.sid, held)
                     slave.last_heard = now
                     self.kinds.unload(slave)
                     killed += held
             if killed:
-                cancel_at(self.state, agent, killed)
+                self.state.cancel_at(agent, killed)

@@ -2,8 +2,9 @@
 
 Takes over results that slaves send, and unstarted tasks that they give back.
 
-A result counts only if its slave holds the task in this attempt. So results that an old connection still delivers, or
-that arrive twice, change nothing.
+A result counts only if its slave holds the task in this attempt, or held it until the task was given to another slave.
+Then it counts if it is a value and the task has not ended. So results that an old connection still delivers, or that
+arrive twice, change nothing.
 
 If the slave says that a task is to be tried again after its exception (the policy `retry_errors`), and the task has
 attempts left, then its attempt is lost, and the algorithm gets no result.
@@ -23,7 +24,7 @@ from mwpy._core.holding import TaskIds, begins, take_each, take_named
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import FailedCall
-from mwpy._core.master.handback import HandBack, cancel_at, without_extra
+from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Delays
 from mwpy._core.master.members import ConnectedSlave
@@ -69,6 +70,8 @@ class Results(Struct, eq=False):
         values, buffers = groups.entries(group, frames)
         if group.failed:
             check_failures(group, values)
+        if slave.given_back:
+            self._reclaim(slave, group, now)
         if not _are_first(group, slave.held.spans):
             counting = [*chain.from_iterable(take_named(deque(slave.held.spans), group))]
             if not counting:
@@ -79,8 +82,6 @@ class Results(Struct, eq=False):
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = groups.entries(group, frames)
-        if self.state.jar.allocated.several:
-            self._end_others(slave, group, now)
         if values:
             self._give_out(slave, group, frames, values, buffers)
         slave.last_heard = now
@@ -162,25 +163,24 @@ class Results(Struct, eq=False):
         for (what, pause_s), tasks in returned.items():
             lost_s = sum(group.seconds[places[task.first]] for task in tasks)
             reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what, lost_s=lost_s)
-            if last := without_extra(self.state, slave.sid, tasks, reason, (loss,)):
-                self.delays.give_back(slave.sid, last, reason, (loss,), pause_s)
+            self.delays.give_back(slave.sid, tasks, reason, (loss,), pause_s)
         return groups.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
 
-    def _end_others(self, answering: ConnectedSlave, group: messages.Results, now: float) -> None:
-        """End the other attempts of tasks that have an answer now. Their agents kill them."""
-        killed: dict[str, list[TaskRange]] = {}
-        several = self.state.jar.allocated.several
-        for number in [number for number, _ in groups.each_task(group) if number in several]:
-            for sid, span in [*several[number].items()]:
-                if sid != answering.sid:
-                    slave = self.state.members.slaves[sid]
-                    ended = [span.whole]
-                    self.state.record(records.AttemptsEnded(sid, ended, f"{answering.sid} has answered"))
-                    slave.last_heard = now
-                    self.kinds.unload(slave)
-                    killed.setdefault(slave.agent.name, []).extend(ended)
-        for name, tasks in killed.items():
-            cancel_at(self.state, self.state.members.agents[name], tasks)
+    def _reclaim(self, slave: ConnectedSlave, group: messages.Results, now: float) -> None:
+        """A slave has answered tasks that were given to others. It has them again, wherever they are; others end."""
+        taken = take_each(slave.given_back, group.tasks, group.counts, group.attempts)
+        numbers = [number for number, _ in groups.each_task(group)]
+        failed = {numbers[place] for place in group.failed}
+        for span in (span for spans in taken for span in spans):
+            good = TaskIds((number, 1) for number in span.ids if number not in failed)
+            for holder, tasks in [*self.state.jar.places(good)]:
+                self.state.record(records.TasksReclaimed(slave.sid, tasks, span.attempt, holder))
+                if holder is not None:
+                    other = self.state.members.slaves[holder]
+                    self.state.cancel_at(other.agent, tasks)
+                    other.last_heard = now
+                    self.kinds.unload(other)
+        self.kinds.unload(slave)
 
     def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
         """Give out the calls of the tasks that failed."""
@@ -217,9 +217,9 @@ class Results(Struct, eq=False):
     ) -> list[Span]:
         held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
         taken = take_each(held, message.tasks, message.counts, message.attempts)
+        take_each(slave.given_back, message.tasks, message.counts, message.attempts)
         named = [span for spans in taken for span in spans]
-        last = without_extra(self.state, slave.sid, named, reason)
-        last = self.handback.without_cancelled(slave.sid, last, f"before {slave.sid} started it")
+        last = self.handback.without_cancelled(slave.sid, named, f"before {slave.sid} started it")
         tasks = [span.whole for span in last]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 

@@ -482,9 +482,6 @@ class Answers(Struct, eq=False):
         at_slaves: Counter[int] = Counter()
         for held in jar.held.values():
             at_slaves.update(held.load)
-        for live in jar.allocated.several.values():
-            first, *others = live.values()
-            at_slaves[first.algorithm.number] -= len(others)
         found: dict[str, AlgorithmStatus] = {}
         every_pending = jar.pending.counts
         for number, defined in jar.algorithms.defined.items():

@@ -8,12 +8,14 @@ the same state.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, IntEnum
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, field
 
+from mwpy._core.holding import TaskIds, take_out
 from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent
@@ -28,7 +30,7 @@ from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
 from mwpy._values.phrases import counted
 from mwpy._values.policy import MaxFailures
 from mwpy._values.records import ResultsHandedOver
-from mwpy._values.task import Result, SlaveKind, UnrunnableTask
+from mwpy._values.task import Result, SlaveKind, SlaveState, TaskState, UnrunnableTask
 
 # The commands from the algorithm's thread to the master's core.
 
@@ -411,6 +413,7 @@ class Actions(Struct):
 
 Move = Callable[[Any, Sequence[tuple[Any, ...]]], list[Span]]
 Change = Callable[[Any], None]
+_ENDED = TaskState.FINISHED, TaskState.CANCELLED, TaskState.UNRUNNABLE
 _NO_CHANGES: tuple[Move | None, Change | None] = None, None
 
 
@@ -455,7 +458,44 @@ class MasterState:
         if change is not None:
             change(record)
         self.actions.records.append(record)
+        if self.members.given_back and spans and spans[0].state in _ENDED:
+            self._end_elsewhere(TaskIds((span.first, span.count) for span in spans))
         return spans
+
+    def may_give_away(self, span: Span) -> bool:
+        """Whether the tasks of a span may be given to another slave although one may run them: once, and not if the
+        next loss would end them."""
+        given = (each for slave in self.members.given_back.values() for each in slave.given_back)
+        is_for_any = span.policy.sid is None and span.state is TaskState.ALLOCATED
+        return is_for_any and span.can_lose(1) and not any(each.first in span.ids for each in given)
+
+    def _end_elsewhere(self, ids: TaskIds) -> None:
+        """Tasks have ended: let the agents kill them at the slaves that had them before."""
+        for slave in [*self.members.given_back.values()]:
+            if ended := take_out(slave.given_back, ids):
+                self.cancel_at(slave.agent, [span.whole for span in ended])
+                slave.last_heard = self.now
+                self.unload(slave)
+
+    def unload(self, slave: ConnectedSlave) -> None:
+        """Update a slave that has fewer tasks than before."""
+        if not slave.given_back:
+            self.members.given_back.pop(slave.sid, None)
+        if slave.state is SlaveState.BUSY:
+            if slave.is_busy:
+                self.members.hungry[slave.sid] = slave
+            else:
+                self.change(slave, SlaveEvent.DRAIN)
+
+    def cancel_at(self, agent: ConnectedAgent, tasks: Iterable[records.TaskRange], *, kill: bool = True) -> None:
+        """Let an agent cancel tasks that its slaves hold.
+
+        Args:
+            kill: whether it kills slaves that run them.
+        """
+        ascending = sorted(tasks, key=attrgetter("first"))
+        firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
+        self.send(agent, messages.Cancel(firsts, counts, kill=kill))
 
     def change(self, slave: ConnectedSlave, event: SlaveEvent) -> None:
         """Move a slave along its lifecycle.

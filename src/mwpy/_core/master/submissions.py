@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.handback import HandBack, cancel_at, without_extra
+from mwpy._core.master.handback import HandBack
 from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import CancelTasks, MasterState, Running
 from mwpy._core.master.tasks import MAX_SPAN, Taskjar
@@ -281,10 +281,9 @@ class Cancellation(Struct, eq=False):
                         self.state.record(records.TasksCancelling(slave.sid, not_again))
                 else:
                     when = f"while {slave.sid} had it"
-                    if last := without_extra(self.state, slave.sid, mine, f"it was cancelled {when}"):
-                        self.handback.cancel(slave.sid, last, when, discard=discard)
+                    self.handback.cancel(slave.sid, mine, when, discard=discard)
                     self.kinds.unload(slave)
             if held:
-                cancel_at(self.state, agent, held, kill=running is not Running.FINISH)
+                self.state.cancel_at(agent, held, kill=running is not Running.FINISH)
             found += held
         return found

@@ -4,11 +4,8 @@ Records move spans of tasks along their lifecycle (`TRANSITIONS`, `Taskjar.chang
 cancelled tasks leave the jar at once, so all others are in it.
 
 Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, all
-others in `Taskjar.held` by their slave.
-
-An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
-another slave, with its own number of the attempt (see `AllocatedTasks`). All its attempts except the last one end with
-`AttemptsEnded`, also when the task has an answer. So all other records move tasks with one live attempt.
+others in `Taskjar.held` by their slave. A task is at one place. If it was given to another slave, its former slave may
+still run it (see `ConnectedSlave.given_back`).
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take_each, take_out
 from mwpy._core.master.algorithms import Algorithms
-from mwpy._core.master.spans import LeftState, Span, ids_in, portion_of, size_of
+from mwpy._core.master.spans import LeftState, Span, ids_in, named, portion_of, size_of
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.causes import Cause, PlainEnum
@@ -40,7 +37,7 @@ from mwpy._values.records import Charge, SlaveEnded, TaskRange
 from mwpy._values.shares import SharedObject
 from mwpy._values.task import NOTHING_SHARED, TaskState, extended, headline
 
-# Allocated tasks, which slaves hold. A task may have several live attempts, each at another slave.
+# Allocated tasks, which slaves hold.
 
 
 _start = attrgetter("start")
@@ -69,8 +66,6 @@ class AllocatedTasks(Struct, eq=False):
 
     held: dict[SlaveId, HeldTasks]
     """The tasks of each slave."""
-    several: dict[int, dict[SlaveId, Span]] = field(default_factory=dict)
-    """The live attempts of each task that has several, by its id: the spans in `held`, by slave, the oldest first."""
 
     def slave_ended(self, record: SlaveEnded) -> None:
         """A slave is gone. Other records of the same iteration move its tasks."""
@@ -114,51 +109,13 @@ class AllocatedTasks(Struct, eq=False):
             del self.held[sid]
         return spans
 
-    def start_another(self, span: Span, sid: SlaveId, task: TaskRange) -> Span:
-        """Add another attempt of a task, which a slave gets. `span` is a live attempt of this task alone."""
-        assert span.sid is not None, f"{span} is at no slave"
-        [another] = span.singles()
-        another.attempt, another.sid = task.attempt, sid
-        live = self.several.setdefault(another.first, {span.sid: span})
-        live[sid] = another
-        for each in live.values():
-            each.sent = task.attempt
-        held = self.held[sid]
-        held.load[task.algorithm] += 1
-        held.spans.append(another)
-        return another
-
-    def end_some(self, sid: SlaveId, spans: Iterable[Span]) -> None:
-        """Some attempts that a slave held have ended. The other attempts of the same tasks share their history."""
-        for span in spans:
-            live = self.several.get(span.first, {})
-            if live.pop(sid, None) is not span:
-                raise InternalError(f"{span}: no other attempt of it lives")
-            for other in live.values():
-                other.deaths, other.left = span.deaths, span.left
-            if len(live) == 1:
-                del self.several[span.first]
-
-    def check(self) -> Counter[int]:
-        """Compare the live attempts of each task. Return how many there are beside the first ones, by algorithm."""
+    def check(self) -> None:
+        """Assert that no task is at two slaves, and recount the tasks of each."""
         for sid, own in self.held.items():
             _check_held(sid, own)
-        beside: Counter[int] = Counter()
-        for number, live in self.several.items():
-            first, *others = live.values()
-            assert others, f"task {number} has one live attempt, and not several"
-            assert len({span.attempt for span in live.values()}) == len(live), f"{first}: an attempt lives twice"
-            for sid, span in live.items():
-                assert any(span is each for each in self.held[sid].spans), f"{span}: {sid} does not hold it"
-                assert (span.first, span.count) == (number, 1), f"{span}: it is an attempt of task {number}"
-                same = (span.state, span.sent, span.left) == (first.state, first.sent, first.left)
-                assert same and span.deaths == first.deaths, f"{span}: its attempts differ in more than their numbers"
-            beside[first.algorithm.number] += len(others)
-        ids = [span.ids for held in self.held.values() for span in held.spans if span.first not in self.several]
-        ids.sort(key=_start)
+        ids = sorted((span.ids for held in self.held.values() for span in held.spans), key=_start)
         twice = [after for before, after in pairwise(ids) if after.start < before.stop]
         assert not twice, f"several slaves hold the tasks {twice}"
-        return beside
 
 
 def _check_held(sid: SlaveId, held: HeldTasks) -> None:
@@ -530,8 +487,7 @@ class LeftStates(Struct, eq=False):
         (span,) = spans
         before = span.left
         left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
-        for each in self.allocated.several.get(span.first, {record.sid: span}).values():
-            each.left = left
+        span.left = left
         span.algorithm.leaves_state = True
         self.bytes += left.size - (before.size if before else 0)
         return spans
@@ -566,8 +522,7 @@ class TaskEvent(PlainEnum):
     DELAY = "return for later"
     AWAIT = "wait for an agent of a former generation"
     BE_DUE = "be due"
-    REPEAT = "start another attempt"
-    END_ONE = "end one of several attempts"
+    RECLAIM = "be answered by a former slave"
     GIVE_UP = "give up"
     LET_FINISH = "let finish"
     CANCEL = "cancel"
@@ -591,8 +546,12 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
     TaskEvent.AWAIT: {_PENDING: _DELAYED},
     TaskEvent.BE_DUE: {_DELAYED: _PENDING},
-    TaskEvent.REPEAT: {_ALLOCATED: _ALLOCATED},
-    TaskEvent.END_ONE: {_ALLOCATED: _ALLOCATED, _CANCELLING: _CANCELLING},
+    TaskEvent.RECLAIM: {
+        _PENDING: _ALLOCATED,
+        _DELAYED: _ALLOCATED,
+        _ALLOCATED: _ALLOCATED,
+        _CANCELLING: _CANCELLING,
+    },
     TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
     TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
     TaskEvent.CANCEL: {
@@ -920,7 +879,7 @@ class ReusedIds(Struct, eq=False):
 
 
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
-_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
+_RECLAIM, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
 Tags = Sequence[tuple[Any, ...]]
@@ -954,11 +913,11 @@ class Taskjar:
         self.held: dict[SlaveId, HeldTasks] = {}
         """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
         self.allocated = AllocatedTasks(self.held)
-        """The same tasks, and which of them have several live attempts."""
+        """The same tasks."""
         self.left = LeftStates(self.allocated)
         """The states that tasks left for their next attempts."""
         self.speculates = False
-        """Whether a task was ever submitted of which a second attempt may be started."""
+        """Whether a task was ever submitted that may be given to another slave while one runs it."""
         self.deaths = KeptDeaths()
         """The deaths that tasks are charged with."""
         self.changes = self._list_changes()
@@ -969,8 +928,7 @@ class Taskjar:
         return {
             records.TasksAllocated: self._allocated,
             records.ResultsReceived: self._received,
-            records.AttemptsStarted: self._attempts_started,
-            records.AttemptsEnded: self._attempts_ended,
+            records.TasksReclaimed: partial(_reclaimed, self),
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: _only(partial(_reuse, self)),
             records.TasksForbidden: _only(partial(_forbid, self)),
@@ -1006,6 +964,16 @@ class Taskjar:
         yield from self.blocked.tasks.values()
         yield from self.delayed.tasks.values()
         yield from chain.from_iterable(held.spans for held in self.held.values())
+
+    def places(self, ids: TaskIds) -> Iterator[tuple[SlaveId | None, list[TaskRange]]]:
+        """Yield where those tasks are that have these ids: the slave that holds them, or None, and the tasks, which are
+        in one state if no slave holds them."""
+        for spans in (self.pending.spans(), self.delayed.tasks.values(), self.blocked.tasks.values()):
+            if found := named(spans, ids):
+                yield None, found
+        for sid, held in self.held.items():
+            if found := named(held.spans, ids):
+                yield sid, found
 
     # ---- what records do -----------------------------------------------------------------------------------
 
@@ -1048,19 +1016,6 @@ class Taskjar:
             blocked = [span for span in spans if span.refers]
             move(blocked, _BLOCK)
             self.blocked.add(blocked)
-        return spans
-
-    def _attempts_started(self, record: records.AttemptsStarted, _: Tags) -> list[Span]:
-        spans = self.allocated.set_apart(record.beside, record.tasks)
-        move(spans, _REPEAT)
-        new = {each.first: each for each in record.tasks}
-        return [self.allocated.start_another(span, record.sid, new[span.first]) for span in spans]
-
-    def _attempts_ended(self, record: records.AttemptsEnded, _: Tags) -> list[Span]:
-        spans = self.allocated.take(record.sid, *_columns(record.tasks))
-        move(spans, _END_ONE)
-        self.deaths.charge(spans, record.charges)
-        self.allocated.end_some(record.sid, spans)
         return spans
 
     def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
@@ -1151,8 +1106,8 @@ class Taskjar:
         self.pending.check()
         self.blocked.check()
         self.delayed.check()
-        beside = self.allocated.check()
-        allocated = sum(held.count for held in self.held.values()) - beside.total()
+        self.allocated.check()
+        allocated = sum(held.count for held in self.held.values())
         assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
         not_pending = allocated + len(self.delayed.tasks)
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
@@ -1160,7 +1115,7 @@ class Taskjar:
         for span in self.spans():
             runnable[span.algorithm.number] += span.count
         blocked = Counter(span.algorithm.number for span in self.blocked.tasks.values())
-        self.algorithms.check(runnable - beside, blocked)
+        self.algorithms.check(runnable, blocked)
         self.left.check(self.spans())
         self.deaths.check()
 
@@ -1184,6 +1139,17 @@ def _answered(jar: Taskjar, record: records.TasksAnswered, _: Tags) -> list[Span
     jar._count_ended(spans)
     if jar.blocked.results:
         jar.blocked.received(spans, record.results, record.frames)
+    return spans
+
+
+def _reclaimed(jar: Taskjar, record: records.TasksReclaimed, _: Tags) -> list[Span]:
+    spans = _taken_out(jar, record.holder, record.tasks)
+    move(spans, _RECLAIM)
+    held = jar.held[record.sid]
+    for span in spans:
+        span.attempt, span.sid = record.attempt, record.sid
+        held.load[span.algorithm.number] += span.count
+    held.spans.extend(spans)
     return spans
 
 
