@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from attrs import define, field
 from tests.spans import MAX, MIN, span
 
-from mwpy._core.master.admission import Admission, SlaveKinds
-from mwpy._core.master.dispatch import Definitions
-from mwpy._core.master.handback import HandBack
-from mwpy._core.master.hosts import Hosts
+from mwpy._core.master.core import MasterCore
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._values import records
@@ -24,12 +21,16 @@ from mwpy._values.task import SlaveKind, SlaveState
 class Books:
     """A state, and methods that record the facts with which a test begins."""
 
-    state: MasterState = field(factory=lambda: MasterState(MasterSettings("m", "g")))
+    core: MasterCore = field(factory=lambda: MasterCore(MasterSettings("m", "g")))
     tasks: int = 0
 
     def __attrs_post_init__(self) -> None:
         for algorithm in (MAX, MIN):
             self.state.record(algorithm)
+
+    @property
+    def state(self) -> MasterState:
+        return self.core.state
 
     def slave(
         self, kind: SlaveKind = SlaveKind.UNORDERED, agent: str = "", host: str = "host", *, is_fresh: bool = False
@@ -72,17 +73,6 @@ class Books:
         """Submit tasks and allocate them to a slave."""
         self.submit(count, algorithm)
         self.send(slave, count, algorithm)
-
-    def definitions(self) -> Definitions:
-        """The part of a core that sends definitions."""
-        return Definitions(self.state, self._admission())
-
-    def hosts(self) -> Hosts:
-        """The part of a core that excludes hosts."""
-        return Hosts(self.state, self._admission())
-
-    def _admission(self) -> Admission:
-        return Admission(self.state, SlaveKinds(self.state, HandBack(self.state)))
 
     def taken(self) -> list[records.Record]:
         """Return the records since the last call."""

@@ -297,8 +297,8 @@ OF_HOSTS: dict[str, tuple[str, Change, str]] = {
 }
 
 OF_STRAGGLERS: dict[str, tuple[str, Change, str]] = {
-    "the same agent": (f"{CORE}dispatch.Stragglers._place", first_idle, "are at one agent"),
-    "not wanted": (f"{CORE}dispatch.Stragglers._with_stragglers", whatever_the_policy_says, "nobody wanted that"),
+    "the same agent": (f"{CORE}dispatch.Dispatch._place", first_idle, "are at one agent"),
+    "not wanted": (f"{CORE}dispatch.Dispatch._with_stragglers", whatever_the_policy_says, "nobody wanted that"),
     "not killed": (f"{CORE}results.Results._reclaim", end_in_silence, "ran on although"),
     "too many losses": (
         f"{CORE}spans.Span.can_lose",

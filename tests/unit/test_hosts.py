@@ -24,7 +24,7 @@ class Pool:
 
     def __init__(self, *names: str) -> None:
         self.books = Books()
-        self.hosts = self.books.hosts()
+        self.hosts = self.books.core.hosts
         self.slaves = {name: self.books.slave(host=name) for name in names}
         self.tasks = 0
 
@@ -43,12 +43,10 @@ class Pool:
             self.tasks += count
         own = span(task, algorithm, count, policy=policy)
         self.hosts.ended(own, host, count, bad, f"no disk on {host}" if bad else "")
-        self.hosts.check()
 
     def decide(self, now: float = 0.0) -> list[str]:
         """Return the hosts that are excluded now."""
         self.hosts.decide(now)
-        self.hosts.check()
         return [*self.books.state.members.excluded]
 
     def mix(self, rates: dict[str, float], rounds: int, seed: int) -> list[str]:

@@ -5,11 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.master_state import Books
 
-from mwpy._core.master.admission import SlaveKinds
-from mwpy._core.master.dispatch import Dispatch, Isolation, Shares
-from mwpy._core.master.handback import HandBack
-from mwpy._core.master.losses import Delays, Losses
-from mwpy._core.master.totals import Totals
 from mwpy._values import messages
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.last_words import NO_WORDS
@@ -25,21 +20,17 @@ def books() -> Books:
 
 def dispatched(books: Books) -> messages.Tasks:
     """Send the pending tasks."""
-    handback = HandBack(books.state)
-    others = books.definitions(), Shares(books.state)
-    Dispatch(books.state, handback, Isolation(books.state), *others).decide(0.0)
+    books.core.dispatch.decide(0.0)
     books.state.check()
     return [each.message for each in books.state.take_actions().sends if isinstance(each.message, messages.Tasks)][-1]
 
 
 def dies(books: Books, allowed: int, cause: Cause = Cause.OUT_OF_MEMORY) -> None:
     """The slave of the last task that was sent dies because its job is short of memory."""
-    handback = HandBack(books.state)
-    kinds, delays = SlaveKinds(books.state, handback), Delays(books.state, handback)
-    losses = Losses(books.state, kinds, handback, Totals(books.state), delays, books.hosts())
     [slave] = books.state.members.slaves.values()
-    losses.slave_died(slave.agent, messages.SlaveDied(slave.number, 1, cause, "why", NO_WORDS, allowed=allowed))
-    losses.check()
+    books.core.losses.slave_died(
+        slave.agent, messages.SlaveDied(slave.number, 1, cause, "why", NO_WORDS, allowed=allowed)
+    )
     books.state.check()
 
 

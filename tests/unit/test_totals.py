@@ -37,7 +37,6 @@ def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) ->
     kept.lost(F, "node1", Cause.CRASH, 1, 3.0)
     kept.lost(F, "node1", Cause.CRASH, 2, 0.5)
     kept.lost(G, "node2", Cause.TIME_LIMIT, 1, 1.0)
-    kept.check()
     kept.state_all()
     assert stated(books) == [
         records.Total("max", "node1", 3, 1, 2.75, 3.0, {"crash": 3}, 3.5),

@@ -123,12 +123,6 @@ class SlaveKinds(Struct, eq=False):
     def _set_kind(self, slave: ConnectedSlave, kind: SlaveKind) -> None:
         self.state.record(records.SlaveChanged(slave.sid, slave.state, kind))
 
-    def check(self) -> None:
-        """Assert that a freed slave that holds no task is unordered."""
-        for slave in self.state.members.slaves.values():
-            assert not slave.freed or slave.held.spans, f"{slave.sid} is freed and holds nothing, but is not unordered"
-            assert not slave.freed or slave.kind is not _UNORDERED, f"{slave.sid} is unordered and freed"
-
 
 # Whether slaves are sent tasks at all.
 #
@@ -445,9 +439,3 @@ class Admission(Struct, eq=False):
             f"the slaves of {agent.place} cannot run {name} and get no more tasks of it: {reason}",
             key=name + reason,
         )
-
-    def check(self) -> None:
-        """Assert that each agent has a connection, and that none is ignored."""
-        members = self.state.members
-        assert list(members.peers.values()) == list(members.agents.values()), "an agent has no connection"
-        assert not self._ignored.keys() & members.peers.keys(), "an accepted agent is ignored"

@@ -9,8 +9,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Admission` accepts agents and slaves.
 - `Definitions` sends algorithms to agents, and forgets those that are not used.
 - `Shares` names shared objects to agents, and sends them.
-- `Dispatch` sends tasks, and takes tasks back for idle slaves.
-- `Isolation` reserves agents for suspects, which must run alone.
+- `Dispatch` sends tasks, takes tasks back for idle slaves, reserves agents for suspects, and gives stragglers away.
 - `Results` receives results.
 - `Reuse` answers tasks from what former generations have stored.
 - `Succession` receives results of former generations that agents bring.
@@ -22,7 +21,6 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
 - `Refusals` hands back tasks whose algorithm all slaves refuse, if no other slave can join.
-- `Stragglers` gives tasks that run for far longer than others to other slaves.
 - `Cancellation` cancels tasks.
 - `Feeding` says whether tasks are sent at all.
 - `References` keeps results to which later tasks refer, and lets these tasks wait for them.
@@ -43,7 +41,7 @@ from msgspec import Struct
 
 from mwpy._core.holding import known
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
-from mwpy._core.master.dispatch import Definitions, Dispatch, Isolation, Shares, Stragglers
+from mwpy._core.master.dispatch import Definitions, Dispatch, Shares
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Absences, Delays, Losses, Refusals
@@ -127,10 +125,6 @@ class Logs(Struct, eq=False):
         self.state.actions.logged.append(LogGroup(slave.sid, agent.host, logged.rows, self.left_out, size))
         self.left_out = 0
 
-    def check(self) -> None:
-        """Assert that not too much waits."""
-        assert 0 <= self.given - self.handled <= LOGS_BYTES, "too many records wait, or they were miscounted"
-
 
 UNLIMITED = (
     "the limits of tasks (seconds_max, memory_max) do not hold here, because tasks run in the process of the master. "
@@ -171,12 +165,11 @@ class MasterCore:
         self.handback = HandBack(self.state)
         self.kinds = SlaveKinds(self.state, self.handback)
         self.admission = Admission(self.state, self.kinds)
-        self.isolation = Isolation(self.state)
         self.definitions = Definitions(self.state, self.admission)
         self.totals = Totals(self.state)
         self.hosts = Hosts(self.state, self.admission)
         self.shares = Shares(self.state)
-        self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions, self.shares)
+        self.dispatch = Dispatch(self.state, self.kinds, self.handback, self.definitions, self.shares)
         self.delays = Delays(self.state, self.handback)
         self.refusals = Refusals(self.state, self.handback)
         shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts
@@ -186,7 +179,6 @@ class MasterCore:
         self.reports = Reports(self.state)
         self.losses = Losses(*shared)
         self.absences = Absences(self.state, self.losses)
-        self.stragglers = Stragglers(self.state, self.kinds, self.dispatch)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.references = References(self.state, self.handback)
         self.feeding = Feeding(self.state)
@@ -419,10 +411,8 @@ class MasterCore:
                 self.references.decide()
             if feeds:
                 self.dispatch.decide(now)
-                if jar.speculates:
-                    self.stragglers.decide(now)
             else:
-                self.dispatch.look_again = self.stragglers.deadline = None
+                self.dispatch.look_again = self.dispatch.straggler_at = None
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
                 self.references.decide()
             is_served = jar.pending.count and self.state.members.slaves
@@ -439,7 +429,7 @@ class MasterCore:
         """When `decide` should be called even if nothing happens; None if there is no need."""
         if self.state.closing is not None:
             return None
-        looks = self.dispatch.look_again, self.stragglers.deadline, self.hosts.deadline, self.long_tasks.deadline
+        looks = self.dispatch.look_again, self.dispatch.straggler_at, self.hosts.deadline, self.long_tasks.deadline
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
         others = self.absences.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
         awaited_until = None if self.reuse is None else self.reuse.awaited.deadline
@@ -448,8 +438,6 @@ class MasterCore:
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
-        parts = self.handback, self.kinds, self.admission, self.definitions, self.isolation
-        others = self.results, self.losses, self.delays, self.totals, self.hosts
         reuse = () if self.reuse is None else (self.reuse.awaited,)
-        for part in (*parts, *others, *reuse, self.inquiries):
+        for part in (self.definitions, self.dispatch, self.losses, self.delays, *reuse):
             part.check()

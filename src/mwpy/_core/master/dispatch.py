@@ -327,85 +327,6 @@ class Definitions(Struct, eq=False):
             assert not agent.by_value.keys() - agent.known.keys(), f"{agent.name} keeps what it does not know"
 
 
-# Agents that are reserved for suspects.
-#
-# When an agent vanishes without notice, a task of its slaves may be the cause, and the master cannot know which one. So
-# all of them become suspects. A task that was at several agents when they vanished runs alone from then on: nothing
-# else runs on its agent. If that agent vanishes too, no other task is lost with it, and the task is given up.
-#
-# A suspect gets an agent whose slaves are all idle. If there is none, one agent gets no more tasks until its slaves are
-# idle, and the other agents continue. Each iteration decides this again, so it does not matter which agents leave.
-
-
-class Isolation(Struct, eq=False):
-    """Reserves agents, each for one suspect."""
-
-    state: MasterState
-    reserved: list[ConnectedAgent] = field(default_factory=list)
-    """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
-
-    def places(self, now: float) -> list[tuple[ConnectedSlave, Lane]]:
-        """Reserve agents for the pending suspects, and release those on which no suspect runs.
-
-        Returns:
-            Slaves, each alone on its agent, and the queue of the suspect that the caller must send to it now.
-        """
-        before, self.reserved = self.reserved, []
-        for agent in before:
-            agent.reserved = False
-            if agent.runs_suspect:
-                self._reserve(agent)
-        found: list[tuple[ConnectedSlave, Lane]] = []
-        empties_one = False
-        for lane, queue in self.state.jar.pending.suspects.items():
-            for _ in range(sum(map(count_of, queue))):
-                slave = self._least_busy(queue[0], before, now)
-                if slave is None or (empties_one and slave.agent.num_busy):
-                    break
-                self._reserve(slave.agent)
-                if slave.agent.num_busy:
-                    empties_one = True
-                    break
-                found.append((slave, lane))
-        return found
-
-    def _reserve(self, agent: ConnectedAgent) -> None:
-        agent.reserved = True
-        self.reserved.append(agent)
-
-    def _least_busy(self, suspect: Span, before: Sequence[ConnectedAgent], now: float) -> ConnectedSlave | None:
-        """A slave that can run a suspect, on the agent with the fewest busy slaves.
-
-        Prefer agents that have finished a task. One that has finished none must first run another task, if one waits
-        that it can run: if it vanishes, too, this says little about the suspect.
-
-        If two agents have equally few, prefer one that was reserved before. So the choice changes only if another agent
-        gets idle sooner, and some agent gets idle in the end.
-        """
-        pending = self.state.jar.pending
-        best: tuple[bool, int, bool] | None = None
-        found: ConnectedSlave | None = None
-        for agent in self.state.members.agents.values():
-            rank = not agent.is_proven, agent.num_busy, agent not in before
-            if agent.is_full or (best is not None and rank >= best):
-                continue
-            if not agent.is_proven and pending.first_turn(agent.refused, agent.ends_in_s(now)) is not None:
-                continue
-            slave = next((slave for slave in agent.slaves.values() if why_not(slave, suspect, now) is None), None)
-            if slave is not None:
-                best, found = rank, slave
-        return found
-
-    def check(self) -> None:
-        """Assert that a suspect is the only task of its agent, and that only agents for suspects are reserved."""
-        for agent in self.state.members.agents.values():
-            held = [span for slave in agent.slaves.values() for span in slave.held.spans]
-            if agent.runs_suspect:
-                assert agent.reserved, f"{agent.name} runs a suspect and is not reserved"
-                assert sum(map(count_of, held)) == 1, f"a suspect is not alone on {agent.name}"
-            assert agent.reserved == (agent in self.reserved), f"{agent.name} is reserved for nothing"
-
-
 # Shared objects in the master: which ones tasks need, and the parts that agents ask for.
 #
 # Each group of tasks names the shared objects that its tasks need. An agent that lacks one asks for its parts. The
@@ -499,34 +420,79 @@ class Shares:
 _IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
 
 
+# Agents that are reserved for suspects.
+#
+# When an agent vanishes without notice, a task of its slaves may be the cause, and the master cannot know which one. So
+# all of them become suspects. A task that was at several agents when they vanished runs alone from then on: nothing
+# else runs on its agent. If that agent vanishes too, no other task is lost with it, and the task is given up.
+#
+# A suspect gets an agent whose slaves are all idle. If there is none, one agent gets no more tasks until its slaves are
+# idle, and the other agents continue. Each iteration decides this again, so it does not matter which agents leave.
+#
+# Gives stragglers to other slaves.
+#
+# Stragglers are tasks that have run for far longer than the other tasks of their algorithm. A straggler may be at a
+# machine that is slow, overloaded or stopped. If slaves are idle and nothing is pending, another attempt costs nothing
+# that is needed elsewhere. So the task is taken from its slave and sent to an idle one, at another agent, if possible
+# on another host. The first value of any of them ends the task, and the other is killed. Otherwise nothing counts any
+# more that the first slave says about the task: it is charged with nothing.
+#
+# As for the notices about long tasks, the first task that a slave holds has been running since the slave was last
+# heard.
+
+
+USUAL = 3.0
+"""A task is a straggler when it has run this many times as long as the mean of its algorithm, and as its policy says it
+takes. The manual names this number."""
+
+KNOWN = 3
+"""How many tasks of an algorithm must have returned values before another one is a straggler. The manual names this
+number."""
+
+LEAST_LATE_S = 1.0
+"""No task is a straggler before it has run for this many seconds. The manual names this number."""
+
+
+def _with_expected(limits: Limits, span: Span) -> Limits:
+    """The limits of tasks, with how much memory they may use when memory is short, after they were killed for that."""
+    expected = max((death.more_memory for death in span.deaths), default=0)
+    return replace(limits, expected=expected or None)
+
+
 class Dispatch(Struct, eq=False):
     """Sends pending tasks to slaves."""
 
     state: MasterState
+    kinds: SlaveKinds
     handback: HandBack
-    isolation: Isolation
     definitions: Definitions
     shares: Shares
+    reserved: list[ConnectedAgent] = field(default_factory=list)
+    """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
     look_again: float | None = None
     """When to look again for a slave that can give tasks back; None if there is no need."""
+    straggler_at: float | None = None
+    """When the next task becomes a straggler, on the core's clock; None if it would stay at its slave."""
 
     def decide(self, now: float) -> None:
         """Send tasks to slaves that have room. If no task is pending then, take tasks back for idle slaves."""
         pending = self.state.jar.pending
-        if pending.suspects or self.isolation.reserved:
+        if pending.suspects or self.reserved:
             self._send_suspects(now)
         if pending.addressed:
             self._send_addressed(now)
         if pending.queues:
             self._send_unaddressed(now)
-        self.look_again = None
+        self.look_again = self.straggler_at = None
         if self.state.jar.runnable > 1 and not pending.queues and self.state.settings.task_group is None:
             self._take_back(now)
+        if self.state.jar.speculates:
+            self._give_stragglers_away(now)
 
     def _send_suspects(self, now: float) -> None:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
         pending = self.state.jar.pending
-        for slave, lane in self.isolation.places(now):
+        for slave, lane in self._places(now):
             chosen = pending.heads(pending.suspects[lane], 1, MAX_GROUP_BYTES)
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
@@ -689,49 +655,64 @@ class Dispatch(Struct, eq=False):
             state.send(slave.agent, messages.Revoke(slave.number, count))
             del idle[:count]
 
+    # ---- suspects ------------------------------------------------------------------------------------------
 
-def _with_expected(limits: Limits, span: Span) -> Limits:
-    """The limits of tasks, with how much memory they may use when memory is short, after they were killed for that."""
-    expected = max((death.more_memory for death in span.deaths), default=0)
-    return replace(limits, expected=expected or None)
+    def _places(self, now: float) -> list[tuple[ConnectedSlave, Lane]]:
+        """Reserve agents for the pending suspects, and release those on which no suspect runs.
 
+        Returns:
+            Slaves, each alone on its agent, and the queue of the suspect that the caller must send to it now.
+        """
+        before, self.reserved = self.reserved, []
+        for agent in before:
+            agent.reserved = False
+            if agent.runs_suspect:
+                self._reserve(agent)
+        found: list[tuple[ConnectedSlave, Lane]] = []
+        empties_one = False
+        for lane, queue in self.state.jar.pending.suspects.items():
+            for _ in range(sum(map(count_of, queue))):
+                slave = self._least_busy(queue[0], before, now)
+                if slave is None or (empties_one and slave.agent.num_busy):
+                    break
+                self._reserve(slave.agent)
+                if slave.agent.num_busy:
+                    empties_one = True
+                    break
+                found.append((slave, lane))
+        return found
 
-# Gives stragglers to other slaves.
-#
-# Stragglers are tasks that have run for far longer than the other tasks of their algorithm. A straggler may be at a
-# machine that is slow, overloaded or stopped. If slaves are idle and nothing is pending, another attempt costs nothing
-# that is needed elsewhere. So the task is taken from its slave and sent to an idle one, at another agent, if possible
-# on another host. The first value of any of them ends the task, and the other is killed. Otherwise nothing counts any
-# more that the first slave says about the task: it is charged with nothing.
-#
-# As for the notices about long tasks, the first task that a slave holds has been running since the slave was last
-# heard.
+    def _reserve(self, agent: ConnectedAgent) -> None:
+        agent.reserved = True
+        self.reserved.append(agent)
 
+    def _least_busy(self, suspect: Span, before: Sequence[ConnectedAgent], now: float) -> ConnectedSlave | None:
+        """A slave that can run a suspect, on the agent with the fewest busy slaves.
 
-USUAL = 3.0
-"""A task is a straggler when it has run this many times as long as the mean of its algorithm, and as its policy says it
-takes. The manual names this number."""
+        Prefer agents that have finished a task. One that has finished none must first run another task, if one waits
+        that it can run: if it vanishes, too, this says little about the suspect.
 
-KNOWN = 3
-"""How many tasks of an algorithm must have returned values before another one is a straggler. The manual names this
-number."""
+        If two agents have equally few, prefer one that was reserved before. So the choice changes only if another agent
+        gets idle sooner, and some agent gets idle in the end.
+        """
+        pending = self.state.jar.pending
+        best: tuple[bool, int, bool] | None = None
+        found: ConnectedSlave | None = None
+        for agent in self.state.members.agents.values():
+            rank = not agent.is_proven, agent.num_busy, agent not in before
+            if agent.is_full or (best is not None and rank >= best):
+                continue
+            if not agent.is_proven and pending.first_turn(agent.refused, agent.ends_in_s(now)) is not None:
+                continue
+            slave = next((slave for slave in agent.slaves.values() if why_not(slave, suspect, now) is None), None)
+            if slave is not None:
+                best, found = rank, slave
+        return found
 
-LEAST_LATE_S = 1.0
-"""No task is a straggler before it has run for this many seconds. The manual names this number."""
+    # ---- stragglers ----------------------------------------------------------------------------------------
 
-
-class Stragglers(Struct, eq=False):
-    """Decides which tasks are given to other slaves, and to which."""
-
-    state: MasterState
-    kinds: SlaveKinds
-    dispatch: Dispatch
-    deadline: float | None = None
-    """When the next task becomes a straggler, on the core's clock; None if it would stay at its slave."""
-
-    def decide(self, now: float) -> None:
+    def _give_stragglers_away(self, now: float) -> None:
         """Give the stragglers at the time `now` to idle slaves, the longest running first."""
-        self.deadline = None
         idle = self.state.members.idle.values()
         if self.state.jar.pending.num_unaddressed or not any(slave.has_room for slave in idle):
             return
@@ -743,7 +724,7 @@ class Stragglers(Struct, eq=False):
                 usual = f"others took {span.algorithm.mean_s:.3g} s on average"
                 reason = f"it has run for {now - slave.last_heard:.0f} s, and {usual}"
                 self.kinds.give_away(slave, span.singles()[:1], reason)
-                self.dispatch.feed(place, records.TasksAllocated(place.sid, [task]), now)
+                self.feed(place, records.TasksAllocated(place.sid, [task]), now)
 
     def _with_stragglers(self, now: float) -> list[ConnectedSlave]:
         """The slaves that run stragglers. Find out, too, when the next task becomes one."""
@@ -759,7 +740,7 @@ class Stragglers(Struct, eq=False):
             if now >= due:
                 found.append(slave)
             else:
-                self.deadline = due if self.deadline is None else min(due, self.deadline)
+                self.straggler_at = due if self.straggler_at is None else min(due, self.straggler_at)
         return found
 
     def _place(self, span: Span, besides: ConnectedAgent, now: float) -> ConnectedSlave | None:
@@ -770,3 +751,12 @@ class Stragglers(Struct, eq=False):
             if slave.agent is not besides and not slave.agent.is_full and why_not(slave, span, now) is None
         ]
         return min(able, key=lambda slave: slave.agent.host == besides.host, default=None)
+
+    def check(self) -> None:
+        """Assert that a suspect is the only task of its agent, and that only agents for suspects are reserved."""
+        for agent in self.state.members.agents.values():
+            held = [span for slave in agent.slaves.values() for span in slave.held.spans]
+            if agent.runs_suspect:
+                assert agent.reserved, f"{agent.name} runs a suspect and is not reserved"
+                assert sum(map(count_of, held)) == 1, f"a suspect is not alone on {agent.name}"
+            assert agent.reserved == (agent in self.reserved), f"{agent.name} is reserved for nothing"

@@ -171,11 +171,3 @@ class HandBack(Struct, eq=False):
             self.state.record(records.TasksUnaddressed(sid, [first.whole]))
         else:
             self.give_up(sid, [first.whole], reason, held=False)
-
-    def check(self) -> None:
-        """Assert that no task is too large, and that none is addressed to a slave that is gone."""
-        limit = self.state.settings.max_call_bytes
-        for span in self.state.jar.spans():
-            assert max(span.sizes()) <= limit, f"{span} has a task with more than {limit} bytes"
-        for sid in self.state.jar.pending.addressed:
-            assert sid in self.state.members.slaves, f"tasks wait for {sid}, which is gone"

@@ -297,14 +297,3 @@ class Hosts(Struct, eq=False):
             f"{reason}. For example: {example}. Its tasks run elsewhere. Compare this machine with the others: files, "
             f"free disk space and memory, packages, environment variables. A new master uses it again at once"
         )
-
-    def check(self) -> None:
-        """Assert that the parts agree about the excluded hosts, and that no acquitted host is suspected."""
-        excluded = self.state.members.excluded
-        assert excluded.keys() == self._until.keys() == self._jobs.keys(), "the excluded hosts differ"
-        assert self.deadline == min(self._until.values(), default=None), "an excluded host comes back at a wrong time"
-        for name, suspicions in self.suspicions.items():
-            assert suspicions, f"{name} is kept without a suspicion"
-            for host, each in suspicions.items():
-                assert 0 < each.score <= MOST, f"{host} is suspected of {name} with a score of {each.score}"
-                assert each.bad <= each.ended, f"more attempts of {name} were bad on {host} than ended"

@@ -764,9 +764,3 @@ class Inquiries(Struct, eq=False):
             answer = self.answers.explanation(question.task, now)
         self._next_at = now + PAUSE_S
         self.state.actions.sends.append(Send(peer, answer))
-
-    def check(self) -> None:
-        """Assert that each question has an inquirer, and that no inquirer is an agent."""
-        assert self._open.keys() <= self._inquirers.keys(), "a question is of nobody"
-        assert len(self._inquirers) <= INQUIRERS_MAX, "there are too many inquirers"
-        assert not self._inquirers.keys() & self.state.members.peers.keys(), "an inquirer is an agent"

@@ -116,13 +116,6 @@ class Totals(Struct, eq=False):
             self.state.record(self.rows[key])
         self._changed.clear()
 
-    def check(self) -> None:
-        """Assert that no figure contradicts another, and that the number of rows is limited."""
-        assert len(self.rows) <= ROWS_KEPT + 1, "too many totals are kept"
-        for key, row in self.rows.items():
-            assert row.failed <= row.tasks, f"more tasks of {key} failed than ended"
-            assert all(count > 0 for count in row.lost.values()), f"{key} lost no attempt for a cause: {row.lost}"
-
 
 def _asked(row: records.Total, policy: TaskPolicy) -> records.Total:
     """Return a row with what a policy asks for."""
