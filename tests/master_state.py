@@ -10,6 +10,7 @@ from tests.spans import MAX, MIN, span
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterSettings, MasterState
+from mwpy._core.master.tasks import Needs
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
@@ -64,7 +65,7 @@ class Books:
     def send(self, slave: ConnectedSlave, count: int, algorithm: AlgorithmDefined = MAX) -> None:
         """Allocate the first pending tasks of an algorithm, or those addressed to the slave."""
         jar = self.state.jar
-        queue = jar.pending.addressed.get(slave.sid) or jar.pending.queues[algorithm.definition.number]
+        queue = jar.pending.special.get(Needs(sid=slave.sid)) or jar.pending.queues[Needs(algorithm.definition.number)]
         self.state.record(records.TasksAllocated(slave.sid, jar.pending.heads(queue, count, 1 << 30)))
         if slave.state is SlaveState.IDLE:
             self.state.record(records.SlaveChanged(slave.sid, SlaveState.BUSY, slave.kind))

@@ -150,7 +150,7 @@ def test_an_iteration_walks_no_table_of_algorithms(core: MasterCore) -> None:
     decide(core)
     pending = jar.pending
     jar.algorithms.defined, jar.algorithms.idle = _Walked(jar.algorithms.defined), _Walked(jar.algorithms.idle)
-    pending.queues, pending.num_queued = _Walked(pending.queues), _Walked(pending.num_queued)
+    pending.queues = _Walked(pending.queues)
     [agent] = core.state.members.agents.values()
     agent.known, agent.by_value = _Walked(agent.known), _Walked(agent.by_value)
     for task in range(101, 111):

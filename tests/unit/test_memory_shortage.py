@@ -41,7 +41,7 @@ def test_a_task_that_lost_its_memory_to_others_is_tried_again_with_more(books: B
     assert dispatched(books).limits == [Limits(2.5, 1000, None)]
     for allowed, more in ((300, 600), (600, 1000), (1000, 1000)):
         dies(books, allowed)
-        [task] = books.state.jar.pending.queues[0]
+        [[task]] = books.state.jar.pending.queues.values()
         assert (task.charged, task.deaths[-1].more_memory) == (0, more)
         books.slave()
         assert dispatched(books).limits == [Limits(2.5, 1000, more)]

@@ -377,9 +377,8 @@ _OF_DEATH = attrgetter("sid", "attempt", "cause", "reason", "words")
 def _tasks(jar: Taskjar) -> dict[str, Any]:
     """Everything about tasks that must be the same. `check` derives all other figures from this."""
     return {
-        "queues": {number: _each(queue) for number, queue in jar.pending.queues.items()},
-        "suspects": {number: _each(queue) for number, queue in jar.pending.suspects.items()},
-        "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
+        "queues": {needs: _each(queue) for needs, queue in jar.pending.queues.items()},
+        "special": {needs: _each(queue) for needs, queue in jar.pending.special.items()},
         "blocked": _each(jar.blocked.tasks.values()),
         "results": {
             number: (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root)

@@ -21,7 +21,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, Members, SlaveEvent
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
-from mwpy._core.master.tasks import Lane, PendingTasks
+from mwpy._core.master.tasks import Needs, PendingTasks
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
@@ -195,7 +195,7 @@ def spent(members: Members, pending: PendingTasks, now: float) -> int:
         slave.kind is SlaveKind.UNORDERED
         and slave.agent.ends_at is not None
         and slave.agent.host not in members.excluded
-        and pending.first_turn((), slave.agent.ends_in_s(now)) is None
+        and not any(slave.agent.has_time(queue[0], now) for queue in pending.queues.values())
         for slave in members.idle.values()
     )
 
@@ -236,7 +236,7 @@ def _has_to_spare(slave: ConnectedSlave) -> bool:
 def why_not(slave: ConnectedSlave, span: Span, now: float) -> WaitReason | None:
     """Why a slave is not sent tasks, whatever it and its agent hold; None if it may be sent them.
 
-    `PendingTasks.first_turn` says the same for whole queues. A task that is addressed to the slave is held back for
+    A task that is addressed to the slave is held back for
     lack of time only if its policy says how long it takes.
     """
     agent, number, policy = slave.agent, span.algorithm.number, span.policy
@@ -251,6 +251,16 @@ def why_not(slave: ConnectedSlave, span: Span, now: float) -> WaitReason | None:
     if policy.sid is None and not slave.runs_unaddressed:
         return WaitReason(Why.OTHER_KIND)
     return None
+
+
+def first_turn(pending: PendingTasks, slave: ConnectedSlave, now: float) -> Needs | None:
+    """What the tasks need that a slave may be sent next; None if there are none.
+
+    It takes no longer when more algorithms have pending tasks, unless the slave refuses some or its time is limited.
+    """
+    if not slave.refused and slave.agent.ends_at is None:
+        return next(iter(pending.queues), None)
+    return next((needs for needs, queue in pending.queues.items() if why_not(slave, queue[0], now) is None), None)
 
 
 # Defines task algorithms, sends their definitions to agents, and decides what is forgotten.
@@ -477,9 +487,8 @@ class Dispatch(Struct, eq=False):
     def decide(self, now: float) -> None:
         """Send tasks to slaves that have room. If no task is pending then, take tasks back for idle slaves."""
         pending = self.state.jar.pending
-        if pending.suspects or self.reserved:
+        if pending.special or self.reserved:
             self._send_suspects(now)
-        if pending.addressed:
             self._send_addressed(now)
         if pending.queues:
             self._send_unaddressed(now)
@@ -492,15 +501,15 @@ class Dispatch(Struct, eq=False):
     def _send_suspects(self, now: float) -> None:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
         pending = self.state.jar.pending
-        for slave, lane in self._places(now):
-            chosen = pending.heads(pending.suspects[lane], 1, MAX_GROUP_BYTES)
+        for slave, needs in self._places(now):
+            chosen = pending.heads(pending.special[needs], 1, MAX_GROUP_BYTES)
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_addressed(self, now: float) -> None:
         pending, fixed = self.state.jar.pending, self.state.settings.task_group
-        for sid in list(pending.addressed):
+        for sid in [needs.sid for needs in pending.special if needs.sid is not None]:
             slave = self.state.members.slaves[sid]
-            while queue := pending.addressed.get(sid):
+            while queue := pending.special.get(Needs(sid=sid)):
                 first, expected_s = queue[0], queue[0].policy.seconds_expected
                 reason, never = why_not(slave, first, now), ""
                 if reason is not None and reason.why is Why.CANNOT_RUN:
@@ -556,10 +565,10 @@ class Dispatch(Struct, eq=False):
         """
         members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
         for _ in range(len(pending.queues)):
-            lane = pending.first_turn(slave.refused, slave.agent.ends_in_s(now))
-            if lane is None:
+            needs = first_turn(pending, slave, now)
+            if needs is None:
                 break
-            queue = pending.queues[lane]
+            queue = pending.queues[needs]
             portion = portion_of(queue[0])
             count = room(members, slave, queue[0].algorithm.number, fixed, portion)
             if slave.agent.ends_at is not None:
@@ -572,7 +581,7 @@ class Dispatch(Struct, eq=False):
             chosen = pending.heads(queue, count, most_bytes(slave))
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if pending.queues:
-                pending.next_turn(lane)
+                pending.next_turn(needs)
             share -= sum(map(count_of, chosen))
             if share <= 0:
                 return
@@ -657,7 +666,7 @@ class Dispatch(Struct, eq=False):
 
     # ---- suspects ------------------------------------------------------------------------------------------
 
-    def _places(self, now: float) -> list[tuple[ConnectedSlave, Lane]]:
+    def _places(self, now: float) -> list[tuple[ConnectedSlave, Needs]]:
         """Reserve agents for the pending suspects, and release those on which no suspect runs.
 
         Returns:
@@ -668,9 +677,10 @@ class Dispatch(Struct, eq=False):
             agent.reserved = False
             if agent.runs_suspect:
                 self._reserve(agent)
-        found: list[tuple[ConnectedSlave, Lane]] = []
+        found: list[tuple[ConnectedSlave, Needs]] = []
         empties_one = False
-        for lane, queue in self.state.jar.pending.suspects.items():
+        suspects = [(needs, queue) for needs, queue in self.state.jar.pending.special.items() if needs.alone]
+        for needs, queue in suspects:
             for _ in range(sum(map(count_of, queue))):
                 slave = self._least_busy(queue[0], before, now)
                 if slave is None or (empties_one and slave.agent.num_busy):
@@ -679,7 +689,7 @@ class Dispatch(Struct, eq=False):
                 if slave.agent.num_busy:
                     empties_one = True
                     break
-                found.append((slave, lane))
+                found.append((slave, needs))
         return found
 
     def _reserve(self, agent: ConnectedAgent) -> None:
@@ -702,10 +712,8 @@ class Dispatch(Struct, eq=False):
             rank = not agent.is_proven, agent.num_busy, agent not in before
             if agent.is_full or (best is not None and rank >= best):
                 continue
-            if not agent.is_proven and pending.first_turn(agent.refused, agent.ends_in_s(now)) is not None:
-                continue
             slave = next((slave for slave in agent.slaves.values() if why_not(slave, suspect, now) is None), None)
-            if slave is not None:
+            if slave is not None and (agent.is_proven or first_turn(pending, slave, now) is None):
                 best, found = rank, slave
         return found
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from mwpy._core.master.spans import Span, portion_of, size_of
 from mwpy._core.master.state import MasterState
+from mwpy._core.master.tasks import Needs
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
@@ -156,7 +157,7 @@ class HandBack(Struct, eq=False):
     def release_addressed(self, sid: SlaveId, why: str) -> None:
         """Decide about all pending tasks that are addressed to a slave, because the slave will not run them. Those that
         are delayed stay so until their pauses are over."""
-        while queue := self.state.jar.pending.addressed.get(sid):
+        while queue := self.state.jar.pending.special.get(Needs(sid=sid)):
             self.release(sid, queue[0], f"{sid}, to which it was addressed, {why}")
 
     def release_orphans(self, spans: Iterable[Span], why: str) -> None:

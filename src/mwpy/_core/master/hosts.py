@@ -271,7 +271,7 @@ class Hosts(Struct, eq=False):
         if 2 * (len(self._until) + 1) > len(serving | self._until.keys() | {host}) or len(self._until) >= HOSTS_KEPT:
             return "too many would be excluded: something else seems to be wrong"
         left = [agent for agent in agents if agent.host in others]
-        for number in self.state.jar.pending.num_queued:
+        for number, _ in self.state.jar.pending.unaddressed():
             if all(number in agent.refused for agent in left):
                 return f"no other host can run {self.state.jar.algorithms.defined[number].name}"
         return ""

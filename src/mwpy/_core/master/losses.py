@@ -381,13 +381,13 @@ class Refusals(Struct, eq=False):
     def decide(self) -> None:
         """Hand back the pending tasks of all algorithms that every slave refuses, if no other slave can join."""
         pending, members = self.state.jar.pending, self.state.members
-        if members.away or not (members.some_refused and pending.num_queued):
+        if members.away or not (members.some_refused and pending.num_unaddressed):
             return
         tables = [*_refused(members.agents.values())]
-        for number in [*pending.num_queued] if tables else []:
+        for number, queue in [*pending.unaddressed()] if tables else []:
             if all(number in table for table in tables):
                 why = f"no slave can run it, and only slaves on this machine can join: {tables[0][number]}"
-                for span in pending.unaddressed(number):
+                for span in [*queue]:
                     self.handback.give_up(NO_SLAVE, [span.whole], why, held=False)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from math import inf
@@ -590,13 +590,15 @@ def move(spans: Sequence[Span], event: TaskEvent) -> None:
 
 # Pending tasks, which wait until they are sent to a slave.
 #
-# Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
-# All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
-# by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
-# Suspects, which must run alone on an agent, have queues of their own (see `Isolation`).
+# Pending tasks wait in queues. All tasks of a queue need the same of a slave, so a slave that cannot have one of them
+# skips the queue and not each task. The needs name the queue:
 #
-# Tasks whose policy says how long they take wait in queues of their own, one for each such time: an agent with little
-# time left skips the queues of long tasks. Policies round these times, so there are few of them.
+# - Tasks of one algorithm need that the slave can run it. So each algorithm has a queue, and the algorithms take turns.
+#   A group of tasks of one algorithm can be sized by arithmetic, too.
+# - Tasks whose policy says how long they take need that time: an agent with little time left skips the queues of long
+#   tasks. Policies round these times, so there are few of them.
+# - Suspects must run alone on an agent (see `Dispatch`).
+# - Tasks that are addressed to a slave need this slave. They have one queue, in the order of submission.
 #
 # A task that comes back goes to the head of its queue, because it is the oldest; of several, the oldest is the first. A
 # task that ran when its slave died goes to the tail instead. If the task killed the slave, the other tasks run before
@@ -605,8 +607,27 @@ def move(spans: Sequence[Span], event: TaskEvent) -> None:
 
 K = TypeVar("K")
 
-Lane = int | tuple[int, float]
-"""Names a queue: the number of an algorithm. For tasks with `seconds_expected` also this time."""
+
+class Needs(Struct, frozen=True):
+    """What the tasks of a queue need."""
+
+    algorithm: int | None = None
+    """The number of their algorithm; None if they are addressed to a slave."""
+    seconds: float | None = None
+    """How long each of them takes, as its policy says."""
+    alone: bool = False
+    """Whether nothing else may run on its agent."""
+    sid: SlaveId | None = None
+    """The slave to which they are addressed."""
+
+
+def needs_of(span: Span) -> Needs:
+    """What tasks need of a slave."""
+    policy = span.policy
+    if policy.sid is not None:
+        return Needs(sid=policy.sid)
+    return Needs(span.algorithm.number, policy.seconds_expected, bool(span.deaths) and span.runs_alone)
+
 
 _first = attrgetter("first")
 
@@ -617,32 +638,33 @@ MAX_SPAN = 1000
 class PendingTasks(Struct, eq=False):
     """All pending tasks. Only the taskjar adds and removes them."""
 
-    queues: OrderedDict[Lane, deque[Span]] = field(default_factory=OrderedDict)
+    queues: OrderedDict[Needs, deque[Span]] = field(default_factory=OrderedDict)
     """Pending tasks that any slave may run. No queue is empty. The first queue has the next turn."""
-    suspects: dict[Lane, deque[Span]] = field(default_factory=dict)
-    """Pending tasks that any slave may run if nothing else runs on its agent. No queue is empty."""
-    addressed: dict[SlaveId, deque[Span]] = field(default_factory=dict)
-    """Pending tasks that are addressed to a slave. No queue is empty."""
-    num_queued: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """How many tasks of each algorithm are in `queues` and `suspects`. No number is zero."""
+    special: dict[Needs, deque[Span]] = field(default_factory=dict)
+    """Pending tasks that are addressed to a slave, or must run alone. No queue is empty."""
     count: int = 0
     """How many tasks are pending."""
     num_unaddressed: int = 0
-    """How many pending tasks any slave may run."""
+    """How many pending tasks any slave may run, also those that must run alone."""
 
     @property
     def counts(self) -> Counter[int]:
-        """How many tasks of each algorithm are pending, by its number. No count is zero."""
-        found = Counter(self.num_queued)
-        for span in chain.from_iterable(self.addressed.values()):
+        """How many tasks of each algorithm are pending, by its number."""
+        found: Counter[int] = Counter()
+        for span in self.spans():
             found[span.algorithm.number] += span.count
         return found
+
+    def unaddressed(self) -> Iterator[tuple[int, deque[Span]]]:
+        """Yield the queues of tasks that are addressed to no slave, and their algorithms."""
+        for needs, queue in (*self.queues.items(), *self.special.items()):
+            if needs.algorithm is not None:
+                yield needs.algorithm, queue
 
     @property
     def shortest_s(self) -> float:
         """How many seconds each task that any slave may run needs at least; 0 if this is not known of all of them."""
-        queues = *self.queues.values(), *self.suspects.values()
-        return min((queue[0].needed_s or 0.0 for queue in queues), default=0.0)
+        return min((queue[0].needed_s or 0.0 for _, queue in self.unaddressed()), default=0.0)
 
     def heads(self, queue: Iterable[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
         """Choose tasks at the head of a queue, to be sent in one message; at least one task.
@@ -676,37 +698,16 @@ class PendingTasks(Struct, eq=False):
 
     def all_queues(self) -> Iterator[deque[Span]]:
         """All queues."""
-        return chain(self.queues.values(), self.suspects.values(), self.addressed.values())
+        return chain(self.queues.values(), self.special.values())
 
     def spans(self) -> Iterator[Span]:
         """All spans, queue by queue."""
         return chain.from_iterable(self.all_queues())
 
-    def unaddressed(self, algorithm: int) -> list[Span]:
-        """All tasks of an algorithm that any slave may run, queue by queue."""
-        queues = (*self.queues.items(), *self.suspects.items()) if algorithm in self.num_queued else ()
-        return [span for lane, queue in queues if _number(lane) == algorithm for span in queue]
-
-    def first_turn(self, refused: Collection[int], ends_in_s: float = inf) -> Lane | None:
-        """The queue that has the next turn; None if there is none.
-
-        This takes no longer when more algorithms have pending tasks.
-
-        Args:
-            refused: numbers of algorithms, whose queues are left out.
-            ends_in_s: the queues of tasks that take longer are left out.
-        """
-        if not refused and ends_in_s == inf:
-            return next(iter(self.queues), None)
-        for lane, queue in self.queues.items():
-            if _number(lane) not in refused and (ends_in_s == inf or (queue[0].needed_s or 0.0) <= ends_in_s):
-                return lane
-        return None
-
-    def next_turn(self, lane: Lane) -> None:
+    def next_turn(self, needs: Needs) -> None:
         """Move a queue behind all other queues."""
-        if lane in self.queues:
-            self.queues.move_to_end(lane)
+        if needs in self.queues:
+            self.queues.move_to_end(needs)
 
     def add(self, spans: Iterable[Span]) -> None:
         """Add spans at the tails of their queues."""
@@ -722,40 +723,42 @@ class PendingTasks(Struct, eq=False):
 
         Tasks come back from several slaves, one slave after the other. An ordered map waits for the oldest task.
         """
-        returned: dict[tuple[SlaveId | None, Lane, bool], tuple[deque[Span], list[Span]]] = {}
+        returned: dict[Needs, tuple[deque[Span], list[Span]]] = {}
         for span in spans:
             queue = self._count_in(span)
-            key = span.policy.sid, _lane(span.algorithm.number, span.policy.seconds_expected), span.runs_alone
-            returned.setdefault(key, (queue, []))[1].append(span)
+            returned.setdefault(needs_of(span), (queue, []))[1].append(span)
         for queue, before in returned.values():
             last = max(span.first for span in before)
             while queue and queue[0].first < last and not queue[0].charged:
                 before.append(queue.popleft())
             queue.extendleft(sorted(before, key=_first, reverse=True))
 
+    def _home(self, needs: Needs) -> dict[Needs, deque[Span]]:
+        """The queues to which that of tasks with these needs belongs."""
+        return self.queues if needs.sid is None and not needs.alone else self.special
+
     def _count_in(self, span: Span) -> deque[Span]:
         """Count a span that becomes pending, and return its queue."""
-        number, count, sid = span.algorithm.number, span.count, span.policy.sid
-        self.count += count
-        if sid is not None:
-            return self.addressed.setdefault(sid, deque())
-        self.num_unaddressed += count
-        self.num_queued[number] += count
-        queues = self.suspects if span.deaths and span.runs_alone else self.queues
-        lane = _lane(number, span.policy.seconds_expected)
-        queue = queues.get(lane)
+        needs = needs_of(span)
+        self._count(needs, span.count)
+        home = self._home(needs)
+        queue = home.get(needs)
         if queue is None:
-            queue = queues[lane] = deque()
+            queue = home[needs] = deque()
         return queue
 
+    def _count(self, needs: Needs, count: int) -> None:
+        self.count += count
+        if needs.sid is None:
+            self.num_unaddressed += count
+
     def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
-        """Remove tasks from the head of their queue, which belongs to a slave or to their algorithm."""
-        lane, first = _lane(tasks[0].algorithm, tasks[0].expected_s), tasks[0].first
-        places: list[tuple[dict[Any, deque[Span]], Any]]
-        places = [(self.queues, lane), (self.suspects, lane), (self.addressed, sid)]
-        for queues, key in places:
-            queue = queues.get(key)
-            if queue and queue[0].first == first:
+        """Remove tasks from the head of their queue."""
+        first = tasks[0]
+        for needs in (*_possible_needs(first), Needs(sid=sid)):
+            home = self._home(needs)
+            queue = home.get(needs)
+            if queue and queue[0].first == first.first:
                 break
         spans: list[Span] = []
         for each in tasks:
@@ -765,10 +768,10 @@ class PendingTasks(Struct, eq=False):
             if span.count > each.count:
                 span, rest = span.cut(each.count)
                 queue.appendleft(rest)
-            self._discount(span, queues)
+            self._count(needs, -span.count)
             spans.append(span)
         if not queue:
-            del queues[key]
+            del home[needs]
         return spans
 
     def unaddress(self, record: records.TasksUnaddressed, _: object) -> list[Span]:
@@ -782,65 +785,38 @@ class PendingTasks(Struct, eq=False):
     def withdraw(self, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks, wherever they are in their queues."""
         ids = ids_in(tasks)
+        possible = dict.fromkeys(needs for each in tasks for needs in _possible_needs(each))
         spans: list[Span] = []
-        for lane in dict.fromkeys(_lane(each.algorithm, each.expected_s) for each in tasks):
-            spans += self._take_out(self.queues, lane, ids)
-            spans += self._take_out(self.suspects, lane, ids)
-        for sid in list(self.addressed):
-            spans += self._take_out(self.addressed, sid, ids)
+        for needs in (*possible, *(needs for needs in [*self.special] if needs.sid is not None)):
+            home = self._home(needs)
+            taken = take_out(home[needs], ids) if needs in home else []
+            for span in taken:
+                self._count(needs, -span.count)
+            if taken and not home[needs]:
+                del home[needs]
+            spans += taken
         return spans
-
-    def _take_out(self, queues: dict[K, deque[Span]], key: K, ids: TaskIds) -> list[Span]:
-        """Remove tasks from one of the queues, and the queue if no other task is in it."""
-        if key not in queues:
-            return []
-        taken = take_out(queues[key], ids)
-        for span in taken:
-            self._discount(span, queues)
-        if not queues[key]:
-            del queues[key]
-        return taken
-
-    def _discount(self, span: Span, queues: object) -> None:
-        """Count tasks that were removed from one of these queues."""
-        self.count -= span.count
-        if queues is not self.addressed:
-            number = span.algorithm.number
-            self.num_unaddressed -= span.count
-            self.num_queued[number] -= span.count
-            if not self.num_queued[number]:
-                del self.num_queued[number]
 
     def check(self) -> None:
         """Recompute the counts, and compare the queues with the tasks' states."""
-        queued: Counter[int] = Counter()
-        for queues in (self.queues, self.suspects):
-            for lane, queue in queues.items():
-                queued[_number(lane)] += sum(map(count_of, queue))
-                right = (lane, queues is self.suspects)
-                lanes = [_lane(span.algorithm.number, span.policy.seconds_expected) for span in queue]
-                alone = [span.runs_alone for span in queue]
-                assert all(each == right for each in zip(lanes, alone, strict=True)), "a task waits in a wrong queue"
-        assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
-        assert self.num_unaddressed == queued.total(), "the tasks that are addressed to no slave were miscounted"
+        unaddressed = sum(span.count for _, queue in self.unaddressed() for span in queue)
+        assert self.num_unaddressed == unaddressed, "the tasks that are addressed to no slave were miscounted"
         assert self.count == self.counts.total(), "the pending tasks were miscounted"
-        for queue in self.all_queues():
+        for needs, queue in (*self.queues.items(), *self.special.items()):
             assert queue, "an empty queue was kept"
+            assert needs in self._home(needs), f"a queue is at a wrong place: {needs}"
             for span in queue:
+                assert needs_of(span) == needs, f"{span}: it waits in a wrong queue"
                 assert span.count, "a span without tasks was kept"
                 assert span.state is TaskState.PENDING, f"{span}: in a queue, but {span.state.name}"
                 assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
                 assert span.attempt == span.sent, f"{span}: its next attempt is not {span.sent + 1}"
 
 
-def _lane(number: int, expected_s: float | None) -> Lane:
-    """The queue of tasks of an algorithm that take this time by their policy."""
-    return number if expected_s is None else (number, expected_s)
-
-
-def _number(lane: Lane) -> int:
-    """The algorithm of a queue."""
-    return lane[0] if isinstance(lane, tuple) else lane
+def _possible_needs(tasks: TaskRange) -> tuple[Needs, Needs]:
+    """What tasks that are addressed to no slave may need."""
+    algorithm, seconds = tasks.algorithm, tasks.expected_s
+    return Needs(algorithm, seconds), Needs(algorithm, seconds, alone=True)
 
 
 # The tasks that were answered from the run database: how many, and their ids for `mwpy explain`.
