@@ -17,7 +17,7 @@ from mwpy._transport import channel, stream
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, open_channel
 from mwpy._transport.stream import Passage
 from mwpy._values import groups, messages
-from mwpy._values.bounds import Buffer
+from mwpy._values.bounds import LARGE_BYTES, Buffer
 from mwpy._values.errors import ProtocolError
 
 MEGABYTE = 1 << 20
@@ -57,9 +57,9 @@ def send_often(slave: SlaveEnd, frames: list[Buffer], times: int) -> None:
     [
         [b"ab", b"header"],
         [b"ab", b"", b"x"],
-        [b"x" * stream.LARGE_BYTES],
+        [b"x" * LARGE_BYTES],
         [b"a", bytes(range(256)) * 4096, b"b", b"c" * (3 * MEGABYTE + 1)],
-        [b"x" * (stream.LARGE_BYTES - 1)] * 20,
+        [b"x" * (LARGE_BYTES - 1)] * 20,
         [],
     ],
     ids=["small", "empty frame", "exactly large", "mixed", "many", "no frames"],
@@ -91,7 +91,7 @@ def test_large_frames_pass_through_the_stream_if_they_cannot_be_passed_in_files(
     agent, slave = ends
     agent._passage.close()
     slave._passage.close()
-    test_messages_arrive_complete_in_both_directions(ends, [b"a", b"b" * MEGABYTE, b"c", b"d" * stream.LARGE_BYTES])
+    test_messages_arrive_complete_in_both_directions(ends, [b"a", b"b" * MEGABYTE, b"c", b"d" * LARGE_BYTES])
 
 
 @pytest.mark.parametrize("has_passage", [True, False])
@@ -99,7 +99,7 @@ def test_the_receiver_can_change_large_frames_in_place(ends: Ends, has_passage: 
     agent, slave = ends
     if not has_passage:
         agent._passage.close()
-    agent.send([b"small", bytes(stream.LARGE_BYTES)])
+    agent.send([b"small", bytes(LARGE_BYTES)])
     [frames] = slave.receive()
     assert isinstance(frames[0], bytes)
     assert not memoryview(frames[1]).readonly

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from mwpy._roles import own_slave
-from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads, loads_call, loads_function
+from mwpy._transport.codec import Codec, loads, loads_call, loads_function
 from mwpy._transport.error_texts import describe_error
 from mwpy._values import algorithm, messagepack
-from mwpy._values.bounds import Buffer
+from mwpy._values.bounds import LARGE_BYTES, Buffer
 from mwpy._values.errors import ArgumentNotPicklable
 from mwpy._values.phrases import MAX_TEXT
 
@@ -87,7 +87,7 @@ def test_a_number_of_numpy_comes_back_with_its_type(number: Any) -> None:
 
 
 def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() -> None:
-    array = np.arange(OUT_OF_BAND_BYTES, dtype=np.uint8)
+    array = np.arange(LARGE_BYTES, dtype=np.uint8)
     payload, buffers = CODEC.dumps_value(array)
     assert len(payload) < 1000
     array[0] = 9
@@ -95,6 +95,23 @@ def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() ->
     back = read(payload, [bytearray(buffers[0])])
     back += 1
     assert back[0] == 10
+
+
+LARGE_TEXTS = ["x" * LARGE_BYTES, "\u00e9\ud800" * LARGE_BYTES, b"x" * LARGE_BYTES, bytearray(b"y" * LARGE_BYTES)]
+
+
+@pytest.mark.parametrize("value", LARGE_TEXTS, ids=["ascii", "surrogates", "bytes", "bytearray"])
+def test_a_large_text_or_bytes_goes_out_of_band(value: Any) -> None:
+    """Alone, in containers, and in arguments. It is one object if it was one."""
+    for several in (value, [1, value], {"a": (value, value)}):
+        payload, buffers = CODEC.dumps_value(several)
+        assert (len(payload) < 1000, len(buffers)) == (True, 1)
+        assert read(payload, buffers) == several
+    payload, buffers = CODEC.dumps_call((value, 1), {"b": value}, "f")
+    args, kwargs = loads_call(messagepack.decode(payload), buffers)
+    assert (len(payload) < 1000, args, kwargs) == (True, (value, 1), {"b": value})
+    assert type(args[0]) is type(value)
+    assert args[0] is kwargs["b"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +122,7 @@ def test_small_arrays_and_any_layout_come_back_equal(array: Any) -> None:
 
 
 def test_a_change_of_an_argument_after_submission_does_not_affect_the_task() -> None:
-    array, words = np.zeros(OUT_OF_BAND_BYTES), ["a"]
+    array, words = np.zeros(LARGE_BYTES), ["a"]
     packed = CODEC.dumps_call((array,), {"words": words}, "f")
     array[:] = 1
     words.append("b")
@@ -453,7 +470,7 @@ def test_a_function_by_value_draws_from_the_generator_that_each_process_shares(d
 @pytest.mark.parametrize("codec", [CODEC, Codec({})], ids=["script", "notebook"])
 def test_a_method_of_a_shared_generator_is_an_argument_by_its_name(codec: Codec) -> None:
     """Large arrays beside it travel out of band once, and a generator of the user with its state."""
-    large, own = np.zeros(OUT_OF_BAND_BYTES, np.uint8), random.Random(1)
+    large, own = np.zeros(LARGE_BYTES, np.uint8), random.Random(1)
     payload, buffers = codec.dumps_call((large, random.gauss, np.random.normal, own), {}, "draw")
     (array, gauss, normal, copy), _ = loads_call(messagepack.decode(payload), buffers)
     assert (len(buffers), len(array)) == (1, len(large))

@@ -22,7 +22,6 @@ from mwpy._transport.local_link import (
     NoNetwork,
 )
 from mwpy._transport.stream import (
-    LARGE_BYTES,
     Broken,
     Connected,
     Frames,
@@ -32,7 +31,7 @@ from mwpy._transport.stream import (
     file_of,
     heartbeat_interval,
 )
-from mwpy._values.bounds import Buffer
+from mwpy._values.bounds import LARGE_BYTES, Buffer
 from mwpy._values.errors import UsageError
 from mwpy._values.options import MasterStream
 

@@ -12,7 +12,6 @@ import pytest
 from mwpy._system.process import count_open
 from mwpy._transport.stream import (
     FOLDED,
-    LARGE_BYTES,
     MOST_FILES,
     Passage,
     file_of,
@@ -21,7 +20,7 @@ from mwpy._transport.stream import (
     make_passage,
     unfold,
 )
-from mwpy._values.bounds import Buffer
+from mwpy._values.bounds import LARGE_BYTES, Buffer
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import encode
 

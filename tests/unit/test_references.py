@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from attrs import frozen
 
-from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads_call, seed_of, with_condition, with_seed
-from mwpy._values.bounds import Buffer, TaskId
+from mwpy._transport.codec import Codec, loads_call, seed_of, with_condition, with_seed
+from mwpy._values.bounds import LARGE_BYTES, Buffer, TaskId
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messagepack import as_pickle, as_read, decode, encode
 from mwpy._values.task import Reference, ReferringBuffers, ResultReference, given_value, result
@@ -50,15 +50,15 @@ def test_a_call_has_all_references_in_its_arguments_wherever_they_are() -> None:
 
 def test_a_reference_is_found_beside_a_large_buffer_and_a_local_function() -> None:
     """A lambda makes plain pickle fail, perhaps after it met the reference. The buffer may change afterwards."""
-    array = np.ones(OUT_OF_BAND_BYTES, np.uint8)
+    array = np.ones(LARGE_BYTES, np.uint8)
     _, buffers = CODEC.dumps_call((Stands(2), array, lambda: 1), {}, "f")
     array[:] = 0
     assert isinstance(buffers, ReferringBuffers)
     assert buffers.references == (Stands(2),)
-    assert [*map(bytes, buffers)] == [b"\1" * OUT_OF_BAND_BYTES]
+    assert [*map(bytes, buffers)] == [b"\1" * LARGE_BYTES]
 
 
-@pytest.mark.parametrize("args", [(1, "word"), ([1],), (np.ones(OUT_OF_BAND_BYTES),)])
+@pytest.mark.parametrize("args", [(1, "word"), ([1],), (np.ones(LARGE_BYTES),)])
 def test_a_call_without_references_says_so(args: tuple[object, ...]) -> None:
     CODEC.dumps_call((Stands(2),), {}, "f")
     assert not isinstance(CODEC.dumps_call(args, {}, "f")[1], ReferringBuffers)
@@ -88,7 +88,7 @@ def values(*given: tuple[int, object]) -> list[Buffer]:
 
 def test_a_result_in_the_arguments_becomes_its_value() -> None:
     """It is the same object at each place, beside large buffers of arguments and of values, a seed and a condition."""
-    array, other = np.ones(OUT_OF_BAND_BYTES, np.uint8), np.zeros(OUT_OF_BAND_BYTES)
+    array, other = np.ones(LARGE_BYTES, np.uint8), np.zeros(LARGE_BYTES)
     first, second = result(TaskId(7)), result(TaskId(9))
     call, own = CODEC.dumps_call((array, [first, second]), {"again": Holder(result(TaskId(7)))}, "f")
     assert isinstance(own, ReferringBuffers)

@@ -14,7 +14,8 @@ import pytest
 
 from mwpy._system.process import count_open
 from mwpy._transport import stream
-from mwpy._transport.stream import LARGE_BYTES, SEALS, file_of, lend, received
+from mwpy._transport.stream import SEALS, file_of, lend, received
+from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.errors import ProtocolError
 
 LARGE = bytes(range(256)) * 256

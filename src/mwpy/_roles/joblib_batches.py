@@ -24,7 +24,8 @@ from msgspec import Struct, field
 from mwpy._roles.executor_future import Future
 from mwpy._system.script import MAIN
 from mwpy._transport import shared_objects
-from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec
+from mwpy._transport.codec import Codec
+from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.shares import Shared
 from mwpy.executor import Executor
 
@@ -161,7 +162,7 @@ class RepeatedArrays(Struct, eq=False):
 
     def _share(self, array: Any) -> Any:
         assert self.least_bytes is not None
-        if array.nbytes < max(self.least_bytes, OUT_OF_BAND_BYTES) or array.dtype.hasobject:
+        if array.nbytes < max(self.least_bytes, LARGE_BYTES) or array.dtype.hasobject:
             return array
         if type(array).__module__ == MAIN:  # slaves may not find its class
             return array

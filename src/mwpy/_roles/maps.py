@@ -21,10 +21,9 @@ from mwpy._roles.map_tasks import Arrived, Portion, count_of
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of
 from mwpy._roles.summary import summary_of
 from mwpy._system import clock
-from mwpy._transport.codec import Codec
-from mwpy._transport.stream import LARGE_BYTES
+from mwpy._transport.codec import Codec, any_large
 from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
-from mwpy._values.bounds import Buffer, TaskId
+from mwpy._values.bounds import LARGE_BYTES, Buffer, TaskId
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls, Stretch
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
@@ -158,11 +157,12 @@ class MapItems(Struct, eq=False):
             self.error = error
 
     def packed(self, items: Sequence[Any]) -> PackedCalls | None:
-        """Encode the calls of items together; None if they are not plain, or may not be packed."""
+        """Encode the calls of items together; None if they are not plain, if one is large, or if none may be packed."""
         if self.rows is None:
             return None
         rows = items if self.rows is zip else [*self.rows(items)]
-        if not PLAIN.issuperset(map(type, items if rows is items else chain.from_iterable(rows))):
+        kinds = {*map(type, items if rows is items else chain.from_iterable(rows))}
+        if not kinds <= PLAIN or any_large(items if rows is items else chain.from_iterable(rows), kinds):
             return None
         try:
             return PackedCalls.of(ARGUMENTS if rows is items else ROWS, rows)

@@ -18,8 +18,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, repeat
 from itertools import count as counted
-from itertools import repeat
 from math import inf
 from operator import sub
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -37,6 +37,7 @@ from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import (
     Codec,
+    any_large,
     condition_of,
     loads_call,
     loads_condition,
@@ -579,19 +580,24 @@ class Stretches(Struct, eq=False):
         self._gathered = _Gathered(0, 0.0)
         self.silent_from = self._ended
         try:
-            data = encode_entries(values)
+            data = b"" if any_large(values, kinds) else encode_entries(values)
         except NOT_ENCODABLE:
             data = b""
+        buffers = [0] * (count - 1) + [len(large)] if large else []
         if not data or len(data) > self.limit:
-            data = b"".join(
-                bytes(value) if type(value) is Encoded else self._encoded(gathered, at, value)[0]
+            encoded = [
+                (bytes(value), ()) if type(value) is Encoded else self._encoded(gathered, at, value)
                 for at, value in enumerate(values)
-            )
+            ]
+            data = b"".join(entry for entry, _ in encoded)
+            if any(own for _, own in encoded):
+                *others, (_, last) = encoded
+                buffers = [*(len(own) for _, own in others), len(last) + len(large)]
+                large = [*chain.from_iterable(own for _, own in encoded), *large]
             gathered.failed.sort()
             kinds = {Encoded}
         plain = kinds <= PLAIN and not kinds >= {str, bytes}
         seconds = times if len(times) == count <= MAX_TASKS else [sum(times)]
-        buffers = [0] * (count - 1) + [len(large)] if large else []
         spans = gathered.tasks, gathered.counts, gathered.attempts
         shares = shared_objects.shares_of(large)
         group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain, shares=shares)

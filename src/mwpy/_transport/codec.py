@@ -3,7 +3,8 @@
 *Plain values* are numbers, texts, bytes and None. They are written as MessagePack, and so are calls that have only
 plain positional arguments. This is faster and smaller than pickles, and a whole group is read in one call. Every other
 object is pickled in protocol 5, and the pickle is an extension type in the MessagePack. Its buffers of 64 KiB and more,
-such as those of NumPy arrays, are frames of their own and are not copied.
+such as those of NumPy arrays, are frames of their own and are not copied. So are `bytes`, `bytearray` and `str` of this
+size, for which pickle itself has no buffers.
 
 Plain pickle is tried first, because it is ten times faster. cloudpickle pickles the rest: objects that plain pickle
 refuses, and objects that plain pickle would write as a name in `__main__` that slaves do not find. This is necessary
@@ -18,8 +19,9 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -28,8 +30,8 @@ from msgspec import Struct
 from mwpy._system.packages import PICKLE_MARKS, reduced
 from mwpy._system.script import MAIN, LoadedScript, can_run_elsewhere, loaded_script
 from mwpy._transport.error_texts import describe_error, encodable, reduced_error
-from mwpy._transport.stream import LARGE_BYTES, lend
-from mwpy._values.bounds import MAX_REPORT_BYTES, Buffer
+from mwpy._transport.stream import lend
+from mwpy._values.bounds import LARGE_BYTES, MAX_REPORT_BYTES, Buffer
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messagepack import (
     CONDITIONAL,
@@ -107,8 +109,11 @@ def condition_and_call(conditional: Pickled) -> tuple[bytes, bytes]:
     return data[SIZE_BYTES:end], data[end:]
 
 
-OUT_OF_BAND_BYTES = LARGE_BYTES
-"""Smaller buffers are sent faster inside the pickle than as frames of their own."""
+LARGE_ITEMS = 100
+"""In so many items of each container, large texts and bytes are looked for."""
+
+LARGE_DEPTH = 4
+"""How deep in containers they are looked for. The arguments of a task are at depth 2."""
 
 MAX_CAUSE_BYTES = 16 << 20
 """If a pickled exception is larger, only its texts are sent."""
@@ -142,6 +147,81 @@ class _SharedPickler(_NamingPickler):
         if numpy is None or type(value) is not numpy.ndarray or value.flags.forc or value.dtype.hasobject:
             return super().reducer_override(value)
         return numpy.ascontiguousarray(value).__reduce_ex__(5)
+
+
+class _LargePickler(_NamingPickler):
+    """Pickles large texts and bytes as references to their memory, which is in a buffer (see `_Unpickler`)."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._references: dict[int, tuple[Any, tuple[type, pickle.PickleBuffer]]] = {}
+        """Each large object by its id, and the reference to it: an object that occurs twice travels once."""
+
+    def persistent_id(self, value: Any) -> tuple[type, pickle.PickleBuffer] | None:
+        """Return the type and the memory of a large text or bytes; None for all other objects."""
+        if not _is_large(value):
+            return None
+        if id(value) not in self._references:
+            memory = pickle.PickleBuffer(value.encode(*UTF8) if type(value) is str else value)
+            self._references[id(value)] = value, (type(value), memory)
+        return self._references[id(value)][1]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what `_LargePickler` has written."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._objects: dict[int, tuple[Any, Any]] = {}
+        """Each reference by its id, and the object."""
+
+    def persistent_load(self, reference: Any) -> Any:
+        """Make a text or bytes of its memory."""
+        if id(reference) not in self._objects:
+            kind, memory = reference
+            self._objects[id(reference)] = reference, str(memory, *UTF8) if kind is str else kind(memory)
+        return self._objects[id(reference)][1]
+
+
+UTF8 = "utf-8", "surrogatepass"
+"""How the memory of a large text is read: half a surrogate pair is a text of Python."""
+
+
+def _is_large(value: Any) -> bool:
+    return type(value) in _SIZED and len(value) >= LARGE_BYTES
+
+
+_SIZED = frozenset({bytes, bytearray, str})
+
+
+def _has_large(value: Any, depth: int = LARGE_DEPTH) -> bool:
+    """Whether there is a large text or bytes in a value, as far as it is worth looking."""
+    kind = type(value)
+    if not depth or kind not in _CONTAINERS:
+        return _is_large(value)
+    items = value.values() if kind is dict else value
+    return any(_has_large(each, depth - 1) for each in islice(items, LARGE_ITEMS))
+
+
+_CONTAINERS = frozenset({tuple, list, dict})
+
+
+def any_large(values: Iterable[Any], kinds: set[type]) -> bool:
+    """Whether a text or bytes among some plain values is large.
+
+    Args:
+        kinds: the types of the values.
+    """
+    if kinds.isdisjoint(_SIZED):
+        return False
+    return max(map(len, values), default=0) >= LARGE_BYTES if kinds <= _SIZED else any(map(_is_large, values))
+
+
+def _unpickled(pickled: Buffer, buffers: Sequence[Buffer]) -> Any:
+    """Unpickle what `Codec` has pickled."""
+    if buffers:
+        return _Unpickler(io.BytesIO(pickled), buffers=buffers).load()
+    return pickle.loads(pickled)
 
 
 class Codec(Struct, frozen=True):
@@ -179,31 +259,34 @@ class Codec(Struct, frozen=True):
         Raises:
             Exception: any error of pickling; the object's fault.
         """
-        if type(value) in PLAIN:
+        is_large = type(value) in _SIZED and _is_large(value)
+        if type(value) in PLAIN and not is_large:
             try:
                 return encode(value), ()
             except NOT_ENCODABLE:
                 pass
-        pickled, buffers = self._pickled(value)
+        pickled, buffers = self._pickled(value, is_large=is_large)
         return encode(as_pickle(pickled)), buffers
 
-    def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
+    def _pickled(self, value: object, *, is_large: bool = False) -> tuple[bytes, Sequence[Buffer]]:
         is_error = isinstance(value, BaseException)
         buffers: list[Buffer] = []
 
         def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()  # pickle only passes contiguous buffers
-            if raw.nbytes < OUT_OF_BAND_BYTES:
+            if raw.nbytes < LARGE_BYTES:
                 return True
             buffers.append(raw)
             return False
 
         try:
-            payload = b"" if is_error else pickle.dumps(value, 5, buffer_callback=keep_in_band)
-            if is_error or any(mark in payload for mark in PICKLE_MARKS):  # it may be that of `random.gauss`
+            payload = b"" if is_error or is_large else pickle.dumps(value, 5, buffer_callback=keep_in_band)
+            is_large = is_large or (len(payload) >= LARGE_BYTES and _has_large(value))
+            if is_large or is_error or any(mark in payload for mark in PICKLE_MARKS):  # that of `random.gauss`
                 buffers.clear()
                 file = io.BytesIO()
-                _NamingPickler(file, 5, buffer_callback=keep_in_band).dump(value)
+                pickler = _LargePickler if is_large else _NamingPickler
+                pickler(file, 5, buffer_callback=keep_in_band).dump(value)
                 payload = file.getvalue()
             if self._is_readable(payload):
                 return payload, buffers
@@ -229,7 +312,7 @@ class Codec(Struct, frozen=True):
             ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
         """
         for value in args:
-            if type(value) not in PLAIN:
+            if type(value) not in PLAIN or (type(value) in _SIZED and _is_large(value)):
                 break
         else:
             try:
@@ -240,7 +323,9 @@ class Codec(Struct, frozen=True):
         references: dict[Reference, None] = {}
         NOTED.found = references
         try:
-            payload, buffers = self.dumps_value((args, kwargs))
+            is_large = any(map(_is_large, (*args, *kwargs.values())))
+            pickled, buffers = self._pickled((args, kwargs), is_large=is_large)
+            payload = encode(as_pickle(pickled))
         except Exception as error:
             named = {f"argument {position} of {name}": value for position, value in enumerate(args, 1)}
             named |= {f"argument {keyword!r} of {name}": value for keyword, value in kwargs.items()}
@@ -454,7 +539,7 @@ def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
     if entry.kind == FAILURE:
         failure = read_failure(bytes(entry.pickle))
         return failure.type_name, failure.text, failure.traceback, _rebuild(failure.cause)
-    return pickle.loads(entry.pickle, buffers=buffers)
+    return _unpickled(entry.pickle, buffers)
 
 
 def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -472,7 +557,7 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
         return loads_call(decode(condition_and_call(entry)[1]), buffers)
     if entry.kind == REFERRING:
         return _loads_referring(bytes(entry.pickle), buffers)
-    args, kwargs = pickle.loads(entry.pickle, buffers=buffers)
+    args, kwargs = _unpickled(entry.pickle, buffers)
     return args, kwargs
 
 
@@ -534,7 +619,7 @@ def loads_shared(pickled: Buffer, buffers: Sequence[Buffer]) -> object:
     Raises:
         Exception: any error of unpickling, for example because a module is not installed on this machine.
     """
-    return pickle.loads(pickled, buffers=buffers)
+    return _unpickled(pickled, buffers)
 
 
 def loads_function(data: Buffer) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ from typing import Annotated, Any, ClassVar, Protocol
 from msgspec import Meta, Struct
 
 from mwpy._system import clock, process
-from mwpy._values.bounds import Buffer, Number
+from mwpy._values.bounds import LARGE_BYTES, Buffer, Number
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import MALFORMED, decoder, encode
 
@@ -45,9 +45,6 @@ from mwpy._values.messagepack import MALFORMED, decoder, encode
 # They are mapped with the C function `mmap`. Python's own `mmap` keeps a file descriptor for each mapping (before
 # 3.13), and a master may have 100,000 results.
 
-
-LARGE_BYTES = 64 * 1024
-"""Buffers of this size and larger travel in files."""
 
 SEAL_TRIES = 10
 """How often this process tries to seal a file."""

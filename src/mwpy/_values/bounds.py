@@ -42,6 +42,10 @@ MAX_WAITING_BYTES = 256 << 20
 """What waits for a peer, in bytes, beside its two largest messages: what it was sent and has not confirmed. A peer for
 which more waits is dropped. An agent is sent no tasks while a quarter of this waits for it."""
 
+LARGE_BYTES = 64 * 1024
+"""Buffers of this size and larger travel as frames of their own, and within a host in files that processes share.
+Smaller ones travel faster with the other values of their group."""
+
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
 Reason = Annotated[str, Meta(max_length=MAX_REASON)]
 Stream = Annotated[str, Meta(max_length=MAX_STREAM)]
