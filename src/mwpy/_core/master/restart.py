@@ -19,9 +19,9 @@ kept, with 4 bytes for each task, and each task of this generation that waits fo
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, repeat
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -76,8 +76,6 @@ class FormerAgents:
         """The generation, the machine and the process of each."""
         self._came: dict[tuple[str, int], None] = {}
         """The machine and the process of those that are back, and have said everything about their tasks."""
-        self.returns_s = self._longest_s()
-        """For how long one that is not back looks for its master at most, in seconds; 0 if there are none."""
 
     def had(self, generation: int, agent: ConnectedAgent) -> bool:
         """Whether an agent was one of this generation, too."""
@@ -86,7 +84,6 @@ class FormerAgents:
     def came(self, agent: ConnectedAgent) -> None:
         """An agent is back, and has said everything about its tasks of former generations."""
         self._came[agent.host, agent.pid] = None
-        self.returns_s = self._longest_s()
 
     @property
     def outliving(self) -> list[FormerAgent]:
@@ -94,7 +91,9 @@ class FormerAgents:
         living = [each for each in self.agents if each.returns_s and not each.has_ended]
         return [each for each in living if (each.host, each.pid) not in self._came]
 
-    def _longest_s(self) -> float:
+    @property
+    def returns_s(self) -> float:
+        """For how long one that is not back looks for its master at most, in seconds; 0 if there are none."""
         return max((each.returns_s for each in self.outliving), default=0.0)
 
     def names(self) -> str:
@@ -328,51 +327,6 @@ def is_holdable(span: Span) -> bool:
     return span.policy.sid is None and not span.refers
 
 
-# What is known of the tasks of one former generation, by their ids there.
-
-
-class FormerGeneration(Struct, eq=False):
-    """The algorithms and tasks of a generation. Each task takes 4 bytes."""
-
-    algorithms: dict[int, EarlierAlgorithm] = field(default_factory=dict)
-    """By number."""
-    _numbers: array[int] = field(default_factory=lambda: array("i"))
-    """The number of the occurrence of each task, by task id; -1 if there is none."""
-    _firsts: array[int] = field(default_factory=lambda: array("q"))
-    """The first tasks of the entries of this generation."""
-    _algorithm_of: array[int] = field(default_factory=lambda: array("q"))
-    """The algorithm of each entry."""
-
-    def add(self, entry: EarlierTasks, numbers: Iterable[int]) -> None:
-        """Add tasks, in the order of their ids.
-
-        Args:
-            numbers: the occurrence of each task; -1 for a task without one.
-        """
-        self._numbers.extend([-1] * (entry.first - len(self._numbers)))
-        self._firsts.append(entry.first)
-        self._algorithm_of.append(entry.algorithm)
-        self._numbers.extend(numbers)
-
-    def numbers(self, firsts: Sequence[int], counts: Sequence[int]) -> list[int]:
-        """The occurrences of tasks, in ranges of ids; -1 for each task without one, or that is not known."""
-        found: list[int] = []
-        for first, count in zip(firsts, counts, strict=True):
-            known = self._numbers[first : first + count] if first > 0 else ()
-            found += known
-            found += [-1] * (count - len(known))
-        return found
-
-    def by_algorithm(self, first: int, count: int) -> Iterator[tuple[EarlierAlgorithm, int]]:
-        """Yield the algorithms of consecutive tasks, and how many of these tasks each has."""
-        start, end = first, min(first + count, len(self._numbers))
-        while start < end:
-            place = bisect_right(self._firsts, start)
-            until = min(end, self._firsts[place]) if place < len(self._firsts) else end
-            yield self.algorithms[self._algorithm_of[place - 1]], until - start
-            start = until
-
-
 # The calls of one task algorithm that former generations made, by their keys.
 #
 # Equal calls have the same key. The first of them in one generation is the same task as the first of them in another
@@ -505,12 +459,15 @@ Compare = Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]]
 class KnownCode(Struct, eq=False):
     """What is known of one task algorithm with one code."""
 
+    name: str
     code: str
+    place: int
+    """Its place in the list of all."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """The parts of the code."""
     occurrences: Occurrences = field(default_factory=Occurrences)
     answered: int = 0
     """How many answers it has."""
-    parts: dict[str, str] = field(default_factory=dict)
-    """The parts of the code, if it has answers."""
     since: int = 0
     """The generation that got the first of them."""
     other: KnownCode | None = None
@@ -542,6 +499,8 @@ class KnownCodes(Struct, eq=False):
     """The generation that is read, or this one."""
     _codes: dict[tuple[str, str], KnownCode] = field(default_factory=dict)
     """By the name and the code of the algorithm."""
+    each: list[KnownCode] = field(default_factory=list)
+    """All codes."""
     _answered: dict[str, dict[str, KnownCode]] = field(default_factory=dict)
     """For each name: its codes with answers. The one that was answered last is the last one."""
 
@@ -556,29 +515,28 @@ class KnownCodes(Struct, eq=False):
         for known in self._codes.values():
             known.occurrences.begin(generation)
 
-    def of(self, name: str, code: str) -> KnownCode:
+    def of(self, name: str, code: str, parts: Mapping[str, str]) -> KnownCode:
         """Return what is known of an algorithm, to which more can be added."""
         known = self._codes.get((name, code))
         if known is None:
-            known = self._codes[name, code] = KnownCode(code)
+            known = self._codes[name, code] = KnownCode(name, code, len(self.each), parts)
             known.occurrences.begin(self._generation)
+            self.each.append(known)
         return known
 
-    def answer(self, algorithm: EarlierAlgorithm, count: int) -> None:
+    def answer(self, known: KnownCode, count: int) -> None:
         """An algorithm has got answers."""
-        known = self.of(algorithm.name, algorithm.code)
         if not known.answered:
             known.since = self._generation
-        known.answered, known.parts = known.answered + count, algorithm.parts
-        codes = self._answered.setdefault(algorithm.name, {})
+        known.answered += count
+        codes = self._answered.setdefault(known.name, {})
         codes.pop(known.code, None)
         codes[known.code] = known
 
-    def adopt(self, algorithm: EarlierAlgorithm) -> None:
+    def adopt(self, known: KnownCode) -> None:
         """A generation has ended tasks of an algorithm with answers that its own code did not have."""
-        known = self.of(algorithm.name, algorithm.code)
         if known.other is None:
-            known.other = self._only(self._others(algorithm.name, algorithm.code), algorithm.parts)
+            known.other = self._only(self._others(known.name, known.code), known.parts)
 
     def choose(self, record: AlgorithmDefined) -> KnownCode | None:
         """Return the code whose answers count for an algorithm of this generation; None if there is none. If only other
@@ -600,7 +558,7 @@ class KnownCodes(Struct, eq=False):
             return exact
         if not code:
             return other
-        exact = self.of(name, code)
+        exact = self.of(name, code, record.parts)
         exact.other = other
         return exact
 
@@ -724,6 +682,16 @@ class Answers(Struct, eq=False):
         return self._seconds[number], self._ends[number] >> 1
 
 
+def numbers_of(former: array[int], firsts: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """Return the occurrences of tasks of a generation, in ranges of ids; -1 for each task without one."""
+    found: list[int] = []
+    for first, count in zip(firsts, counts, strict=True):
+        known = former[first : first + count] if first > 0 else ()
+        found += known
+        found += [-1] * (count - len(known))
+    return found
+
+
 class Reuse:
     """Ends tasks with stored answers.
 
@@ -758,8 +726,13 @@ class Reuse:
         self._generation = 0
         """The generation that is read, or this one."""
         self._codes = KnownCodes(state, changes, captured, any_code)
-        self._former: dict[int, FormerGeneration] = {}
-        """The generation that is read, and the last ones before it, by number."""
+        self._algorithms: dict[int, KnownCode] = {}
+        """The algorithms of the generation that is read, by number."""
+        self._former: dict[int, array[int]] = {}
+        """The generation that is read, and the last ones before it, by number. For each task, by id: the number of its
+        occurrence; -1 if it has none."""
+        self._code_of: array[int] = array("I")
+        """For each occurrence: the place of its code."""
         self._chosen: dict[int, KnownCode | None] = {}
         """For each algorithm of this generation: the code whose answers count."""
         self._waiting: list[EarlierTasks] = []
@@ -783,18 +756,16 @@ class Reuse:
             self._begin(entry.generation)
         match entry:
             case EarlierAlgorithm():
-                self._former[entry.generation].algorithms[entry.number] = entry
+                self._algorithms[entry.number] = self._codes.of(entry.name, entry.code, entry.parts)
             case EarlierTasks():
                 self._waiting.append(entry)
             case EarlierSent():
                 self._add_waiting()
-                for number in self._former[entry.generation].numbers([entry.first], [entry.count]):
-                    if number >= 0:
-                        self.answers.set_sent(number, may_have_run=entry.may_have_run)
+                for number in self._known(entry):
+                    self.answers.set_sent(number, may_have_run=entry.may_have_run)
             case EarlierUsedUp():
                 self._add_waiting()
-                numbers = self._former[entry.generation].numbers([entry.first], [entry.count])
-                self.answers.used_up.update((number, entry.reason) for number in numbers if number >= 0)
+                self.answers.used_up.update(dict.fromkeys(self._known(entry), entry.reason))
             case _:
                 self._add_waiting()
                 self.answer(entry)
@@ -811,7 +782,8 @@ class Reuse:
     def _begin(self, generation: int) -> None:
         self._add_waiting()
         self._generation = generation
-        self._former[generation] = FormerGeneration()
+        self._algorithms = {}
+        self._former[generation] = array("i")
         for old in [*self._former][: -GENERATIONS_KEPT - 1]:
             del self._former[old]
         self._codes.begin(generation)
@@ -824,18 +796,23 @@ class Reuse:
         self._waiting.clear()
 
     def _add(self, entry: EarlierTasks) -> None:
-        former = self._former[entry.generation]
-        algorithm = former.algorithms[entry.algorithm]
-        if not (algorithm.code or self._codes.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
-            former.add(entry, repeat(-1, entry.count))
+        known, former = self._algorithms[entry.algorithm], self._former[entry.generation]
+        former.extend([-1] * (entry.first - len(former)))
+        if not (known.code or self._codes.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
+            former.extend([-1] * entry.count)
             return
-        occurrences = self._codes.of(algorithm.name, algorithm.code).occurrences
-        numbers = occurrences.take_or_add(entry.keys, self._count)
-        former.add(entry, numbers)
-        self._count = max(self._count, max(numbers) + 1)
+        numbers = known.occurrences.take_or_add(entry.keys, self._count)
+        former.extend(numbers)
+        self._code_of.extend([known.place] * (max(numbers) + 1 - self._count))
+        self._count = len(self._code_of)
         self.answers.extend(self._count)
         if entry.reused and self._codes.any_code and any(self.answers.of(number) is None for number in numbers):
-            self._codes.adopt(algorithm)
+            self._codes.adopt(known)
+
+    def _known(self, entry: EarlierSent | EarlierUsedUp) -> list[int]:
+        """The occurrences of tasks that have one."""
+        numbers = numbers_of(self._former[entry.generation], [entry.first], [entry.count])
+        return [number for number in numbers if number >= 0]
 
     def answer(self, entry: EarlierAnswers) -> list[int]:
         """Results of a former generation are in the file. Return the occurrence of each; -1 for a task that is not
@@ -847,10 +824,9 @@ class Reuse:
         former, results = self._former.get(entry.generation), entry.results
         if former is None:  # too many generations have been since then
             return []
-        numbers = former.numbers(results.tasks, results.counts)
-        for first, count in zip(results.tasks, results.counts, strict=True):
-            for algorithm, own in former.by_algorithm(first, count):
-                self._codes.answer(algorithm, own)
+        numbers = numbers_of(former, results.tasks, results.counts)
+        for place, count in Counter(self._code_of[number] for number in numbers if number >= 0).items():
+            self._codes.answer(self._codes.each[place], count)
         if entry.generation < self._generation:
             numbers = [-1 if number < 0 or self.answers.of(number) else number for number in numbers]
         self.answers.answer(entry, numbers)
@@ -863,11 +839,11 @@ class Reuse:
         """The number of the generation before this one."""
         return self._generation - 1
 
-    def former(self, name: str) -> tuple[int, FormerGeneration] | None:
-        """The former generation with this name, and its number; None if it is not known, or was too long ago."""
-        number = self.names.get(name)
-        found = None if number is None else self._former.get(number)
-        return None if number is None or found is None else (number, found)
+    def former(self, name: str) -> tuple[int, array[int]] | None:
+        """The number of the former generation with this name, and the occurrence of each task; None if it is not known,
+        or was too long ago."""
+        number = self.names.get(name, 0)
+        return (number, self._former[number]) if number in self._former else None
 
     def waiting(self, numbers: Iterable[int]) -> dict[int, int]:
         """Which tasks of this generation have taken these occurrences without an answer: the occurrence of each task.
@@ -1027,7 +1003,7 @@ class Succession(Struct, eq=False):
             self.state.notice(_UNUSABLE.format(agent=agent.name, results=results, why=why), key=why)
             return
         generation, former = found
-        numbers = former.numbers(group.tasks, group.counts)
+        numbers = numbers_of(former, group.tasks, group.counts)
         places = [
             place
             for place, number in enumerate(numbers)
@@ -1042,11 +1018,10 @@ class Succession(Struct, eq=False):
 
     def still_running(self, agent: ConnectedAgent, message: messages.StillRunning, reuse: Reuse | None) -> None:
         """A slave runs tasks of a former generation: equal tasks wait for it. If nobody wants them, it ends."""
-        found = None if reuse is None else reuse.former(message.generation)
+        numbers = _numbers(agent, message, reuse)
         wanted: list[int] = []
-        if reuse is not None and found is not None and reuse.awaited.former.had(found[0], agent):
-            numbers = found[1].numbers(message.tasks, message.counts)
-            wanted = [number for number in numbers if number >= 0 and reuse.answers.of(number) is None]
+        if reuse is not None and numbers is not None:
+            wanted = [number for number in numbers if reuse.answers.of(number) is None]
             reuse.awaited.runs(agent.name, message.slave, wanted, reuse.waiting(wanted))
         if message.tasks and not wanted:
             self.state.send(agent, messages.NotWanted(message.slave))
@@ -1054,13 +1029,12 @@ class Succession(Struct, eq=False):
     def not_started(self, agent: ConnectedAgent, message: messages.NotStarted, reuse: Reuse | None) -> None:
         """Slaves have not started tasks of the generation before this one: they may run. Or the agent has no more to
         say."""
-        found = None if reuse is None else reuse.former(message.generation)
-        if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
+        numbers = _numbers(agent, message, reuse)
+        if reuse is None or numbers is None:
             return
         if not message.tasks:
             reuse.awaited.former.came(agent)
-        elif found[0] == reuse.last_generation:  # a generation in between may have sent them to other slaves
-            numbers = [number for number in found[1].numbers(message.tasks, message.counts) if number >= 0]
+        elif reuse.names[message.generation] == reuse.last_generation:  # one in between may have sent them elsewhere
             for number in numbers:
                 reuse.answers.set_sent(number, may_have_run=False)
             reuse.awaited.not_started(numbers)
@@ -1113,3 +1087,13 @@ class Succession(Struct, eq=False):
                     killed += held
             if killed:
                 self.state.cancel_at(agent, killed)
+
+
+def _numbers(
+    agent: ConnectedAgent, message: messages.StillRunning | messages.NotStarted, reuse: Reuse | None
+) -> list[int] | None:
+    """The occurrences that an agent of a former generation names; None if it was none, or that one is not known."""
+    found = None if reuse is None else reuse.former(message.generation)
+    if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
+        return None
+    return [number for number in numbers_of(found[1], message.tasks, message.counts) if number >= 0]
