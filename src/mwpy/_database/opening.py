@@ -1,7 +1,5 @@
 """Opens run databases for writing and for reading, and refuses a file that is damaged or of another program.
 
-A file that is damaged, or of another program, is refused.
-
 One master at a time writes a run database. The operating system locks the file .FILE.lock for it, and releases the lock
 when the master ends, in whatever way. Between hosts this needs a file system whose server knows the locks.
 """
@@ -23,9 +21,6 @@ from mwpy._system import clock
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
 from mwpy._values.errors import RunDatabaseError
 
-# Connections to SQLite files, and the reasons for its errors. Only this module imports sqlite3.
-
-
 WAIT_S = 10.0
 """How long a connection waits for a lock of SQLite, in seconds. Only a person's tools have such locks for longer."""
 
@@ -34,12 +29,21 @@ class Connection:
     """A connection to a run database. Threads may share it: each call has it for itself.
 
     All errors of SQLite are a `RunDatabaseError` with the file, the reason and the remedy.
+
+    Args:
+        mode: `ro`, or `rwc` for a file that may be missing.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, mode: str) -> None:
         self.path = path
-        self._connection = connection
         self._lock = threading.RLock()
+        where = f"file:{quote(str(path.absolute()))}?mode={mode}"
+        with self._explained():
+            self._connection = sqlite3.connect(
+                where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False
+            )
+        self._connection.row_factory = sqlite3.Row
+        self._connection.text_factory = lambda text: text.decode(errors="replace")
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query: tuples that `dict` makes into dicts with the names of the columns."""
@@ -90,18 +94,6 @@ class Connection:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the second is about damaged names of tables
             raise _explained_error(self.path, error) from error
-
-
-def connected(path: Path, mode: str) -> Connection:
-    """Connect to a file. The mode is `ro`, `rw`, or `rwc` for a file that may be missing."""
-    where = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    try:
-        opened = sqlite3.connect(where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
-        raise _explained_error(path, error) from error
-    opened.row_factory = sqlite3.Row
-    opened.text_factory = lambda text: text.decode(errors="replace")
-    return Connection(path, opened)
 
 
 def _explained_error(path: Path, error: Exception) -> RunDatabaseError:
@@ -209,7 +201,7 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
     """
     with suppress(OSError):  # SQLite says why; it gives its logs the mode of the file
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    connection = connected(path, "rwc")
+    connection = Connection(path, "rwc")
     try:
         if exclusive:
             # Before the first use of the log. Then no memory is shared.
@@ -235,7 +227,7 @@ def open_for_reading(path: Path) -> Connection:
     """
     if not os.path.exists(path):
         raise RunDatabaseError(f"there is no run database {path}: a master writes one with --mw-run-database {path}")
-    connection = connected(path, "ro")
+    connection = Connection(path, "ro")
     try:
         connection.run("PRAGMA query_only = 1")
         if not _check_kind(connection):

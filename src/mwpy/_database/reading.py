@@ -70,8 +70,8 @@ def _read_earlier(
     Raises:
         RunDatabaseError: the file is damaged.
     """
-    query = "SELECT s.generation, s.sid, a.host FROM slaves s JOIN agents a USING (generation, agent)"
-    hosts = {(generation, sid): str(host) for generation, sid, host in connection.rows(query)}
+    found = connection.rows("SELECT generation, sid, host FROM hosts WHERE host IS NOT NULL")
+    hosts = {(generation, sid): str(host) for generation, sid, host in found}
     usable = files.usable()
     known: set[tuple[int, int]] = set()
     query = (

@@ -16,7 +16,7 @@ and memory, not for forgers.
 With each change of the schema, `VERSION` rises. A file of another version is refused by name.
 
 Views of single tasks join others by task. SQLite makes an index for that each time, so they take a few seconds for a
-million tasks.
+million tasks. With `LIMIT -1`, a body is read once for its row, and not again for each task of it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ def row_checksum(row: Sequence[object]) -> int:
     Args:
         row: the values of `CHECKED`: whole numbers, texts, bytes or None, as SQLite returns them.
     """
-    checksum = 0
-    for value in row:
-        part = value if isinstance(value, bytes) else repr(value).encode()
-        checksum = zlib.crc32(part, zlib.crc32(b"%d:" % len(part), checksum))
-    return checksum
+    *columns, data = row
+    checksum = zlib.crc32(repr(columns).encode())
+    return zlib.crc32(data if isinstance(data, bytes) else repr(data).encode(), checksum)
 
 
 _FREQUENT = ("submissions", "allocations", "results")
@@ -92,11 +90,14 @@ _SHOWN = {
 """The views that show the rows of one kind each, and their columns after `seq` and `generation`; `$x` is in `body`."""
 
 _VIEWS = """
+CREATE VIEW hosts AS
+SELECT s.generation, s.sid, g.host FROM slaves s
+LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent LIMIT -1;
 CREATE VIEW answers AS
 SELECT r.generation, r.base + j.key AS task,
     CASE WHEN r.attempts IS NULL THEN r.attempt ELSE json_extract(r.attempts, '$."' || j.key || '"') END AS attempt,
     r.sid, r.at, CASE WHEN r.seconds IS NULL THEN r.total_s / r.count ELSE j.value END AS seconds, r.failed
-FROM results r, json_each(coalesce(r.seconds, ZEROS(r.count))) j;
+FROM (SELECT *, coalesce(seconds, ZEROS(count)) AS places FROM results LIMIT -1) r, json_each(r.places) j;
 CREATE VIEW attempts AS
 SELECT a.generation, a.task, a.attempt, a.sid, g.host, a.at AS sent, coalesce(r.at, l.at) AS ended,
     CASE WHEN r.task IS NULL THEN coalesce(l.cause, 'no end is known')
@@ -109,8 +110,7 @@ LEFT JOIN answers r ON r.generation = a.generation AND r.task = a.task AND r.att
 LEFT JOIN failures f ON f.generation = a.generation AND f.sid = r.sid AND f.task = a.task AND f.attempt = a.attempt
 LEFT JOIN losses l ON l.generation = a.generation AND l.sid = a.sid AND l.attempt = a.attempt
     AND a.task BETWEEN l.first AND l.first + l.count - 1
-LEFT JOIN slaves s ON s.generation = a.generation AND s.sid = a.sid
-LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent;
+LEFT JOIN hosts g ON g.generation = a.generation AND g.sid = a.sid;
 CREATE VIEW tasks AS
 SELECT t.generation, t.task, a.name AS algorithm,
     CASE WHEN f.task IS NOT NULL THEN 'failed' WHEN r.task IS NOT NULL THEN 'finished'
@@ -118,33 +118,31 @@ SELECT t.generation, t.task, a.name AS algorithm,
     coalesce(r.attempt, e.attempt) AS attempt, coalesce(r.sid, e.sid) AS sid, g.host, r.seconds,
     coalesce(r.at, e.at) AS ended, f.type AS error, coalesce(f.message, e.reason) AS message, f.arguments
 FROM (
-    SELECT u.generation, u.first + j.key AS task, u.algorithm FROM submissions u, json_each(ZEROS(u.count)) j
-    WHERE u.answers IS NULL
+    SELECT u.generation, u.first + j.key AS task, u.algorithm
+    FROM (SELECT * FROM submissions WHERE answers IS NULL LIMIT -1) u, json_each(ZEROS(u.count)) j
 ) t
-LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
+LEFT JOIN (SELECT * FROM algorithms LIMIT -1) a ON a.generation = t.generation AND a.number = t.algorithm
 LEFT JOIN answers r ON r.generation = t.generation AND r.task = t.task
 LEFT JOIN failures f ON f.generation = t.generation AND f.sid = r.sid AND f.task = t.task AND f.attempt = r.attempt
 LEFT JOIN ends e ON e.generation = t.generation AND t.task BETWEEN e.first AND e.first + e.count - 1
-LEFT JOIN slaves s ON s.generation = t.generation AND s.sid = coalesce(r.sid, e.sid)
-LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent
+LEFT JOIN hosts g ON g.generation = t.generation AND g.sid = coalesce(r.sid, e.sid)
 UNION ALL
 SELECT t.generation, t.task, a.name,
     CASE WHEN EXISTS (SELECT 1 FROM json_each(t.failed) WHERE value = t.place) THEN 'failed' ELSE 'finished' END,
-    r.attempt, r.sid, g.host,
-    CASE WHEN r.seconds IS NULL THEN r.total_s / r.count
-        WHEN r.base THEN json_extract(r.seconds, '$[' || t.at_place || ']') END,
+    r.attempt, r.who, g.host,
+    CASE WHEN json_type(r.body, '$.seconds') IS NULL THEN json_extract(r.body, '$.total_s') / r.count
+        WHEN r.first THEN json_extract(r.body, '$.seconds[' || t.at_place || ']') END,
     r.at, f.type, f.message, f.arguments
 FROM (
     SELECT u.generation, u.first + j.key AS task, j.key AS place, u.algorithm, coalesce(u.failed, '[]') AS failed,
         json_extract(j.value, '$[0]') AS at_row, json_extract(j.value, '$[1]') AS at_place
-    FROM submissions u, json_each(u.answers) j
+    FROM (SELECT * FROM submissions WHERE answers IS NOT NULL LIMIT -1) u, json_each(u.answers) j
 ) t
-LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
-LEFT JOIN results r ON r.seq = t.at_row
-LEFT JOIN failures f ON f.generation = r.generation AND f.sid = r.sid AND f.task = r.base + t.at_place
+LEFT JOIN (SELECT * FROM algorithms LIMIT -1) a ON a.generation = t.generation AND a.number = t.algorithm
+LEFT JOIN records r ON r.seq = t.at_row
+LEFT JOIN failures f ON f.generation = r.generation AND f.sid = r.who AND f.task = r.first + t.at_place
     AND f.attempt = r.attempt
-LEFT JOIN slaves s ON s.generation = r.generation AND s.sid = r.sid
-LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent;
+LEFT JOIN hosts g ON g.generation = r.generation AND g.sid = r.who;
 CREATE VIEW notices AS SELECT generation, at, substr(text, 8) AS text FROM events WHERE kind = 'Notice';
 """
 
