@@ -131,8 +131,7 @@ def test_a_contradiction_is_an_error_of_the_caller(mw: mwpy.Master) -> None:
 
 def test_a_script_names_its_own_exceptions(stage: Stage) -> None:
     """Types and functions of the script are those of the slave."""
-    run = stage.start("retrying.py", "--mw-local", 2)
-    assert run.end() == 0, run.err
+    run = stage.run("retrying.py", "--mw-local", 2)
     assert run.report == [[2, 2], [2, 2]]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,36 +69,3 @@ def test_the_costs_of_a_task_are_those_of_all_parts_of_mwpy() -> None:
         parts = line.rpartition(": ")[2].split(", ")
         used = {part.split()[0] for part in parts} - {"template"}  # on a busy machine, it may still finish a fork
         assert used == {"I/O", "agent", "algorithm", "slaves"}
-
-
-def test_many_agents_are_measured_on_one_master(tmp_path: Path) -> None:
-    options = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", str(tmp_path / "rsc"))
-    printed = run_bench("scale", "20", *options, "--mw-audit-file", os.devnull)
-    _connected_s, _idle, _memory, rate, shares = json.loads(printed)
-    assert rate > 0
-    assert shares >= 1.0, "each agent had tasks"
-
-
-def test_the_rate_of_programs_is_measured() -> None:
-    lines = run_bench("programs", "--runs", "20", "--rounds", "1").splitlines()
-    assert re.fullmatch(r"mwpy sweep +\d+ runs a second \(.*\); mwpy has 1.00 times this rate", lines[0])
-    assert len(lines) == 1 + (shutil.which("parallel") is not None)
-
-
-DEADLY = """
-import os, signal
-from bench.peers import functions, libraries, workloads
-peer = libraries.load("mwpy")
-with workloads.started(peer):
-    os.kill(peer.result(peer.submit(os.getpid)), signal.SIGKILL)
-    print(peer.result(peer.submit(functions.nothing, 7)), flush=True)
-"""
-
-
-def test_a_measurement_in_which_a_slave_dies_does_not_count() -> None:
-    """Its tasks have further attempts. So all values would be right, and only the figure would be too low."""
-    run = subprocess.run(
-        [sys.executable, "-c", DEADLY], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert run.stdout == "7\n"
-    assert run.stderr.endswith("AssertionError: a worker died during the measurement\n")

@@ -77,8 +77,7 @@ def test_a_script_may_decide_not_to_call_main(stage: Stage) -> None:
 def test_a_script_on_standard_input_is_refused(stage: Stage) -> None:
     script(stage, GUARD + "sys.exit(mwpy.main())")
     text = (stage.folder / "script.py").read_text()
-    piped = stage.start("", program=[sys.executable, "-"], script=text)
-    assert piped.end() == 2
+    piped = stage.run("", program=[sys.executable, "-"], script=text, code=2)
     assert "mwpy.main() needs a script in a file" in piped.err
     assert "mwpy.local_master()" in piped.err
 
@@ -112,8 +111,7 @@ def test_a_script_that_hides_a_module_is_named(stage: Stage) -> None:
     """The import of the module loads the script once more, and fails there."""
     script(stage, "sys.exit(mwpy.main())")
     (stage.folder / "script.py").rename(stage.folder / "queue.py")
-    started = stage.start("", program=[sys.executable, "queue.py"])
-    assert started.end() == 1
+    started = stage.run("", program=[sys.executable, "queue.py"], code=1)
     assert "queue.py hides the module 'queue' that Python or mwpy needs" in started.err
 
 
@@ -206,8 +204,7 @@ def test_work_that_is_not_done_is_named_at_the_end(stage: Stage, body: str, noti
 def test_a_map_that_nobody_reads_is_named_when_a_plain_script_ends(stage: Stage) -> None:
     """The master is never closed."""
     (stage.folder / "script.py").write_text("import mwpy\nmw = mwpy.local_master(slaves=1)\nmw.map(abs, range(9))\n")
-    ended = stage.start("", program=[sys.executable, "script.py"])
-    assert ended.end() == 0
+    ended = stage.run("", program=[sys.executable, "script.py"])
     assert ended.err.startswith(UNREAD.format("1 map"))
 
 
@@ -232,8 +229,7 @@ def test_a_reader_that_ends_early_leads_to_no_message(stage: Stage, arguments: s
     """A master algorithm that cannot print its values has failed; a command has done what was asked."""
     script(stage, GUARD + "sys.exit(mwpy.main())", LINES)
     pipe = f'{{ "{sys.executable}" {arguments}; echo "code $?" >&2; }} | head -n 1 >head.txt'
-    ended = stage.start("", program=["bash", "-c", pipe])
-    assert ended.end() == 0
+    ended = stage.run("", program=["bash", "-c", pipe])
     assert ended.err == f"code {code}\n"
 
 

@@ -25,8 +25,7 @@ def test_local_slaves_get_the_scripts_own_arguments(
     stage: Stage, line: list[str], own: list[str], variables: dict[str, str]
 ) -> None:
     """No agent becomes another master, whatever the script does with its command line."""
-    run = stage.start("argued.py", *line, variables=variables)
-    assert run.end() == 0, run.err
+    run = stage.run("argued.py", *line, variables=variables)
     assert run.report == {"argv": own, "came": [[10, own]]}
     assert run.err == ""
     stage.no_process_left()
@@ -60,8 +59,7 @@ def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> N
         "from mwpy.cli import main\n"
         "sys.exit(main(['slave', *sys.argv[1:]]))"
     )
-    agent = stage.start("", "--mw-resource-file", stage.resource, program=[sys.executable, "-c", program])
-    assert agent.end() == 3, agent.err
+    agent = stage.run("", "--mw-resource-file", stage.resource, program=[sys.executable, "-c", program], code=3)
     assert f"protocol version {PROTOCOL_VERSION} there, 77 here: install the same version" in agent.err
     until(lambda: f"77 there, {PROTOCOL_VERSION} here" in master.err, lambda: f"a message, not {master.err!r}")
     stage.until_audited("REFUSED")
@@ -77,8 +75,7 @@ def test_a_master_algorithm_can_exit_with_a_text(tmp_path: Path) -> None:
 
 def test_a_master_algorithm_that_returns_none_gets_a_message(stage: Stage) -> None:
     """The exit code 255 comes with a message."""
-    run = stage.start("argued.py", "--mw-local", 1, variables={"TEST_NONE": "1"})
-    assert run.end() == 255
+    run = stage.run("argued.py", "--mw-local", 1, variables={"TEST_NONE": "1"}, code=255)
     assert run.err == (
         "mwpy: the master algorithm returned None, which is no exit code: it must return 0 to 255, and 0 for success\n"
     )

@@ -176,14 +176,20 @@ def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, held_s: int, group
     assert "lost" not in stage.audit.read_text().lower()
 
 
-@pytest.mark.parametrize(("how", "cause"), [("sigkill", "SIGKILL"), ("exit", "exit code 3"), ("segfault", "SIGSEGV")])
-@pytest.mark.parametrize("grouped", [(), ("--mw-slave-task-group", 100)])
+@pytest.mark.parametrize(
+    ("how", "cause", "grouped"),
+    [
+        ("sigkill", "SIGKILL", ()),
+        ("sigkill", "SIGKILL", ("--mw-slave-task-group", 100)),
+        ("exit", "exit code 3", ()),
+        ("segfault", "SIGSEGV", ("--mw-slave-task-group", 100)),
+    ],
+)
 def test_a_task_that_kills_its_slaves_becomes_unrunnable(
     stage: Stage, how: str, cause: str, grouped: tuple[object, ...]
 ) -> None:
     """After three deaths, the task is unrunnable and lists them. The other tasks of its group are not charged."""
-    run = stage.start("killer.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit, *grouped)
-    assert run.end() == 0, run.err
+    run = stage.run("killer.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit, *grouped)
     [given_up] = run.report["unrunnable"]
     assert given_up["tag"] == 20
     assert len(given_up["deaths"]) == 3
@@ -196,8 +202,7 @@ def test_a_task_that_kills_its_slaves_becomes_unrunnable(
 @pytest.mark.parametrize("slaves", [1, 3])
 def test_a_task_that_kills_its_agent_becomes_unrunnable(stage: Stage, slaves: int) -> None:
     """Four agents on this machine are lost. All other tasks have results, and the master says what it does."""
-    run = stage.start("killer.py", "agent", "--mw-local", slaves, "--mw-audit-file", stage.audit)
-    assert run.end() == 0, run.err
+    run = stage.run("killer.py", "agent", "--mw-local", slaves, "--mw-audit-file", stage.audit)
     [given_up] = run.report["unrunnable"]
     assert given_up["tag"] == 20
     assert [f"agent lost: AGENT-{number} on " in death for number, death in enumerate(given_up["deaths"])] == [True] * 4
@@ -224,8 +229,7 @@ def test_a_task_that_kills_its_agent_spares_the_tasks_of_others(stage: Stage) ->
 @pytest.mark.parametrize("failures", [1, 2])
 def test_a_slave_that_cannot_load_an_algorithm_for_now_does_not_bar_its_agent(stage: Stage, failures: int) -> None:
     """New slaves try again, and run all tasks. The user sees why."""
-    run = stage.start("fragile.py", stage.folder, failures, "--mw-local", 2, "--mw-audit-file", stage.audit)
-    assert run.end() == 0, run.err
+    run = stage.run("fragile.py", stage.folder, failures, "--mw-local", 2, "--mw-audit-file", stage.audit)
     assert run.report == list(range(40))
     assert "could not load Fragile, and is replaced by a new one, which tries again: " in run.err
     assert run.err.count("MemoryError: no memory for the table") == 1
@@ -234,8 +238,7 @@ def test_a_slave_that_cannot_load_an_algorithm_for_now_does_not_bar_its_agent(st
 
 
 def test_results_that_a_slave_overwrote_in_shared_memory_are_computed_again(stage: Stage) -> None:
-    run = stage.start("killer.py", "scribble", "--mw-local", 1, "--mw-slave-task-group", 100)
-    assert run.end() == 0, run.err
+    run = stage.run("killer.py", "scribble", "--mw-local", 1, "--mw-slave-task-group", 100)
     assert run.report["came"] == [number for number in range(41) if number != 20]
     assert [len(task["deaths"]) for task in run.report["unrunnable"]] == [3]
     assert "overwrote the memory that it shares with its agent: its unsent results are lost: Results: " in run.err
@@ -245,8 +248,7 @@ def test_results_that_a_slave_overwrote_in_shared_memory_are_computed_again(stag
 def test_a_task_with_an_overwritten_result_does_not_run_again_if_it_may_run_once(stage: Stage) -> None:
     """A task overwrites the journal as soon as a result is in it. So its own and at least another one are lost."""
     log = stage.folder / "log"
-    run = stage.start("killer.py", "overwrite", log, "--mw-local", 1, "--mw-slave-task-group", 100)
-    assert run.end() == 0, run.err
+    run = stage.run("killer.py", "overwrite", log, "--mw-local", 1, "--mw-slave-task-group", 100)
     ran = log.read_text().split()
     assert len(ran) == len(set(ran)) == 41
     unrunnable = [task["tag"] for task in run.report["unrunnable"]]
@@ -257,8 +259,7 @@ def test_a_task_with_an_overwritten_result_does_not_run_again_if_it_may_run_once
 
 def test_a_task_that_closes_the_connection_of_its_slave_costs_only_the_slave(stage: Stage) -> None:
     """The slave notices it later, while it runs another task. All finished results count, and no task is charged."""
-    run = stage.start("killer.py", "close", "--mw-local", 1, "--mw-slave-task-group", 100)
-    assert run.end() == 0, run.err
+    run = stage.run("killer.py", "close", "--mw-local", 1, "--mw-slave-task-group", 100)
     assert run.report == {"came": [*range(41)], "unrunnable": []}
     assert "a task closed or replaced the connection of its slave" in run.err
     assert "Traceback" not in run.err
@@ -403,8 +404,7 @@ def test_a_task_that_writes_nonsense_into_shared_memory_costs_only_its_slave(
     stage: Stage, how: str, values: int, reasons: tuple[str, ...]
 ) -> None:
     """The agent kills the slave and says why, and every task has its result. The memory cannot be made shorter."""
-    run = stage.start("overwrite.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit)
-    assert run.end() == 0, run.err
+    run = stage.run("overwrite.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert len(run.report["values"]) == values
     assert len(run.report["errors"]) == 200 - values
     assert "Traceback" not in run.err

@@ -28,8 +28,7 @@ def run_over(
     """Run one task that is over a limit among its neighbours. Check the neighbours; return the end of the task."""
     log = stage.folder / "log"
     arguments = how, log, json.dumps(policies), "--mw-local", 2, *options
-    running = stage.start("over.py", *arguments, program=program)
-    assert running.end() == 0, running.err
+    running = stage.run("over.py", *arguments, program=program)
     [ended] = running.report["unrunnable"]
     assert ended["tag"] == NEIGHBOURS
     others = [number for number in range(2 * NEIGHBOURS + 1) if number != NEIGHBOURS]
@@ -184,8 +183,7 @@ def test_a_task_that_ran_out_of_memory_is_tried_again_with_more(stage: Stage) ->
     """
     trail = stage.folder / "uneven.audit"
     options = "--mw-local", 4, "--mw-audit-file", trail
-    running = stage.start("uneven.py", *options, variables={"SLURM_MEM_PER_NODE": str(JOB_MIB)})
-    assert running.end() == 0, running.err
+    running = stage.run("uneven.py", *options, variables={"SLURM_MEM_PER_NODE": str(JOB_MIB)})
     report = running.report
     assert (report["small"], report["large"]) == ([5] * 40, [150] * 6)
     text = trail.read_text()

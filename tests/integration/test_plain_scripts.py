@@ -28,8 +28,7 @@ POOLS = ("fork", "spawn")
 
 def answers(stage: Stage, *how: str) -> dict[str, str]:
     """Run all uses in one way. Return the values of each."""
-    running = stage.start("uses.py", *how)
-    assert running.end() == 0, running.err
+    running = stage.run("uses.py", *how)
     return dict(json.loads(line) for line in running.out.splitlines() if line.startswith("["))
 
 
@@ -52,8 +51,7 @@ def written(stage: Stage, text: str, name: str = "script.py") -> str:
 
 def printed(stage: Stage, *command: str) -> list[str]:
     """Run an interpreter with these options and arguments. Return the lines that it has printed."""
-    running = stage.start("", program=[sys.executable, *command])
-    assert running.end() == 0, running.err
+    running = stage.run("", program=[sys.executable, *command])
     return running.out.splitlines()
 
 
@@ -222,8 +220,7 @@ def test_a_module_of_a_package_is_loaded_with_the_options_of_the_interpreter(sta
     written(stage, PACKAGED, f"pack/{name}.py")
     module = "pack.app" if name == "app" else "pack"
     options = ("-O", "-X", "mine=3", "-W", "error::UserWarning")
-    running = stage.start("", program=[sys.executable, *options, "-m", module, "argument"])
-    assert running.end() == 0, running.err
+    running = stage.run("", program=[sys.executable, *options, "-m", module, "argument"])
     assert running.out == "[(1, True, 'pack', 1, ['error::UserWarning'], '3', False)]\n"
     assert running.err.count("loaded") == 2, "once in the master, and once in the template of its slaves"
 

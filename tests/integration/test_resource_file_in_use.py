@@ -45,8 +45,7 @@ def until_it_says(stage: Stage, key: str, value: object) -> Any:
 
 def test_a_second_master_is_refused_with_the_name_of_the_first(stage: Stage) -> None:
     first = obeying(stage)
-    second = stage.start("obey.py", stage.folder / "orders", "--mw-master", "--mw-resource-file", stage.resource)
-    assert second.end() == 2
+    second = stage.run("obey.py", stage.folder / "orders", "--mw-master", "--mw-resource-file", stage.resource, code=2)
     assert f"{stage.resource} belongs to another master (process {first.pid} on {platform.node()}, " in second.err
     assert "give another --mw-resource-file" in second.err
     order(stage, "return", 0)

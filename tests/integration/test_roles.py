@@ -99,13 +99,11 @@ def published(stage: Stage) -> list[str]:
 def test_a_script_that_cannot_be_imported_is_reported_at_the_master(stage: Stage) -> None:
     """The command in the resource file starts an agent that loads no script. It sends the output of its slaves."""
     master = stage.master("lacking.py")
-    agent = stage.start("", program=published(stage))
-    assert agent.end() == 6, agent.err
+    agent = stage.run("", program=published(stage), code=6)
     reason = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
     until(lambda: reason in master.err, lambda: f"the reason, not {master.err!r}")
     assert "module_of_the_submit_machine" in agent.err
-    missing = stage.start("", "no_such.py", program=[*published(stage)[:4], "--mw-resource-file", str(stage.resource)])
-    assert missing.end() == 6, missing.err
+    stage.run("", "no_such.py", program=[*published(stage)[:4], "--mw-resource-file", str(stage.resource)], code=6)
     until(lambda: "can't open file" in master.err, lambda: f"the reason, not {master.err!r}")
 
 
@@ -121,8 +119,7 @@ def test_an_agent_serves_a_script_that_it_does_not_load(stage: Stage) -> None:
 
 def test_local_slaves_of_a_master_that_returns_at_once_end(stage: Stage) -> None:
     """The agent connects during the shutdown and ends by itself."""
-    run = stage.start("idle.py", "--mw-local", 2, "--mw-audit-file", stage.audit)
-    assert run.end() == 0, run.err
+    run = stage.run("idle.py", "--mw-local", 2, "--mw-audit-file", stage.audit)
     assert run.err == ""
     assert "FINI" in stage.audit.read_text()
     stage.no_process_left()
@@ -151,8 +148,7 @@ def test_an_agent_that_asks_for_the_client_timeout_is_refused_once(stage: Stage)
     stage.master("count.py", "--tasks", 10, "--mw-key-file", key)
     host, _, port = address_in(stage.resource).rpartition(":")
     where = ("--mw-master-host", host, "--mw-master-port", port, "--mw-key-file", key, "--mw-member-id", "theirs")
-    stranger = stage.start("count.py", "--mw-slave", *where)
-    assert stranger.end() == 3, stranger.err
+    stranger = stage.run("count.py", "--mw-slave", *where, code=3)
     assert len(stranger.err.splitlines()) == 1, stranger.err
     assert "'theirs'" in stranger.err
     assert len(stage.until_audited("'theirs'")) == 1
@@ -165,8 +161,7 @@ def test_a_wrong_key_is_refused(stage: Stage) -> None:
     wrong.write_text(new_key() + "\n")
     host, _, port = address_in(stage.resource).rpartition(":")
     line = ("--mw-slave", "--mw-master-host", host, "--mw-master-port", port, "--mw-key-file", wrong)
-    stranger = stage.start("count.py", *line)
-    assert stranger.end() == 3, stranger.err
+    stranger = stage.run("count.py", *line, code=3)
     assert len(stranger.err.splitlines()) == 1, stranger.err
     assert "the process that listens there has other keys" in stranger.err
     continues_without(stage, master, "it has the keys of another computation")
@@ -180,8 +175,7 @@ def test_a_wrong_membership_key_is_refused(stage: Stage) -> None:
     document["keys"] |= {"member-public": pair.public, "member-secret": pair.secret}
     forged = stage.folder / "forged.rsc"
     forged.write_text(json.dumps(document))
-    stranger = stage.start("count.py", "--mw-slave", "--mw-resource-file", forged)
-    assert stranger.end() == 3, stranger.err
+    stranger = stage.run("count.py", "--mw-slave", "--mw-resource-file", forged, code=3)
     assert len(stranger.err.splitlines()) == 1, stranger.err
     assert "our key is not that of a member" in stranger.err
     continues_without(stage, master, "it has no key of ours")
@@ -245,8 +239,7 @@ def test_an_agent_of_a_finished_computation_exits_with_0(stage: Stage) -> None:
     assert late.end() == 0, late.err
     assert "finished" in late.err
     command = [sys.executable, "-m", "mwpy", "slave", "no_such.py", "--mw-resource-file", str(stage.resource)]
-    missing = stage.start("", program=command)
-    assert missing.end() == 2
+    missing = stage.run("", program=command, code=2)
     assert "there is no script no_such.py" in missing.err
 
 
@@ -277,8 +270,7 @@ def test_a_port_in_use_is_reported_in_one_line(stage: Stage) -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "*", "0.0.0.0"])
 def test_a_master_host_can_be_a_name_an_address_or_all_addresses(stage: Stage, host: str) -> None:
     """The published address works, also for local slaves."""
-    run = stage.start("count.py", "--tasks", 5, "--mw-local", 1, "--mw-master-host", host, "--mw-audit-file", "-")
-    assert run.end() == 0, run.err
+    run = stage.run("count.py", "--tasks", 5, "--mw-local", 1, "--mw-master-host", host, "--mw-audit-file", "-")
     assert "tcp://*" not in run.out
     assert "tcp://0.0.0.0" not in run.out
 

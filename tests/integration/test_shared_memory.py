@@ -26,8 +26,7 @@ def test_arrays_are_mapped_and_leave_nothing_open_though_slaves_are_killed(stage
     """The agent and the master have the same number of open files in both halves of the run, up to the few tasks that
     are on their way. /dev/shm has no room for a single array."""
     program = ["unshare", "--mount", "sh", "-c", TINY, "sh", sys.executable, str(APPS / "arrays.py")]
-    running = stage.start("", TASKS, 100, "--mw-local", 2, program=program)
-    assert running.end() == 0, running.err
+    running = stage.run("", TASKS, 100, "--mw-local", 2, program=program)
     report = running.report
     assert (report["mapped"], report["left"]) == (2 * TASKS, [])
     assert report["growth"] < 20

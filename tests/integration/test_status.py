@@ -133,8 +133,7 @@ def test_a_master_of_another_version_is_not_asked(stage: Stage) -> None:
         "from mwpy.cli import main\n"
         "sys.exit(main(['status', *sys.argv[1:]]))"
     )
-    shown = stage.start("", stage.resource, program=[sys.executable, "-c", program])
-    assert shown.end() == 3
+    shown = stage.run("", stage.resource, program=[sys.executable, "-c", program], code=3)
     assert "77 here: install the same version of mwpy" in shown.err
     _go(stage, master)
 

@@ -55,8 +55,7 @@ def test_an_overseer_knows_the_time_limit_from_its_lines_for_slurm(stage: Stage)
     (stage.folder / "squeue").chmod(0o755)
     line = "oversee", stage.resource, "--with", "slurm", "--dry-run", "--line=--time=51"
     variables = {"PATH": f"{stage.folder}:{os.environ['PATH']}"}
-    run = stage.start("", *line, program=[sys.executable, "-m", "mwpy"], variables=variables)
-    assert run.end() == 0, run.err
+    run = stage.run("", *line, program=[sys.executable, "-m", "mwpy"], variables=variables)
     assert "submits nothing: a job ends after 3000 s, but each task that waits takes 3000 s" in run.out
 
 

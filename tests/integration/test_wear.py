@@ -15,8 +15,7 @@ MEGABYTE = 1 << 20
 def test_a_leaky_algorithm_runs_10000_tasks_in_bounded_memory(stage: Stage) -> None:
     """All tasks together leak 500 MB. Each slave is replaced before it is large, and no task is lost or runs twice."""
     own = ("--mw-local", 2, "--mw-audit-file", stage.audit, "--mw-slave-max-memory", "80 MB")
-    run = stage.start("worn.py", *own, 10_000, 50_000, 0.0001)
-    assert run.end() == 0, run.err
+    run = stage.run("worn.py", *own, 10_000, 50_000, 0.0001)
     report = run.report
     assert report["tasks"] == 10_000
     assert report["largest"] < 160 * MEGABYTE, report
@@ -32,8 +31,7 @@ def test_a_leaky_algorithm_runs_10000_tasks_in_bounded_memory(stage: Stage) -> N
 def test_a_slave_runs_exactly_as_many_tasks_as_it_may(stage: Stage, most: int, tasks: int) -> None:
     """The number does not depend on the size of the groups."""
     own = ("--mw-local", 1, "--mw-audit-file", stage.audit, "--mw-slave-max-tasks", most)
-    run = stage.start("worn.py", *own, tasks, 1, 0)
-    assert run.end() == 0, run.err
+    run = stage.run("worn.py", *own, tasks, 1, 0)
     report = run.report
     assert (report["tasks"], report["most_tasks"], report["slaves"]) == (tasks, most, tasks // most)
     word = "task" if most == 1 else "tasks"

@@ -135,6 +135,12 @@ class Stage:
         self._started.append(Running(process, out, err))
         return self._started[-1]
 
+    def run(self, app: str, *arguments: object, code: int = 0, **options: Any) -> Running:
+        """Do the same, and wait for the end, which must have this exit code."""
+        running = self.start(app, *arguments, **options)
+        assert running.end() == code, running.err
+        return running
+
     def master(self, app: str, *arguments: object) -> Running:
         """Start a master on loopback, and wait for its resource file."""
         own = ("--mw-master", "--mw-resource-file", self.resource, "--mw-audit-file", self.audit)
