@@ -146,11 +146,6 @@ class Module:
             elif isinstance(node, ast.ImportFrom):
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
-    def outside_imports(self) -> Iterator[tuple[int, str]]:
-        """Yield the imports of modules outside mwpy, except those that every module may import."""
-        allowed = tuple(f"{each}." for each in (*EVERYWHERE, "mwpy"))
-        yield from ((line, name) for line, name in self.imports() if not f"{name}.".startswith(allowed))
-
 
 def read(path: Path) -> Module:
     text = path.read_text(encoding="utf-8")
@@ -178,18 +173,33 @@ def place_of_import(name: str) -> str:
     return place if place in LAYER_OF else "__init__"
 
 
-def fault_of_import(module: Module, line: int, name: str) -> str:
-    """Return what is wrong with an import inside mwpy, or an empty text."""
-    mine, place = LAYER_OF[module.place], place_of_import(name)
-    theirs = LAYER_OF[place]
-    if theirs <= mine:
-        return ""
-    below = ", ".join(layer for layer, _ in LAYERS[:mine]) or "none"
-    return (
-        f"{module.shown}:{line} imports {name}, but {module.place} is in layer {mine} ({LAYERS[mine][0]}) "
-        f"and {place} is in layer {theirs} ({LAYERS[theirs][0]}): import only from lower layers ({below}), "
-        f"or move the imported code to a lower layer"
-    )
+def faults_of_import(module: Module, name: str) -> Iterator[str]:
+    """Yield what is wrong with an import, and what to do instead."""
+    top, place = name.split(".", maxsplit=1)[0], place_of_import(name)
+    layer = LAYERS[LAYER_OF[module.place]][0]
+    if top == "mwpy":
+        if LAYER_OF[place] > LAYER_OF[module.place]:
+            yield f"{place} is in a layer above {layer}: import from lower layers, or move the imported code there"
+        if layer in EDGES and place == "_core":
+            yield "an edge makes no decisions: connect it with the core in a role"
+        if module.place in BUILT_ON_PUBLIC_NAMES and any(part.startswith("_") for part in name.split(".")):
+            yield "use public names, and add one if it is missing: users would miss it, too"
+        return
+    if module in CORE and top in NOT_IN_CORE:
+        yield "the core only decides: pass the time as an argument, and do everything else in an edge or a role"
+    if top in ATTRS:
+        yield "make the class with msgspec.Struct, or as a plain class with __init__: attrs is not a dependency of mwpy"
+    elif top not in sys.stdlib_module_names and top not in OWNERS:
+        yield "it is not a dependency of mwpy: avoid it, or add it to OWNERS and to pyproject.toml"
+    is_free = module.name in PROGRAMS or module.place in BUILT_ON_PUBLIC_NAMES
+    is_for_all = f"{name}.".startswith(tuple(f"{each}." for each in EVERYWHERE))
+    if top in OWNERS and not (is_free or is_for_all or is_in(module, OWNERS[top])):
+        yield f"only {OWNERS[top]} may import it: use or extend the functions there"
+
+
+def is_in(module: Module, owners: str) -> bool:
+    """Whether a module is one of the given modules, or in one of the given packages."""
+    return any(f"{module.name}.".startswith(f"{owner}.") for owner in owners.split())
 
 
 def test_every_module_has_a_layer() -> None:
@@ -204,15 +214,17 @@ def test_every_module_has_a_layer() -> None:
     )
 
 
-def test_modules_import_only_from_layers_below() -> None:
-    """Values import no other layer, the core and the edges import values, roles import both, and doors import all."""
-    faults = [
-        fault_of_import(module, line, name)
-        for module in MODULES
-        for line, name in module.imports()
-        if name.split(".")[0] == "mwpy" and module.place in LAYER_OF
-    ]
-    tell([fault for fault in faults if fault])
+def test_each_import_is_allowed() -> None:
+    """A module imports from its own layer and lower ones. Each outside thing has one owner, and the core uses none."""
+    tell(
+        [
+            f"{module.shown}:{line} imports {name}: {fault}"
+            for module in MODULES
+            if module.place in LAYER_OF
+            for line, name in module.imports()
+            for fault in faults_of_import(module, name)
+        ]
+    )
 
 
 def imported_modules(module: Module) -> set[str]:
@@ -235,91 +247,7 @@ def test_no_module_imports_itself_through_others() -> None:
         tell([f"{' imports '.join(reversed(error.args[1]))}: move the shared code into a module below them"])
 
 
-def test_edges_do_not_know_the_core() -> None:
-    """An edge uses values and one outside thing. The core decides what to do, and a role does it."""
-    tell(
-        [
-            f"{module.shown}:{line} imports {name}: an edge makes no decisions; connect it with the core in a role"
-            for module in MODULES
-            if module.place in LAYER_OF and LAYERS[LAYER_OF[module.place]][0] in EDGES
-            for line, name in module.imports()
-            if name.startswith("mwpy._core")
-        ]
-    )
-
-
-def is_in(module: Module, owners: str) -> bool:
-    """Whether a module is one of the given modules, or in one of the given packages."""
-    return any(f"{module.name}.".startswith(f"{owner}.") for owner in owners.split())
-
-
-def test_each_outside_thing_has_one_owner() -> None:
-    """Only its owner imports an outside module: `_transport.link` imports ZeroMQ, `_system.clock` imports `time`."""
-    tell(
-        [
-            f"{module.shown}:{line} imports {name}: only {OWNERS[top]} may import it; use or extend the functions there"
-            for module in MODULES
-            if module.name not in PROGRAMS and module.place not in BUILT_ON_PUBLIC_NAMES
-            for line, name in module.outside_imports()
-            if (top := name.split(".")[0]) in OWNERS and not is_in(module, OWNERS[top])
-        ]
-    )
-
-
-def test_what_is_built_on_public_names_imports_no_private_ones() -> None:
-    """If it needs something private, then the API lacks a feature, which users would miss, too."""
-    tell(
-        [
-            f"{module.shown}:{line} imports {name}: use public names, and add one if it is missing"
-            for module in MODULES
-            if module.place in BUILT_ON_PUBLIC_NAMES
-            for line, name in module.imports()
-            if name.startswith("mwpy.") and any(part.startswith("_") for part in name.split("."))
-        ]
-    )
-
-
-def test_nothing_else_from_outside_is_imported() -> None:
-    """The only run-time dependencies are pyzmq, cloudpickle and msgspec."""
-    known = {*sys.stdlib_module_names, *OWNERS, *ATTRS}
-    tell(
-        [
-            f"{module.shown}:{line} imports {name}, which is not a dependency of mwpy: avoid it, or add "
-            f"it to OWNERS and to pyproject.toml"
-            for module in MODULES
-            for line, name in module.outside_imports()
-            if name.split(".")[0] not in known
-        ]
-    )
-
-
-def test_no_class_is_made_with_attrs() -> None:
-    """It would write and compile the methods of each class again in each process that starts."""
-    tell(
-        [
-            f"{module.shown}:{line} imports {name}, which is not a dependency of mwpy: make the class with "
-            f"msgspec.Struct, or as a plain class with __init__ if some of its fields are made from its other fields"
-            for module in MODULES
-            for line, name in module.imports()
-            if name.split(".")[0] in ATTRS
-        ]
-    )
-
-
 # The core
-
-
-def test_the_core_touches_nothing_outside() -> None:
-    """The same events give the same actions: the core has no I/O, clock, randomness, threads, pickle or logging."""
-    tell(
-        [
-            f"{module.shown}:{line} imports {name}: the core only decides; pass the time as "
-            f"an argument, and do everything else in an edge or a role"
-            for module in CORE
-            for line, name in module.imports()
-            if name.split(".")[0] in NOT_IN_CORE
-        ]
-    )
 
 
 def test_the_core_neither_prints_nor_opens() -> None:

@@ -421,6 +421,11 @@ HISTORIES: tuple[tuple[dict[str, tuple[str, Change, str]], Iterable[int], dict[s
 """Mistakes, and in which histories they are found: seeds, what `Cluster` gets, and what is different in mwpy."""
 
 
+def test_each_mistake_changes_something_that_exists() -> None:
+    paths = [path for rows, *_, different in HISTORIES for path in (*(row[0] for row in rows.values()), *different)]
+    assert all(pkgutil.resolve_name(path) is not None for path in paths)
+
+
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(
     ("path", "change", "found", "seeds", "settings", "different"),
