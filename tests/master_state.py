@@ -59,7 +59,7 @@ class Books:
         """Add pending tasks, or a blocked task. Return their ids, which are also their tags."""
         new = span(self.tasks + 1, algorithm, count, payload, policy, refers=refers)
         self.tasks += count
-        self.state.record(records.TasksSubmitted([new.facts()]), [(*new.ids,)])
+        self.state.record(records.TasksSubmitted([new.facts()]), [((*new.ids,), None)])
         return [*new.ids]
 
     def send(self, slave: ConnectedSlave, count: int, algorithm: AlgorithmDefined = MAX) -> None:

@@ -1,34 +1,54 @@
-"""`mwpy.Executor`: slaves behind the interface of `concurrent.futures`."""
+"""`mwpy.Executor`: slaves behind the interface of `concurrent.futures`.
+
+`submit` encodes a call in the thread that calls it, and appends it to the queue of the executor. Most tasks stay there
+until the slaves need them: a task that is with the master may be sent at any moment, and only a kill ends it then. The
+I/O thread of the master takes what the slaves need (`Tasks.feed`).
+
+A thread of the executor unpickles the values and calls the callbacks of futures. It owns a master, or shares that of a
+master algorithm (see `_roles/users.py`).
+
+The thread does not refer to the executor. When nobody refers to the executor any more, it is shut down. When the
+interpreter ends, all executors are shut down, and the interpreter waits for their tasks, as `concurrent.futures` does.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import os
+import threading
 import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, _base
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from queue import Empty
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
-from mwpy._roles.computation import MasterParts, start_local
-from mwpy._roles.executor import Demand, ExecutorThread, OwnComputation, SharedComputation
-from mwpy._roles.executor_future import Future
-from mwpy._roles.own_overseer import own_overseer
-from mwpy._roles.progress import ShowProgress, progress_of
-from mwpy._system import clock, script
+from mwpy._core.master.dispatch import learn
+from mwpy._core.master.state import Actions, CancelTasks, Running, Waiting
+from mwpy._roles.computation import Computation, MasterParts, follow_cells, start_local
+from mwpy._roles.inbox import FORKED, SHOW_S, raise_failure
+from mwpy._roles.master_io import MasterIo
+from mwpy._roles.own_overseer import OwnOverseer, own_overseer
+from mwpy._roles.progress import Careful, Figures, OpenProgress, Progress, ShowProgress, progress_of
+from mwpy._roles.submission import Calls
+from mwpy._roles.users import User
+from mwpy._system import clock, live_line, script
 from mwpy._system.process import count_cores
 from mwpy._system.script import loaded_script
 from mwpy._transport.codec import codec_of
-from mwpy._values.algorithm import REGISTRY, Initialized, TaskCall, refusal
-from mwpy._values.errors import UsageError
+from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of, refusal
+from mwpy._values.bounds import Buffer
+from mwpy._values.errors import OutOfTime, TaskFailed, UsageError, shown_in_ipython
 from mwpy._values.options import Options
 from mwpy._values.policy import Policies, TaskPolicy, check_keywords
+from mwpy._values.task import ReferringBuffers, Result, ResultReference, UnrunnableTask, failed
 
 __all__ = ["Executor", "Future"]
 
@@ -48,6 +68,486 @@ OF_POOLS = {
 
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
+
+
+AHEAD_S = 0.02
+"""Seconds of work that each slave has in addition to the task that it runs. A thread must wake up in this time."""
+
+MOST_AHEAD = 1000
+"""The largest number of tasks that each slave has in addition."""
+
+OVERHEAD_S = 2e-6
+"""Seconds that a task costs a slave in addition to its compute time."""
+
+SHUT_DOWN = "cannot schedule new futures after shutdown"
+
+INTERPRETER_ENDS = "cannot schedule new futures after interpreter shutdown"
+
+Begin = Callable[[], tuple[MasterIo, Calls, Computation | None]]
+"""Begins to use a master: returns its I/O thread, what submits the tasks, and the computation if it is the executor's
+own."""
+
+
+class Future(concurrent.futures.Future[T]):
+    """The end of a task that an executor runs, as `concurrent.futures.Future` has it. `cancel` can also kill.
+
+    Its attributes cost memory for each pending task, so those that most futures do not need are defaults of the class.
+    """
+
+    task_id: int | None = None
+    """The id of the task in the master; None if it waits in the queue."""
+    place: int = 0
+    """Which one of the tasks of its executor it is, counted from 1."""
+    _kill: Callable[[Future[Any]], None]
+    """Tells the executor that a task is not wanted any more."""
+    _condition: threading.Condition
+    """The lock of the base class, which all changes of `_state` need."""
+    _invoke_callbacks: Callable[[], None]
+
+    def __init__(self, kill: Callable[[Future[Any]], None]) -> None:
+        super().__init__()
+        self._kill = kill
+
+    def cancel(self, *, kill: bool = False) -> bool:
+        """Cancel the task.
+
+        Args:
+            kill: whether a task that was sent is cancelled, too. The slave that runs it is replaced by another. Without
+                this, a task that was sent goes on.
+
+        Returns:
+            Whether the task is cancelled.
+        """
+        if super().cancel():
+            with self._condition:
+                if self._state == _base.CANCELLED:  # those that wait learn it now, not when its turn would come
+                    self.set_running_or_notify_cancel()
+            return True
+        if not kill:
+            return False
+        with self._condition:
+            if self._state != _base.RUNNING:
+                return self.cancelled()
+            self._state = _base.CANCELLED
+            self.set_running_or_notify_cancel()
+            self._condition.notify_all()
+        self._kill(self)
+        self._invoke_callbacks()
+        return True
+
+    def start(self, task_id: int) -> bool:
+        """The task is submitted to the master now, with this id. Return whether it is still wanted."""
+        with self._condition:
+            if self._state != _base.PENDING:
+                return False
+            self._state, self.task_id = _base.RUNNING, task_id
+            return True
+
+    def finish(self, result: Result[Any]) -> None:
+        """The task has ended. Unpickling its value may raise anything, and this concerns no other task."""
+        result.tag = None  # this future, which says nothing in an error
+        try:
+            value = result.value
+        except TaskFailed as failure:
+            self.end(error=exception_of(failure.with_traceback(None)))
+        except BaseException as error:
+            self.end(error=error)
+        else:
+            self.end(value)
+
+    def end(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Set the value or the error, unless the future is cancelled. A callback that raises harms no other future."""
+        try:
+            if error is None:
+                self.set_result(value)
+            else:
+                self.set_exception(error)
+        except (concurrent.futures.InvalidStateError, SystemExit):  # SystemExit ends a thread in silence elsewhere
+            pass
+        except BaseException as raised:
+            own = threading.current_thread()
+            threading.excepthook(threading.ExceptHookArgs((type(raised), raised, raised.__traceback__, own)))
+
+
+def exception_of(failure: TaskFailed) -> BaseException:
+    """Return the exception of the task itself, if it could be rebuilt here. Its cause is the `TaskFailed`.
+
+    In IPython, it has one attribute more, because nothing else tells IPython which frames to show.
+    """
+    raised = failure.__cause__
+    if raised is None or not failure.remote_traceback:
+        return failure
+    failure.__cause__, raised.__cause__ = None, failure
+    if live_line.is_ipython() and not hasattr(raised, "_render_traceback_"):
+        object.__setattr__(raised, "_render_traceback_", partial(shown_in_ipython, raised))
+    return raised
+
+
+class Tasks:
+    """The tasks of one executor: its queue, which any thread may use, and the thread that gives results to futures.
+
+    As the owner of tasks, it gets their ends.
+
+    Args:
+        begin: begins to use the master, in this thread.
+        wrap: makes the function that a slave runs for a function that was submitted; None if it is the same.
+        progress: what shows the progress of all tasks.
+        slaves: how many slaves will connect soon.
+        most: for how many tasks in the queue slaves are wanted; 0 if the number of slaves is fixed.
+        overseer: what submits their jobs.
+    """
+
+    io: MasterIo
+    user: User
+    _calls: Calls
+
+    def __init__(
+        self,
+        begin: Begin,
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
+        progress: Progress | None,
+        slaves: int,
+        most: int = 0,
+        overseer: OwnOverseer | None = None,
+    ) -> None:
+        self._begin: Begin | None = begin
+        self._wrap = wrap
+        self._progress = progress
+        self._slaves = slaves
+        self._most = most
+        self._overseer = overseer
+        self._computation: Computation | None = None
+        self._queue: deque[tuple[Future[Any], tuple[Any, ...]]] = deque()
+        """The tasks that are not submitted, and what `Submissions.add` gets. Only the I/O thread takes tasks away."""
+        self.open: dict[int, Future[Any]] = {}
+        """The tasks that are with the master, by their ids."""
+        self._num_open = 0
+        """How many of these have not ended, for the I/O thread."""
+        self._has_room = True
+        """Whether the next task would be submitted at once, as far as the I/O thread knows."""
+        self._task_s: float | None = None
+        """How long a task takes in a slave, in seconds; None if none has ended."""
+        self._kills: deque[Future[Any]] = deque()
+        """The tasks that were cancelled when they were with the master."""
+        self._closing = False
+        self._refusal: Exception | None = None
+        """Why no task can be submitted any more."""
+        self.broken: Exception | None = None
+        """Why no task of this executor could end any more."""
+        self._lock = threading.RLock()
+        """Held to encode a call and append it to the queue, and to decide that nothing is appended any more. A signal
+        handler or the garbage collection may use the executor while the same thread holds it."""
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        """Why the computation did not start."""
+        self._ended = self._failed = 0
+        """How many tasks have ended, and how many of them have failed. A cancelled task has not failed."""
+        self._submitted = 0
+        """How many tasks were ever submitted. It is changed while the lock is held."""
+        self._before_cell = 0
+        """How many of them were submitted before the cell of a notebook that runs."""
+        self._wrapped: tuple[object, Algorithm | None] = None, None
+        """With an initializer: the function that was submitted last and that slaves find by its name, and what they
+        run."""
+        self.thread = threading.Thread(target=self._run, name="mwpy-executor", daemon=False)
+
+    # ---- for any thread ----
+
+    @property
+    def num_queued(self) -> int:
+        """How many tasks are not submitted."""
+        return len(self._queue)
+
+    def start(self) -> None:
+        """Start, and wait until the computation has started.
+
+        Raises:
+            MwpyError: it cannot start.
+        """
+        _all.add(self)
+        self.thread.start()
+        try:
+            self._ready.wait()
+        except BaseException:  # Ctrl-C: nobody gets this executor
+            self.leave()
+            raise
+        if self._failure is not None:
+            self.thread.join()
+            raise self._failure
+        follow_cells(self)
+
+    def submit(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], policy: Policies
+    ) -> Future[Any]:
+        """Append a task to the queue. If it cannot be pickled, its future says so.
+
+        Raises:
+            RuntimeError: the executor is shut down or broken.
+            UsageError: this process was forked from that of the executor.
+        """
+        future: Future[Any] = Future(self._kill)
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            try:
+                terms = self._calls.terms(self._algorithm(function), policy)
+                payload, buffers, key, refers = self._calls.task(terms, args, kwargs)
+            except Exception as error:
+                future.end(error=error)
+                return future
+            self._submitted = future.place = self._submitted + 1
+            self._queue.append((future, (terms[0], terms[1], payload, buffers, future, key, refers, self)))
+        link = self.io.link
+        if link.asleep and (self._has_room or len(self._queue) <= self._most):  # it may need another slave
+            link.wake()
+        return future
+
+    def _algorithm(self, function: Callable[..., Any]) -> Algorithm:
+        """Return the algorithm of a function, with the initializer."""
+        if self._wrap is None:
+            return algorithm_of(function)
+        known, algorithm = self._wrapped
+        if algorithm is None or known is not function:
+            definitions = self._calls.definitions
+            algorithm = definitions.prepare(algorithm_of(self._wrap(function)))
+            if definitions.reference_of(algorithm_of(function)):  # else it may change between two calls
+                self._wrapped = function, algorithm
+        return algorithm
+
+    def _kill(self, future: Future[Any]) -> None:
+        """End a task that is with the master, and whose future is cancelled."""
+        self._kills.append(future)
+        self.io.link.wake()
+
+    def close(self, cancel: bool = False) -> None:
+        """Take no more tasks, and end when all tasks have ended.
+
+        Args:
+            cancel: whether the tasks that are not with the master are cancelled.
+        """
+        with self._lock:
+            self._refuse(RuntimeError(SHUT_DOWN))
+        if cancel:
+            for future, _ in self._queue.copy():  # the I/O thread takes some away meanwhile
+                future.cancel()
+        self.leave()
+
+    def leave(self) -> None:
+        """Take no more tasks, as `close`, when nobody can submit any. The garbage collection may call this."""
+        self._closing = True
+        if self._ready.is_set() and self._failure is None:
+            self.user.outcomes.put(Actions())
+            self.io.link.wake()
+
+    def join(self) -> None:
+        """Wait until the thread has ended. A callback of a future, which this thread calls, does not wait."""
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
+
+    def give_up(self) -> None:
+        """Cancel all tasks, and kill those that run."""
+        self.close()
+        self._cancel_after(0)
+
+    def _cancel_after(self, place: int) -> None:
+        """Cancel all tasks after this one of the executor, and kill those that run."""
+        queued = [future for future, _ in self._queue.copy()]  # first: a task is in `open` before it leaves the queue
+        for future in [*queued, *self.open.values()]:
+            if future.place > place:
+                future.cancel(kill=True)
+
+    def cell_begins(self) -> None:
+        """Remember which tasks are of earlier cells of a notebook."""
+        self._before_cell = self._submitted
+
+    def cell_interrupted(self) -> None:
+        """Cancel the tasks that were submitted since the cell began, and kill those that run."""
+        self._cancel_after(self._before_cell)
+
+    def end_with_interpreter(self) -> None:
+        """Wait for all tasks at the end of the interpreter. Ctrl-C gives them up."""
+        if not self.thread.is_alive():
+            return
+        with self._lock:
+            self._refuse(RuntimeError(INTERPRETER_ENDS))
+        self.leave()
+        try:
+            self.thread.join()
+        except KeyboardInterrupt:
+            self.give_up()
+            raise
+
+    def leave_to_parent(self) -> None:
+        """This process was forked just now, and this thread is not in it."""
+        self._lock = threading.RLock()
+        self._refusal = UsageError(FORKED)
+
+    def _refuse(self, reason: Exception) -> None:
+        if self._refusal is None:
+            self._refusal = reason
+
+    # ---- for the I/O thread of the master ----
+
+    def _room(self) -> int:
+        """How many more tasks may be with the master. Before the first task has ended, each slave gets one task in
+        addition to the one that it runs."""
+        ahead = 1 if self._task_s is None else max(1, min(MOST_AHEAD, int(AHEAD_S / self._task_s)))
+        return max(self._slaves, self.io.num_slaves) * (1 + ahead) - self._num_open
+
+    def can_feed(self) -> bool:
+        """Whether there is something to do for `feed`."""
+        return bool(self._kills) or (bool(self._queue) and self._room() > 0)
+
+    def feed(self) -> int:
+        """Submit the tasks that the slaves need. Return for how many others slaves are wanted."""
+        io, queue, room = self.io, self._queue, self._room()
+        while queue and (room > 0 or queue[0][0].cancelled()):
+            future, task = queue[0]
+            with io.submitting:
+                number = io.submissions.total + 1
+                if future.start(number):
+                    self.open[number] = future
+                    self._num_open += 1
+                    room -= 1
+                    io.users.submitted += self.user is not io.users.algorithm
+                    io.submissions.add(*task)
+            queue.popleft()
+        self._has_room = room > 0
+        if self._kills:
+            killed = [self._kills.popleft().task_id for _ in range(len(self._kills))]
+            io.commands.append(CancelTasks.of(sorted(self.open.keys() & killed), Running.KILL))
+        if self._closing and not (queue or self.open):
+            self.user.outcomes.put(Actions())
+        self.user.waiting = Waiting.FOREVER if self.open else Waiting.NOT
+        return min(self._most, len(queue))
+
+    def take_back(self, ended: Sequence[Result[Any] | UnrunnableTask]) -> None:
+        """Some tasks have ended. Their futures learn it in the thread of the executor."""
+        self._num_open -= len(ended)
+        seconds = sum(each.compute_seconds for each in ended if isinstance(each, Result))
+        self._task_s = learn(self._task_s, seconds / len(ended), OVERHEAD_S)
+
+    # ---- the thread itself ----
+
+    def _run(self) -> None:
+        try:
+            self._start()
+        except BaseException as error:
+            self._failure = error
+            return
+        finally:
+            self._ready.set()
+        finished = False
+        try:
+            while not self._is_over():
+                self._serve()
+            finished = True
+        except BaseException as error:
+            self._break(error)
+        finally:
+            self._end(finished)
+
+    def _start(self) -> None:
+        assert self._begin is not None
+        self.io, self._calls, self._computation = self._begin()
+        users = self.io.users
+        self.user = users.algorithm if self._computation else User(progress=OpenProgress(users.algorithm.progress))
+        self.user.owner = self
+        try:
+            if self._overseer is not None:
+                self._overseer.start()
+        except BaseException:
+            if self._computation is not None:
+                self._computation.end(finished=False)
+            raise
+        if self._computation is None:
+            users.executors.append(self.user)
+        if self._progress is not None:
+            shown = Progress(Careful(self._progress.display), self._progress.total)
+            self.user.progress.begin(shown, self._figures)
+
+    def _end(self, finished: bool) -> None:
+        try:
+            if self._computation is not None:
+                self._computation.end(finished)
+            else:
+                self.io.users.executors.remove(self.user)
+                self.user.progress.end_all()
+        finally:
+            self._begin = None  # this may end the computation of a master algorithm
+            if self._overseer is not None:
+                self._overseer.end()
+
+    def _figures(self) -> Figures:
+        total = self._ended + len(self.open) + len(self._queue)
+        return Figures(self._ended, total, self._failed, self.io.num_slaves)
+
+    def _is_over(self) -> bool:
+        """Whether all tasks have ended, and no other can come."""
+        with self._lock:
+            if not self._closing or self._queue or self.open:
+                return False
+            self._refuse(RuntimeError(SHUT_DOWN))
+            return True
+
+    def _serve(self) -> None:
+        """Wait for ends of tasks, and give them to their futures."""
+        user = self.user
+        try:
+            outcome = user.outcomes.get(timeout=SHOW_S if user.progress else None)
+        except Empty:
+            outcome = Actions()
+        if isinstance(outcome, BaseException):
+            raise_failure(outcome)
+        if outcome.logged:
+            from mwpy._roles.log_records import give  # only here, because it loads logging
+
+            for group in outcome.logged:
+                give(group, self.io)
+        for ended in outcome.owned.get(self, ()):
+            result = ended.result() if isinstance(ended, UnrunnableTask) else ended
+            future = self.open.pop(result.task_id)
+            future.finish(result)
+            self._ended += 1
+            self._failed += failed(result) and not future.cancelled()
+        if outcome.ends_at is not None:
+            raise OutOfTime(max(0.0, outcome.ends_at - clock.monotonic()), self.io.submissions.runnable())
+        user.progress.update()
+
+    def _break(self, error: BaseException) -> None:
+        """The master is out of time, or has failed: our fault. No task of this executor can end any more."""
+        broken: Exception
+        if isinstance(error, OutOfTime):
+            broken = error
+        else:
+            broken = BrokenExecutor(f"the executor is broken: {error}")
+            broken.__cause__ = error
+        with self._lock, self.io.submitting:
+            self._refusal = self.broken = broken
+            queued = [future for future, _ in self._queue.copy() if future.start(0)]  # so none is submitted any more
+            left = {**self.open}
+        self._most = 0
+        self.io.command(CancelTasks.of(sorted(left), Running.KILL))
+        for future in [*left.values(), *queued]:
+            future.end(error=broken)
+
+
+_all: weakref.WeakSet[Tasks] = weakref.WeakSet()
+"""Those of this process."""
+
+
+def _end_all() -> None:
+    for each in list(_all):
+        each.end_with_interpreter()
+
+
+def _leave_all_to_parent() -> None:
+    for each in _all:
+        each.leave_to_parent()
+
+
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # as concurrent.futures; atexit is too late
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 class Executor(concurrent.futures.Executor):
@@ -124,34 +624,34 @@ class Executor(concurrent.futures.Executor):
             rerun=rerun,
         )
         options = replace(options, reuse_changed_code=reuse_changed_code)
+        overseer: OwnOverseer | None = None
         if resource_file is None:
             if system is not None:
                 raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
-            most = slaves or count_cores()
-            loaded = loaded_script()
-            computation = OwnComputation(partial(start_local, most, options, loaded), codec_of(loaded))
-            thread = ExecutorThread(computation, policy, wrap, most)
+            here, wanted, loaded = slaves or count_cores(), 0, loaded_script()
         else:
             path = Path(resource_file).absolute()
             overseer = own_overseer(str(path), system, max_jobs, overseer_options)
-            most = max_jobs + (slaves or 0)
+            here, wanted, loaded = slaves or 0, max_jobs + (slaves or 0), None
             options = replace(options, resource_file=str(path))
-            computation = OwnComputation(partial(start_local, slaves or 0, options, None), codec_of(None))
-            thread = ExecutorThread(computation, policy, wrap, slaves or 0, Demand(most), overseer)
-        thread.progress = shown
-        self._start(thread, most)
 
-    def _start(self, thread: ExecutorThread, most: int) -> None:
+        def begin() -> tuple[MasterIo, Calls, Computation]:
+            computation = start_local(here, options, loaded)
+            io = computation.access.io
+            return io, Calls.of(io, codec_of(loaded), policy, _refuse_references), computation
+
+        self._start(Tasks(begin, wrap, shown, here, wanted, overseer), wanted or here)
+
+    def _start(self, tasks: Tasks, most: int) -> None:
         self._max_workers = most  # some libraries ask each executor for this
-        self._thread = thread
-        self._kill, self._submit = thread.kill, thread.submit
-        thread.start()
-        weakref.finalize(self, thread.leave).atexit = False
+        self._tasks = tasks
+        tasks.start()
+        weakref.finalize(self, tasks.leave).atexit = False
 
     @property
     def num_slaves(self) -> int:
         """How many slaves are connected now. At the beginning none is, because slaves take a moment to start."""
-        return self._thread.num_slaves
+        return self._tasks.io.num_slaves
 
     @property
     def max_slaves(self) -> int:
@@ -163,8 +663,8 @@ class Executor(concurrent.futures.Executor):
         """Submit a call, which some slave will run.
 
         Args:
-            fn: any function. It and the arguments are pickled in another thread, soon after this call: do not change
-                them before the future is done. If one of them cannot be pickled, the future says so.
+            fn: any function. It and the arguments are pickled now: later changes do not reach the task. If one of them
+                cannot be pickled, the future says so.
 
         Returns:
             The future of the call. Its `cancel` cancels the task if it was not sent, and `cancel(kill=True)` also if
@@ -173,9 +673,7 @@ class Executor(concurrent.futures.Executor):
         Raises:
             RuntimeError: the executor is shut down.
         """
-        future: Future[T] = Future(self._kill)
-        self._submit((future, fn, args, kwargs, NO_POLICY))
-        return future
+        return self._tasks.submit(fn, args, kwargs, NO_POLICY)
 
     def submit_call(self, call: TaskCall[T], **policy: Unpack[Policies]) -> Future[T]:
         """Like `submit`, with policies for this task.
@@ -191,9 +689,7 @@ class Executor(concurrent.futures.Executor):
             >>> future = executor.submit_call(mwpy.task(pow, 2, 10), retry=False)  # doctest: +SKIP
         """
         TaskPolicy.of(**policy)
-        future: Future[T] = Future(self._kill)
-        self._submit((future, call.algorithm.function, call.args, call.kwargs, policy))
-        return future
+        return self._tasks.submit(call.algorithm.function, call.args, call.kwargs, policy)
 
     def map(
         self,
@@ -234,25 +730,25 @@ class Executor(concurrent.futures.Executor):
             wait: whether to wait for that.
             cancel_futures: whether the tasks that were not sent are cancelled.
         """
-        self._thread.close(cancel_futures)
+        self._tasks.close(cancel_futures)
         if wait:
-            self._thread.join()
+            self._tasks.join()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the block as `shutdown` does. Ctrl-C also ends the tasks: it does not reach the slaves by itself."""
         if isinstance(error, KeyboardInterrupt):
-            self._thread.give_up()
+            self._tasks.give_up()
         self.shutdown()
 
     def terminate_workers(self) -> None:
         """Shut down at once: all tasks are cancelled, and the slaves that run one are killed."""
-        self._thread.give_up()
+        self._tasks.give_up()
 
     def kill_workers(self) -> None:
         """The same as `terminate_workers`."""
-        self._thread.give_up()
+        self._tasks.give_up()
 
 
 def executor_of_master(
@@ -272,11 +768,25 @@ def executor_of_master(
     wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
     _check(policy)
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
-    thread = ExecutorThread(SharedComputation(master, io), policy, wrap, io.local_slaves, Demand(elsewhere))
-    thread.progress = shown
+    policies = cast(Policies, {**master.calls.for_all, **policy})
+
+    def begin() -> tuple[MasterIo, Calls, None]:  # it keeps the master alive
+        return io, Calls.of(io, master.calls.codec, policies, _refuse_references), None
+
     executor = Executor.__new__(Executor)
-    executor._start(thread, max(1, io.local_slaves + elsewhere))
+    executor._start(Tasks(begin, wrap, shown, io.local_slaves, elsewhere), max(1, io.local_slaves + elsewhere))
     return executor
+
+
+def _refuse_references(buffers: Sequence[Buffer]) -> Sequence[int]:
+    """Refuse references to results: no thread knows which tasks of the master they mean.
+
+    Raises:
+        UsageError: there is one; the caller's fault.
+    """
+    if isinstance(buffers, ReferringBuffers) and any(isinstance(each, ResultReference) for each in buffers.references):
+        raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
+    return ()
 
 
 def _check(policy: Policies, own: Sequence[str] = ()) -> None:
@@ -339,14 +849,10 @@ def _of_chunk(function: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> li
 
 def _wrap(
     initializer: Callable[..., object] | None, initargs: tuple[Any, ...]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What makes the function that a slave runs for a function that was submitted."""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
+    """What makes the function that a slave runs for a function that was submitted; None if it is the same."""
     if initializer is None:
-        return _as_it_is
+        return None
     if not callable(initializer):
         raise TypeError("initializer must be a callable")
     return partial(Initialized, uuid.uuid4().hex, initializer, initargs)
-
-
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function

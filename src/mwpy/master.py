@@ -7,33 +7,52 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from mwpy._core.master.state import AllocateSlaves, FreeSlave, Tell
+from mwpy._core.master.state import AllocateSlaves, FreeSlave, TakeReports, Tell
 from mwpy._roles.computation import MasterParts
-from mwpy._roles.definitions import Terms
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, TargetNumbers, kind_of_slave, whole_number
-from mwpy._roles.maps import Maps, algorithm_of_call
+from mwpy._roles.maps import MOST_ITEMS, Call, MapItems, MapRun, items_of, most_of, with_terms
+from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of
+from mwpy._roles.submission import algorithm_of_call, check_map_key
+from mwpy._roles.summary import summary_of
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
-from mwpy._values.bounds import Buffer, SlaveId, TaskId
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import PLAIN
-from mwpy._values.policy import Policies, TaskPolicy, check_sid
+from mwpy._values.messages import Report
+from mwpy._values.policy import FailureLimit, MaxFailures, Policies, TaskPolicy, check_sid
 from mwpy._values.shares import PLAIN_CALLS
-from mwpy._values.task import Result, Seeds, UnrunnableTask
+from mwpy._values.task import Result, UnrunnableTask
+
+if TYPE_CHECKING:
+    from mwpy.executor import Executor
 
 __all__ = ["LoopCounts", "Master"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+class MapOptions(Policies, total=False):
+    """The keywords of `Master.map`, for type checkers."""
+
+    chunksize: int | None
+    progress: ShowProgress
+    total: int | None
+
 
 KindName = Literal["ordered", "intermingle", "unordered"]
 
 
-class Master(Maps):
+class Master:
     """What a master algorithm drives. Made by `mwpy.main` or `mwpy.local_master`, used only by the thread that made it.
 
     Examples:
@@ -44,17 +63,14 @@ class Master(Maps):
     """
 
     def __init__(self, access: Access, codec: Codec, for_all: Policies) -> None:
-        parts = MasterParts.of(access, codec, for_all)
-        super().__init__(parts)
+        self._parts = parts = MasterParts.of(access, codec, for_all)
         self._access = access
-        self._codec = codec
-        self._definitions = parts.definitions
-        self._terms = parts.terms
+        self._calls = parts.calls
         self._inbox = parts.inbox
-        self._held = parts.held
-        self._keys = parts.keys
-        self._seeds = Seeds()
         self._targets = TargetNumbers()
+        self._progress: Progress | None = None
+        self._followed: dict[tuple[TaskId, int, str], int] = {}
+        """How many bytes of each file `follow` has returned, by task, attempt and name."""
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(USED_BY_A_TASK)
@@ -80,36 +96,22 @@ class Master(Maps):
                 names it; the caller's fault.
         """
         algorithm = algorithm_of_call(call, "mw.submit")
-        defined = self._definitions.known.get(algorithm) or self._terms.defined(algorithm)
-        checked, extras = self._terms.default
-        payload, buffers = self._codec.dumps_call(call.args, call.kwargs, defined.name)
-        if policy or algorithm.policy:
-            checked, extras = self._terms.policy(algorithm, policy)
-        io, keys = self._access.io, self._keys
-        if buffers or extras or io.users.executors or (keys and payload[0] not in PLAIN_CALLS):
-            task_id = self._submit(call, (defined, checked, extras), payload, buffers, tag)
+        calls = self._calls
+        defined = calls.definitions.known.get(algorithm) or calls.definitions.define(algorithm)
+        checked, extras = calls.policy(algorithm, policy) if policy or algorithm.policy else calls.default
+        encoded, buffers = calls.codec.dumps_call(call.args, call.kwargs, defined.name)
+        io, keys, key = self._access.io, calls.keys, None
+        if buffers or extras or io.users.executors or (keys and encoded[0] not in PLAIN_CALLS):
+            terms = defined, checked, extras
+            payload, buffers, key, refers = calls.task(terms, call.args, call.kwargs, encoded=(encoded, buffers))
+            with io.submitting:
+                task_id = io.submissions.add(defined, checked, payload, buffers, tag, key, refers)
         else:  # most tasks: without the rest, submitting takes a quarter less
-            task_id = io.submissions.add(defined, checked, payload, buffers, tag)
-            if keys:
-                keys.referable[task_id] = defined, None, payload
+            task_id = io.submissions.add(defined, checked, encoded, buffers, tag)
+        if keys:
+            keys.referable[task_id] = defined, key, encoded if key is None else b""
         if io.link.asleep:
             io.link.wake()
-        return task_id
-
-    def _submit(
-        self, call: TaskCall[Any], terms: Terms, payload: bytes, buffers: Sequence[Buffer], tag: object
-    ) -> TaskId:
-        """Submit an encoded call, whatever is special about it."""
-        io, keys, (defined, checked, extras), encoded = self._access.io, self._keys, terms, payload
-        refers = self._held.refer(buffers) if buffers else ()
-        seed = None if extras is None or extras.seed is None else self._seeds.next(extras.seed)
-        key = None if keys is None else keys.of(defined, call.args, call.kwargs, encoded, extras, seed)
-        if extras is not None:
-            payload = extras.add(payload, seed)
-        with io.submitting:
-            task_id = io.submissions.add_keyed(defined, checked, payload, buffers, tag, key, refers)
-        if keys is not None:
-            keys.referable[task_id] = defined, key, encoded if key is None else b""
         return task_id
 
     def share(self, obj: T) -> T:
@@ -133,7 +135,7 @@ class Master(Maps):
             >>> values = mw.map(look_up, items, itertools.repeat(table))  # doctest: +SKIP
         """
         self._access.check()
-        handle = shared_objects.handle_of(obj, self._codec)
+        handle = shared_objects.handle_of(obj, self._calls.codec)
         if type(obj) not in PLAIN and shared_objects.is_for_each_slave(handle):
             kind = type(obj).__qualname__
             self._access.io.command(
@@ -146,9 +148,9 @@ class Master(Maps):
 
     def _fetched(self, ended: Sequence[Result[Any] | UnrunnableTask]) -> None:
         """The ends of tasks were fetched, so later tasks cannot refer to them."""
-        self._held.fetched(ended)
-        if self._keys is not None:
-            self._keys.forget([each.task_id for each in ended])
+        self._parts.held.fetched(ended)
+        if self._calls.keys is not None:
+            self._calls.keys.forget([each.task_id for each in ended])
 
     def with_task_policy(
         self, function: Callable[P, Any], tag: Any = None, **policy: Unpack[Policies]
@@ -167,13 +169,264 @@ class Master(Maps):
             >>> ids = [submit(x) for x in range(10)]               # doctest: +SKIP
         """
         TaskPolicy.of(**policy)
-        algorithm = self._definitions.prepare(algorithm_of(function))
+        algorithm = self._calls.definitions.prepare(algorithm_of(function))
 
         def submit(*args: P.args, **kwargs: P.kwargs) -> TaskId:
             call: TaskCall[Any] = TaskCall(algorithm, args, kwargs)
             return self.submit(call, tag, **policy)
 
         return submit
+
+    # ---- maps ----------------------------------------------------------------------------------------------
+
+    @overload
+    def map(
+        self, function: Callable[[A], R], iterable: Iterable[A], /, **options: Unpack[MapOptions]
+    ) -> Generator[R, None, None]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[A, B], R],
+        iterable: Iterable[A],
+        second: Iterable[B],
+        /,
+        **options: Unpack[MapOptions],
+    ) -> Generator[R, None, None]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[..., R],
+        iterable: Iterable[Any],
+        second: Iterable[Any],
+        third: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        **options: Unpack[MapOptions],
+    ) -> Generator[R, None, None]: ...
+
+    def map(
+        self,
+        function: Callable[..., R],
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]:
+        """Apply a function to each item on the slaves, and yield the values in the order of the items.
+
+        The first items are submitted by this call. The others are read one after the other, and a limited number of
+        them is in flight, so an iterable may be endless. The tasks end with the generator: when it is closed, when it
+        raises, or when nobody refers to it any more, tasks that have not ended are cancelled.
+
+        Args:
+            function: a task algorithm or any other function.
+            iterables: one iterable for each argument of the function. The shortest one ends the map.
+            chunksize: the most items that may travel together, for code that was written for other pools. Each item is
+                a task, and mwpy chooses how many of them travel together.
+            progress: True shows a line on standard error if that is a terminal, a bar in a notebook, and lines at
+                growing intervals in a log file; in a pipe it shows nothing. "text" writes these lines everywhere. A
+                function `(done, total)` is called at most ten times a second, in this thread, while values are
+                requested.
+            total: how many items there are, for `progress`; None asks the iterables. It may be unknown.
+            policy: the policies of `submit`. The seed of a task depends on `seed` and on the position of its item.
+
+        Raises:
+            UsageError: an argument or a policy is wrong, and the message names it. This call raises it.
+            ArgumentNotPicklable: an item cannot be pickled. Raised when the item is read.
+            TaskFailed: a task failed, when its value is requested. It names the item, the slave and the host. The map
+                is closed then; use `map_results` to go on after failures.
+
+        Examples:
+            >>> sum(mw.map(square, range(1000)))               # doctest: +SKIP
+            332833500
+        """
+        most = most_of(chunksize)
+        items = self._items(function, iterables, policy)
+        shown = progress_of(progress, total, iterables, algorithm_of(function).name)
+        return self._run(items, ordered=True, values=True, progress=shown, most=most)
+
+    def starmap(
+        self,
+        function: Callable[[Unpack[Ts]], R],
+        tuples: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # `*Ts` has another text in each version of Python
+        chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]:
+        """Like `map`, but each item is a tuple of all arguments of a call.
+
+        Examples:
+            >>> list(mw.starmap(pow, [(2, 5), (3, 2)]))        # doctest: +SKIP
+            [32, 9]
+        """
+        most, terms = most_of(chunksize), self._calls.terms_of_map(function, policy)
+        items = with_terms(terms, iter(tuples), tuple, self._inbox.settings)
+        shown = progress_of(progress, total, (tuples,), algorithm_of(function).name)
+        return self._run(items, ordered=True, values=True, progress=shown, most=most)
+
+    def imap_unordered(
+        self,
+        function: Callable[[A], R],
+        iterable: Iterable[A],
+        chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]:
+        """Like `map` with one iterable, but yield the values as they arrive."""
+        most, items = most_of(chunksize), self._items(function, (iterable,), policy)
+        shown = progress_of(progress, total, (iterable,), algorithm_of(function).name)
+        return self._run(items, ordered=False, values=True, progress=shown, most=most)
+
+    @overload
+    def map_results(
+        self,
+        function: Callable[[A], R],
+        iterable: Iterable[A],
+        /,
+        *,
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]: ...
+
+    @overload
+    def map_results(
+        self,
+        function: Callable[..., R],
+        iterable: Iterable[Any],
+        second: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]: ...
+
+    def map_results(
+        self,
+        function: Callable[..., R],
+        *iterables: Iterable[Any],
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]:
+        """Like `map`, but yield a `Result` for each item: it says how the task ended, and failures close nothing.
+
+        Args:
+            ordered: whether the results come in the order of the items, or as they arrive.
+            max_failures: at how many failures the map stops: `10`, or a percentage such as "5%", which counts from 100
+                ended tasks on. This kills the tasks that run; with "10,finish" they may finish. None for no limit.
+            progress: as for `map`; so is `total`.
+
+        Returns:
+            A generator of results. The tag of each is its item; with several iterables, the tuple of its items.
+
+        Raises:
+            TooManyFailures: the map was stopped. All results that arrived were given out. `remaining` has the items
+                that did not run: `mw.map_results(f, error.remaining)` continues.
+        """
+        limit, items = MaxFailures.of(max_failures), self._items(function, iterables, policy)
+        shown = progress_of(progress, total, iterables, algorithm_of(function).name)
+        return self._run(items, ordered=ordered, progress=shown, limit=limit)
+
+    def as_completed(
+        self,
+        calls: Iterable[TaskCall[R]],
+        max_failures: FailureLimit = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]:
+        """Submit calls of any task algorithms, and yield their results as they arrive. Otherwise it is like `map`.
+
+        Args:
+            calls: what `f.task(...)` and `mwpy.task(f, ...)` made; it is read lazily.
+            max_failures: as for `map_results`. `remaining` of the error has calls.
+            progress: as for `map`; so is `total`.
+
+        Returns:
+            A generator of results. The tag of each is its call.
+
+            Each call may have another function and other policies, so each is a task of its own. For many short calls
+            of one function, `imap_unordered` and `map_results` are faster.
+
+        Examples:
+            >>> for result in mw.as_completed([square.task(2), cube.task(3)]):  # doctest: +SKIP
+            ...     print(result.algorithm, result.value)
+        """
+        TaskPolicy.of(**policy)
+        check_map_key(policy)
+
+        def call_of(call: TaskCall[R]) -> Call:
+            return self._calls.terms(algorithm_of_call(call, "mw.as_completed"), policy), call.args, call.kwargs
+
+        limit, shown = MaxFailures.of(max_failures), progress_of(progress, total, (calls,), "tasks")
+        return self._run(MapItems(iter(calls), call_of), ordered=False, progress=shown, limit=limit)
+
+    def executor(
+        self,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        progress: ShowProgress = None,
+        **policy: Unpack[Policies],
+    ) -> Executor:
+        """Return an executor of `concurrent.futures` that runs its tasks on the slaves of this master.
+
+        It is like `mwpy.Executor`, and has a thread of its own. So any thread may use it, and this thread may wait for
+        its futures, use maps and submit tasks meanwhile. Its tasks end only as futures: `results` and `loop` leave
+        them out. `shutdown`, or the end of a `with` block, ends only the executor: the master keeps its slaves. When
+        the master ends without an exception, it waits for the tasks of its executors; otherwise it cancels them.
+
+        Args:
+            initializer: called once in each slave, before the first task of this executor there.
+            initargs: the arguments of the initializer.
+            progress: as for `mwpy.Executor`.
+            policy: the policies of all tasks of the executor. They override those of the master.
+
+        Raises:
+            UsageError: an argument is wrong, or the tasks of this master run in this thread (`slaves=0`).
+
+        Examples:
+            >>> with mw.executor() as executor:                # doctest: +SKIP
+            ...     future = executor.submit(pow, 2, 10)
+            ...     squares = list(mw.map(square, range(10)))
+            ...     print(future.result())
+            1024
+        """
+        from mwpy.executor import executor_of_master
+
+        return executor_of_master(self._parts, initializer, initargs, progress, policy)
+
+    def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
+        return items_of(self._calls.terms_of_map(function, policy), iterables, self._inbox.settings)
+
+    def _run(
+        self,
+        items: MapItems,
+        *,
+        ordered: bool,
+        values: bool = False,
+        progress: Progress | None = None,
+        limit: MaxFailures | None = None,
+        most: int = MOST_ITEMS,
+    ) -> Generator[Any, None, None]:
+        shared = self._access, self._inbox, self._calls
+        return MapRun(*shared, items, ordered, values, progress, limit, most).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -310,7 +563,7 @@ class Master(Maps):
         self._inbox.receive()
         if algorithm is None:
             return self._access.io.submissions.pending()
-        defined = self._definitions.define(algorithm_of(algorithm))
+        defined = self._calls.definitions.define(algorithm_of(algorithm))
         with self._access.io.submitting:
             return self._access.io.submissions.pending(defined)
 
@@ -331,3 +584,120 @@ class Master(Maps):
         """How many unrunnable tasks can be fetched."""
         self._inbox.receive()
         return len(self._inbox.unrunnable)
+
+    def progress(self, show: ShowProgress = True, *, total: int | None = None) -> None:
+        """Show the progress of all tasks from now on, until the computation ends.
+
+        It is shown while the master waits, as for `map`, or for a future of `executor`. `--mw-progress` calls this
+        before the master algorithm starts.
+
+        Args:
+            show: as `progress` of `map`; False shows it no longer.
+            total: how many tasks there will be; None counts those that were submitted and the items of open maps.
+
+        Raises:
+            UsageError: an argument has a wrong type; the caller's fault.
+
+        Examples:
+            >>> mw.progress(total=2000)                        # doctest: +SKIP
+        """
+        shown, io = progress_of(show, total, (), "tasks"), self._access.io
+        if self._progress is not None:
+            io.users.algorithm.progress.end(self._progress)
+        self._progress = shown
+
+        def figures() -> Figures:
+            jar, expected = io.core.state.jar, total
+            if expected is None and (unread := io.unread_items()) is not None:
+                queued = sum(each.num_queued for each in io.users.submitters)
+                expected = io.submissions.total + unread + queued
+            return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.reused.count)
+
+        if shown is not None:
+            shown.is_shared = not callable(show)
+            io.users.algorithm.progress.begin(shown, figures)
+
+    def reports(self) -> list[Report]:
+        """Return what running tasks have sent with `mwpy.report` since the last call: the newest report of each.
+
+        `loop` does not return for a report, because there may be many: wait with `mw.loop(timeout=1)`. In a map, call
+        this between the results.
+
+        Returns:
+            The reports, oldest first, each once. Reports of attempts that have ended are left out, and so are those of
+            executors. If a task has a second attempt (`speculate`), both may report. With `slaves=0` there are none,
+            because this thread runs the tasks.
+
+        Raises:
+            TooManyFailures: `max_failures` stops the whole computation.
+
+        Examples:
+            >>> ids = [mw.submit(train.task(rate), tag=rate) for rate in rates]  # doctest: +SKIP
+            >>> left = len(ids)                                # doctest: +SKIP
+            >>> while left:                                    # doctest: +SKIP
+            ...     mw.loop(timeout=1)
+            ...     mw.cancel(report.task_id for report in mw.reports() if report.values["loss"] > 100)
+            ...     left -= len(mw.results())
+        """
+        inbox = self._inbox
+        inbox.receive()
+        inbox.ask(TakeReports())
+        fetched, inbox.reports = inbox.reports, {}
+        wanted = [(tasks, report) for tasks, report in fetched.values() if tasks is None or not tasks.closed]
+        for tasks, report in wanted:
+            if tasks is not None:
+                report.tag = tasks.item(report.task_id)
+        return [report for _, report in wanted]
+
+    def follow(self, task_id: TaskId) -> dict[str, bytes]:
+        """Return what a running program has written since the last call, by the names in `follow` of its command.
+
+        Its slave looks once a second. `loop` does not return for this: wait with `mw.loop(timeout=1)`. When the program
+        has ended, the rest is in the result: `Outcome.followed` has the size and the end of each of these files.
+
+        Args:
+            task_id: a task of an `mwpy.command` with `follow`.
+
+        Returns:
+            The bytes, without the files that have not grown; empty if the task does not run. Of a file that grows by
+            more than 48 KiB between two calls, a line says how many bytes are left out.
+
+        Raises:
+            UsageError: the task reports something else; the caller's fault.
+
+        Examples:
+            >>> sim = mwpy.command("simulate {alpha}", follow=["STDOUT"])          # doctest: +SKIP
+            >>> task = mw.submit(sim.task(alpha=0.1))          # doctest: +SKIP
+            >>> while not (results := mw.results()):           # doctest: +SKIP
+            ...     mw.loop(timeout=1)
+            ...     print(mw.follow(task).get("STDOUT", b"").decode(), end="")
+        """
+        inbox = self._inbox
+        inbox.receive()
+        inbox.ask(TakeReports())
+        found = [report for _, report in inbox.reports.values() if report.task_id == task_id]
+        for report in found:
+            del inbox.reports[report.sid]
+        if not found:
+            return {}
+        newest = max(found, key=lambda report: report.attempt)
+        if not all(isinstance(value, tuple) for value in newest.values.values()):
+            raise UsageError(f"task {task_id} reports values of its own: mw.reports() returns them")
+        return {name: self._new_part((task_id, newest.attempt, name), *grown) for name, grown in newest.values.items()}
+
+    def _new_part(self, file: tuple[TaskId, int, str], size: int, end: bytes) -> bytes:
+        new = size - self._followed.get(file, 0)
+        self._followed[file] = size
+        left_out = b"[%d bytes are left out]\n" % (new - len(end)) if new > len(end) else b""
+        return left_out + end[max(0, len(end) - new) :]
+
+    def summary(self) -> str:
+        """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their
+        failures by kind, and the lost attempts by cause.
+
+        `--mw-summary` writes it to standard error at the end.
+
+        Examples:
+            >>> print(mw.summary())                            # doctest: +SKIP
+        """
+        return summary_of(self._access.io)

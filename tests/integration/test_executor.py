@@ -130,7 +130,7 @@ def test_a_callback_may_submit_and_shut_down() -> None:
         executor.shutdown()
 
     executor.submit(abs, -1).add_done_callback(call)
-    executor._thread.join()
+    executor._tasks.join()
     assert [future.result(0) for future in later] == [3]
 
 
@@ -264,7 +264,7 @@ def test_wrong_arguments_are_refused() -> None:
 def test_an_executor_that_nobody_uses_ends_when_its_tasks_have_ended() -> None:
     """As those of the standard library do."""
     executor = mwpy.Executor(slaves=1)
-    thread = executor._thread
+    thread = executor._tasks.thread
     futures = [executor.submit(abs, -number) for number in range(10)]
     del executor
     gc.collect()

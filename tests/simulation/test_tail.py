@@ -13,8 +13,10 @@ from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles import maps
+from mwpy._roles.definitions import Definitions
 from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.maps import MapRun, items_of
+from mwpy._roles.submission import Calls
 from mwpy._simulation.machines import AgentHost, Pace, SimulatedSlave
 from mwpy._transport.codec import Codec
 from mwpy._values.policy import DEFAULT_POLICY
@@ -77,14 +79,15 @@ class Watched:
         io.core.definitions.add(defined)
         source = items_of((defined, DEFAULT_POLICY, None), (self._items(seconds, defined),), io.core.state.settings)
         source.total = len(seconds) if is_known else None
-        source.rows = source.rows if is_packed else None
+        source.terms = source.terms if is_packed else None
         for host in self.cluster.hosts:
             assert host.process is not None
             self.busy |= dict.fromkeys(host.process.slaves.values(), 0)
         self.idle_since = dict.fromkeys(self.busy, self.cluster.world.now)
         access = Access(io, threading.current_thread(), self._drive)
         inbox = Inbox(access, io.core.state.settings)
-        given = MapRun(access, inbox, HeldResults(access, inbox), Codec(), source, ordered=False).start()
+        calls = Calls(Definitions(Codec()), {}, HeldResults(access, inbox).refer)
+        given = MapRun(access, inbox, calls, source, ordered=False).start()
         assert sorted(result.tag for result in given) == [*range(1, len(seconds) + 1)]
 
     def _items(self, seconds: Sequence[float], defined: Defined) -> Iterator[int]:

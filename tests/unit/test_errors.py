@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 import mwpy
-from mwpy._roles.executor_future import Future, exception_of
 from mwpy._values import errors
 from mwpy._values.errors import ExitCode, MwpyError, TaskFailed, UsageError
 from mwpy._values.options import parse
+from mwpy.executor import Future, exception_of
 
 CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MwpyError)]
 

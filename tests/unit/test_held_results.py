@@ -133,7 +133,7 @@ def test_an_interrupt_while_a_task_that_refers_to_results_is_added_adds_it_or_no
     for moment in moments():
         thread = Thread()
         submissions, algorithm = thread.io.submissions, thread.algorithm
-        moment.interrupt(partial(submissions.add_keyed, algorithm, DEFAULT_POLICY, b"x", [], "tag", None, [1]))
+        moment.interrupt(partial(submissions.add, algorithm, DEFAULT_POLICY, b"x", [], "tag", None, [1]))
         submissions.add(algorithm, DEFAULT_POLICY, b"x", [], "tag")
         submissions.check()
         assert [span.refers for span in submissions.take()] in ([[1], ()], [()]), moment

@@ -12,8 +12,8 @@ import pytest
 import mwpy
 import mwpy.joblib
 from mwpy._roles import joblib_batches
-from mwpy._roles.executor_future import Future
 from mwpy._roles.joblib_batches import Batches, RepeatedArrays
+from mwpy.executor import Future
 
 LARGE = 1 << 20
 

@@ -6,7 +6,7 @@ import gc
 import random
 import threading
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
@@ -24,9 +24,9 @@ from mwpy._core.master.tasks import Taskjar
 from mwpy._roles import maps
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.inbox import Access, HeldResults, Inbox
-from mwpy._roles.map_tasks import MapTasks
-from mwpy._roles.maps import Call, MapItems, MapRun, items_of
+from mwpy._roles.maps import MapItems, MapRun, items_of
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.submission import Calls
 from mwpy._roles.users import User, Users
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of
@@ -41,6 +41,13 @@ SID = SlaveId("SLAVE-0")
 ALGORITHM = Defined(MAX)
 SETTINGS = MasterSettings("m", "g")
 ORIGIN = Origin("max", SID, "node7", 1, 1000.0)
+
+TERMS = ALGORITHM, DEFAULT_POLICY, None
+
+
+def calls_of(inbox: Inbox) -> Calls:
+    return Calls(Definitions(Codec()), {}, HeldResults(inbox.access, inbox).refer)
+
 
 PATIENCE_S = 120.0
 """The test fails after this time."""
@@ -87,12 +94,12 @@ class _Io:
         """Whether submitted tasks are run."""
         self.holds_back = False
         self.num_slaves = 2
-        self.maps: set[MapTasks] = set()
+        self.maps: set[MapRun] = set()
         self.unread_maps = 0
         self.most_open = 0
         """The most tasks that were open at once."""
 
-    def open_maps(self) -> list[MapTasks]:
+    def open_maps(self) -> list[MapRun]:
         """As `MasterIo.open_maps`."""
         return [tasks for tasks in self.maps if not tasks.closed]
 
@@ -110,15 +117,16 @@ class _Io:
             return
         spans = self.submissions.take()
         self.jar.away = self.submissions.total
-        results: list[Result[object]] = []
-        for span in spans:
-            for number, payload, tag in zip(span.ids, span.payloads, span.tags, strict=True):
+        outcome, num = Actions(), 0
+        for span in spans[::-1]:
+            for number, payload, tag in [*zip(span.ids, span.payloads, span.tags, strict=True)][::-1]:
                 [item] = cast("list[int]", decode(payload))
                 value = 10 * item if item >= 0 else TaskFailed("max", SID, "ValueError", "negative")
-                results.append(Result(TaskId(number), ORIGIN, tag, 0.1, item < 0, value))
-        self.most_open = max(self.most_open, len(results))
-        if results:
-            self.outcomes.put(Actions(results=results[::-1]))
+                outcome.ended(span.owner).append(Result(TaskId(number), ORIGIN, tag, 0.1, item < 0, value))
+                num += 1
+        self.most_open = max(self.most_open, num)
+        if num:
+            self.outcomes.put(outcome)
 
 
 @pytest.fixture
@@ -180,11 +188,8 @@ def _results(
     ordered: bool = False,
     values: bool = False,
 ) -> Generator[Any, None, None]:
-    def calls(some: Sequence[Any]) -> Iterator[Call]:
-        return ((ALGORITHM, DEFAULT_POLICY, None, (item,), {}) for item in some)
-
-    shared = inbox.access, inbox, HeldResults(inbox.access, inbox), Codec()
-    return MapRun(*shared, MapItems(items, calls), ordered, values).start()
+    source = MapItems(items, lambda item: (TERMS, (item,), {}))
+    return MapRun(inbox.access, inbox, calls_of(inbox), source, ordered, values).start()
 
 
 @pytest.fixture
@@ -222,12 +227,13 @@ def test_early_results_do_not_stop_a_map_of_large_items(io: _Io, inbox: Inbox, m
     ]
     assert len(given) == 3
     io.jar.away = 3
-    io.outcomes.put(Actions(results=given[1:]))
+    owner = spans[0].owner
+    io.outcomes.put(Actions(owned={owner: given[1:]}))
     read: list[int] = []
 
     def give_the_first() -> None:
         read.append(io.submissions.total)
-        io.outcomes.put(Actions(results=given[:1]))
+        io.outcomes.put(Actions(owned={owner: given[:1]}))
 
     monkeypatch.setattr(io, "run_tasks", give_the_first)
     assert next(results).tag == 0
@@ -260,12 +266,12 @@ def test_early_results_of_an_ordered_map_are_limited_in_bytes(
         Result(number, ORIGIN, tag, 0.1, False, "x" * 600)
         for number, tag in zip(map(TaskId, span.ids), span.tags, strict=True)
     ]
-    io.outcomes.put(Actions(results=large[1:]))
+    io.outcomes.put(Actions(owned={span.owner: large[1:]}))
     read: list[int] = []
 
     def give_the_first() -> None:
         read.append(io.submissions.total)
-        io.outcomes.put(Actions(results=large[:1]))
+        io.outcomes.put(Actions(owned={span.owner: large[:1]}))
 
     monkeypatch.setattr(io, "run_tasks", give_the_first)
     assert [next(results).tag for _ in range(3)] == [0, 1, 2]
@@ -296,20 +302,19 @@ def _portions(
     inbox: Inbox, items: Iterable[Any], *, ordered: bool = True, values: bool = True, packs: bool = True
 ) -> Generator[Any, None, None]:
     """A map whose items are packed."""
-    source = items_of((ALGORITHM, DEFAULT_POLICY, None), (items,), SETTINGS)
-    source.rows = source.rows if packs else None
-    shared = inbox.access, inbox, HeldResults(inbox.access, inbox), Codec()
-    return MapRun(*shared, source, ordered, values).start()
+    source = items_of(TERMS, (items,), SETTINGS)
+    source.terms = TERMS if packs else None
+    return MapRun(inbox.access, inbox, calls_of(inbox), source, ordered, values).start()
 
 
-def _stretches(io: _Io) -> list[Stretch]:
-    """Run what is submitted, each portion as one stretch: each value is ten times its item."""
+def _stretches(io: _Io) -> tuple[Any, list[Stretch]]:
+    """Run what is submitted, each portion as one stretch: each value is ten times its item. Return the map, too."""
     found = []
     for span in io.submissions.take():
         values = [10 * cast("list[int]", decode(call))[0] for call in span.payloads]
         found.append(Stretch(TaskId(span.first), values, span.tags[0], ORIGIN, [1e-6 * span.count], 100, plain=True))
     io.jar.away = io.submissions.total
-    return found
+    return span.owner, found
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -321,9 +326,9 @@ def test_the_items_that_were_not_given_out_remain_if_the_whole_run_is_stopped(
     monkeypatch.setattr(maps, "READ_EVERY", 10)
     monkeypatch.setattr(maps, "LOOK_S", 0.0)
     values = _portions(inbox, range(1000), ordered=ordered)
-    first, *others = _stretches(io)
+    owner, (first, *others) = _stretches(io)
     early = [stretch for place, stretch in enumerate(others) if place % 2]
-    io.outcomes.put(Actions(stretches=[first, others[0], *early]))
+    io.outcomes.put(Actions(owned={owner: [first, others[0], *early]}))
     found = [next(values) for _ in range(3)]
 
     def stop(_: Inbox) -> None:
@@ -379,7 +384,7 @@ def test_an_interrupt_before_a_task_is_submitted_cancels_no_task_of_others(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(io.submissions, "add_keyed", interrupted)
+        patch.setattr(io.submissions, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _results(io, inbox, iter([1]))
     assert not io.commands

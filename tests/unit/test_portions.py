@@ -9,8 +9,8 @@ from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import MasterSettings
-from mwpy._roles.definitions import Extras
 from mwpy._roles.maps import FIRST_ITEMS, MOST_ITEMS, MapItems, PortionSizes, items_of, with_terms
+from mwpy._roles.submission import Extras
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS
 from mwpy._values.policy import TaskPolicy
@@ -89,7 +89,7 @@ def test_plain_items_are_packed(iterables: tuple[Any, ...], kind: int, data: byt
 
 def test_the_items_of_a_starmap_are_rows() -> None:
     terms = Defined(MAX), TaskPolicy(), None
-    source = with_terms(terms, iter([[1, 2]]), lambda some: map(tuple, some), SETTINGS)
+    source = with_terms(terms, iter([[1, 2]]), tuple, SETTINGS)
     calls = source.packed([*source.items])
     assert calls is not None
     assert calls.data == b"\x92\x01\x02"
@@ -122,5 +122,5 @@ def test_items_are_not_packed_if_the_user_fixed_the_groups_or_results_are_compar
 
 def test_items_with_seeds_or_conditions_are_not_packed() -> None:
     assert items([1], extras=Extras(5, b"")).packed([1]) is None
-    [(_, _, extras, args, kwargs)] = items([1], extras=Extras(5, b"")).calls([1])
-    assert (extras, args, kwargs) == (Extras(5, b""), (1,), {})
+    terms, args, kwargs = items([1], extras=Extras(5, b"")).call_of(1)
+    assert (terms[2], args, kwargs) == (Extras(5, b""), (1,), {})

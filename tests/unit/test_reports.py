@@ -34,7 +34,7 @@ def taken(master: Master) -> list[Report]:
     master.core.obey(command)
     actions = master.turn()
     assert actions.cancelled == [(command, [])]
-    return actions.reports
+    return [report for _, report in actions.reports]
 
 
 def shown(found: list[Report]) -> list[tuple[int, int, dict[str, object]]]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mwpy._roles import definitions
 from mwpy._roles.definitions import Definitions
+from mwpy._roles.submission import Calls
 from mwpy._transport.codec import (
     MAX_CONDITION_BYTES,
     Codec,
@@ -91,9 +91,10 @@ def _holder(large: Any) -> Callable[[Exception], bool]:
 
 def test_the_policy_of_all_tasks_travels_with_tasks_that_have_no_other() -> None:
     """A call can switch it off."""
-    found = definitions.TermsOf(Definitions(CODEC), {"retry_errors": OSError}, CODEC)
+    found = Calls(Definitions(CODEC), {"retry_errors": OSError}, lambda _: ())
     policy, extras = found.policy(algorithm_of(max), {})
     assert policy.retries_errors
+    terms = found.terms(algorithm_of(max), {"seed": 7})
     assert extras is not None
-    assert loads_condition(condition_of(decode(extras.add(CODEC.dumps_call((1,), {}, "max")[0], 7)))) == (OSError,)
+    assert loads_condition(condition_of(decode(found.task(terms, (1,), {})[0]))) == (OSError,)
     assert found.policy(algorithm_of(max), {"retry_errors": None}) == (TaskPolicy(), None)

@@ -12,7 +12,8 @@ from tests.spans import MAX, MIN, held_by, span
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import Actions, Event, MasterSettings, Received
-from mwpy._roles.definitions import Definitions, TermsOf
+from mwpy._roles.definitions import Definitions
+from mwpy._roles.submission import Calls
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
@@ -190,7 +191,7 @@ def test_a_task_that_must_not_run_twice_cannot_have_a_second_attempt() -> None:
 
 def test_the_policy_for_all_tasks_leaves_out_those_that_may_run_only_once() -> None:
     """A call that says both itself is refused."""
-    terms = TermsOf(Definitions(Codec()), {"speculate": True}, Codec())
+    terms = Calls(Definitions(Codec()), {"speculate": True}, lambda _: ())
     algorithm = algorithm_of(max)
     assert terms.policy(algorithm, {}) == (SPECULATE, None)
     assert terms.policy(algorithm, {"attempts_max": 2}) == (replace(SPECULATE, attempts_max=2), None)

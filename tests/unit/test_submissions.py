@@ -86,12 +86,12 @@ def test_with_a_run_database_each_task_has_a_key(jar: Taskjar, algorithms: tuple
     """Keys of plain arguments follow from the encoded call; those of other arguments are given."""
     highest, lowest = algorithms
     keyed, plain, given = Submissions(jar, keyed=True), b"\x91\x05".ljust(16, b"\0"), b"k" * 16
-    calls = PackedCalls.of(ARGUMENTS, [5, 5])
+    calls, owner = PackedCalls.of(ARGUMENTS, [5, 5]), object()
     assert keyed.add(highest, DEFAULT_POLICY, b"\x91\x05", (), "A") == 1
-    assert keyed.add_keyed(highest, DEFAULT_POLICY, b"call", [b"large"], "B", given) == 2
-    keyed.add_portion(highest, DEFAULT_POLICY, calls, "C")
-    keyed.add_keyed(lowest, DEFAULT_POLICY, b"call", [], "E", given, [1])
-    keyed.add_keyed(lowest, DEFAULT_POLICY, b"call", (), "F", given)
+    assert keyed.add(highest, DEFAULT_POLICY, b"call", [b"large"], "B", given) == 2
+    keyed.add_portion(highest, DEFAULT_POLICY, calls, "C", owner)
+    keyed.add(lowest, DEFAULT_POLICY, b"call", [], "E", given, [1])
+    keyed.add(lowest, DEFAULT_POLICY, b"call", (), "F", given)
     keyed.check()
     taken = keyed.take()
     assert [(each.first, each.count, each.keys) for each in taken] == [
@@ -100,5 +100,6 @@ def test_with_a_run_database_each_task_has_a_key(jar: Taskjar, algorithms: tuple
         (5, 1, given),
         (6, 1, given),
     ]
+    assert [each.owner for each in taken] == [None, owner, None, None]
     assert [each.tags for each in taken] == [("A", "B"), ("C", "C"), ("E",), ("F",)]
     assert (taken[0].buffers, taken[0].payloads) == (((), [b"large"]), (b"\x91\x05", b"call"))

@@ -1,7 +1,4 @@
-"""Starts and ends a computation: connections, resource file, run database, local slaves, and the master's parts.
-
-Starting and ending a computation: keys, link, resource file, local slaves.
-"""
+"""Starts and ends a computation: connections, resource file, run database, local slaves, and the master's parts."""
 
 from __future__ import annotations
 
@@ -11,17 +8,17 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.master.algorithms import FailedCalls
-from mwpy._core.master.state import CancelTasks, Running, Tell
-from mwpy._roles.definitions import CodeWatch, Definitions, TermsOf
+from mwpy._core.master.state import CancelTasks, Running
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
-from mwpy._roles.replay import calls_of_newest_master
+from mwpy._roles.replay import look_in
+from mwpy._roles.submission import Calls
 from mwpy._system import clock, forks, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
@@ -30,11 +27,10 @@ from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
 from mwpy._values.errors import OutOfTime, UsageError
-from mwpy._values.installed import is_interactive
 from mwpy._values.messagepack import encode_json
 from mwpy._values.options import AGENT_VARIABLE, MASTER_VARIABLE, MODULE_PATH, OWN_MODULE_PATH, SCRIPT_VARIABLE, Options
 from mwpy._values.policy import Policies
-from mwpy._values.records import AlgorithmDefined, Notice, Started
+from mwpy._values.records import Notice, Started
 from mwpy._values.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
     from mwpy._database.store import Writer
     from mwpy._roles.master_io import MasterIo
     from mwpy._roles.resource_keeper import ResourceKeeper
-    from mwpy._roles.task_keys import TaskKeys
     from mwpy.audit import AuditFile
 
 
@@ -123,7 +118,8 @@ class CellTasks(Struct, eq=False, weakref=True):
         self.inbox.end_abandoned()
         io = self.access.io
         with io.submitting:
-            first, last, of_executors = self._before + 1, io.submissions.total, [*io.users.owner_of]
+            first, last = self._before + 1, io.submissions.total
+            of_executors = chain.from_iterable([*each.open] for each in io.users.submitters)
         if ranges := _without(of_executors, first, last):
             killed = {*self.inbox.ask(CancelTasks(ranges, Running.KILL))}
             dropped = [result for result in self.inbox.results if result.task_id in killed]
@@ -242,6 +238,7 @@ class Computation:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        look_in(access.io.failed_calls)
         self._unused = weakref.finalize(access, _end_unused, weakref.ref(access), access.io)
         _all.add(self)
 
@@ -255,7 +252,7 @@ class Computation:
             OutOfTime: the master must end soon, and the tasks have not ended.
             UsageError: another thread started the computation.
         """
-        owners = [user.owner for user in self.access.io.users if user.owner is not None]
+        owners = [*self.access.io.users.submitters]
         for owner in owners:
             owner.give_up() if give_up else owner.close()
         try:
@@ -436,60 +433,31 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
 
 
-# What the methods of a master use: made once for each thread that uses it.
+# What the methods of a master use.
 
 
 class MasterParts(Struct, frozen=True, eq=False):
     """What the methods of a master use."""
 
     access: Access
-    codec: Codec
-    definitions: Definitions
-    terms: TermsOf
+    calls: Calls
     inbox: Inbox
     held: HeldResults
     cell: CellTasks
-    keys: TaskKeys | None
-    """What makes the keys of tasks; None without a run database."""
 
     @classmethod
-    def of(
-        cls,
-        access: Access,
-        codec: Codec,
-        for_all: Policies,
-        failed: FailedCalls | None = None,
-    ) -> MasterParts:
+    def of(cls, access: Access, codec: Codec, for_all: Policies) -> MasterParts:
         """The parts of a new master.
 
         Args:
             for_all: the policies of all its tasks.
-            failed: keeps the calls that fail; None for a new object, in which `mwpy.replay` looks from now on.
         """
-        SOURCES.remember()
-        settings = access.io.core.state.settings
-        watch = CodeWatch(access, only_here=settings.only_here) if codec.main_by_value and is_interactive() else None
-
-        def notice(text: str) -> None:
-            access.io.command(Tell(text))
-
-        keys, with_code = _keys_of(notice) if access.io.submissions.keyed else (None, None)
-        definitions = Definitions(codec, watch, with_code, notice, access.io.algorithm_numbers)
-        inbox = Inbox(access, settings, failed or calls_of_newest_master())
-        terms = TermsOf(definitions, for_all, codec, keys is not None)
+        inbox = Inbox(access, access.io.core.state.settings)
         held = HeldResults(access, inbox)
         cell = CellTasks(access, inbox, held)
         if codec.main_by_value:
             follow_cells(cell)
-        return cls(access, codec, definitions, terms, inbox, held, cell, keys)
-
-
-def _keys_of(
-    notice: Callable[[str], None],
-) -> tuple[TaskKeys, Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined]]:
-    from mwpy._roles.task_keys import TaskKeys, with_code  # only here, because it loads what compares code
-
-    return TaskKeys(notice), partial(with_code, notice=notice)
+        return cls(access, Calls.of(access.io, codec, for_all, held.refer), inbox, held, cell)
 
 
 # The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.

@@ -1,8 +1,4 @@
-"""What is submitted with a task: the definition of its algorithm, made again after an edit, its policy and seed.
-
-Makes the definition of each task algorithm before its first task, and again when the user has edited its code.
-
-Makes the definition of each task algorithm that a master algorithm uses, before its first task.
+"""Makes the definition of each task algorithm before its first task, and again when the user has edited its code.
 
 A function that travels by name is defined once. A function that travels by value is whatever its pickle contains: the
 values of its globals, its closure, its instance. So it is pickled at each use, and the digest of the pickle says
@@ -17,35 +13,35 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import RenewSlaves
-from mwpy._roles.inbox import Access
 from mwpy._system.own_code import used_by
 from mwpy._system.packages import UserModules, module_path
 from mwpy._system.script import finds
-from mwpy._transport.codec import Codec, has_code, with_condition, with_seed
+from mwpy._transport.codec import Codec, has_code
 from mwpy._values.algorithm import PYTHON, Algorithm, algorithm_of
 from mwpy._values.bounds import MAX_REASON
 from mwpy._values.errors import UsageError
 from mwpy._values.messages import AlgorithmDefinition
-from mwpy._values.policy import Policies, TaskPolicy, condition_in
+from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import Shared, SharedObject
 from mwpy._values.task import Reference
 
 if TYPE_CHECKING:
+    from mwpy._roles.master_io import MasterIo
     from mwpy._transport.by_value import Snapshot
 
 
 class CodeWatch(Struct, eq=False):
     """Watches the modules of one interactive master."""
 
-    _access: Access
+    _io: MasterIo
     _modules: UserModules = field(default_factory=UserModules)
     only_here: bool = False
     """Whether all agents were started by this master, so that they are on its machine."""
@@ -64,9 +60,9 @@ class CodeWatch(Struct, eq=False):
         """
         reloaded = self._modules.look()
         path = module_path()
-        moved = self.only_here and len(path) <= MAX_REASON and self._access.io.local.find_modules_in(path)
+        moved = self.only_here and len(path) <= MAX_REASON and self._io.local.find_modules_in(path)
         if reloaded or moved:
-            self._access.io.command(RenewSlaves(None, path if moved else ""))
+            self._io.command(RenewSlaves(None, path if moved else ""))
         if self._modules.edited:
             for name in used_by(function, by_value).modules:
                 if name in self._modules.edited:
@@ -83,7 +79,7 @@ class CodeWatch(Struct, eq=False):
         Args:
             refused: its number.
         """
-        self._access.io.command(RenewSlaves(refused))
+        self._io.command(RenewSlaves(refused))
 
 
 DIGEST_DIGITS = 32
@@ -150,7 +146,7 @@ class Definitions(Struct, eq=False):
                 self.known.clear()
             elif not algorithm.reference:  # its module was loaded again, so the name belongs to another function
                 del self.known[algorithm]
-        defined = self.known.get(algorithm) or self.define(algorithm)
+        defined = self.of(algorithm)
         if self.watch is not None and defined.refused and not isinstance(algorithm, Prepared):
             self.watch.renew(defined.number)
             self._forget(algorithm, defined)
@@ -163,6 +159,10 @@ class Definitions(Struct, eq=False):
         self._digests.pop(defined.record.definition.digest, None)
         if isinstance(algorithm.function, FunctionType):
             self._used.pop(algorithm.function, None)
+
+    def of(self, algorithm: Algorithm) -> Defined:
+        """Return the definition of an algorithm, at once if it never changes."""
+        return self.known.get(algorithm) or self.define(algorithm)
 
     def define(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm as it is now. `known` has the algorithms that never change.
@@ -179,15 +179,20 @@ class Definitions(Struct, eq=False):
         algorithm = algorithm_of(algorithm.function)  # that of a call that was unpickled is a copy
         if algorithm in self.known:
             return self.known[algorithm]
-        reference = algorithm.reference
-        if reference.startswith("__main__:") and not finds(algorithm.function, self.codec.found):
-            reference = ""
+        reference = self.reference_of(algorithm)
         if self.watch is not None and self.watch.look(algorithm.function, by_value=not reference):
             self.known.clear()
         if reference:
             defined = self.known[algorithm] = self._number(algorithm, reference, "", b"")
             return defined
         return self._by_value(algorithm)
+
+    def reference_of(self, algorithm: Algorithm) -> str:
+        """The name under which slaves find a function; empty if it travels by value."""
+        reference = algorithm.reference
+        if reference.startswith("__main__:") and not finds(algorithm.function, self.codec.found):
+            return ""
+        return reference
 
     def _unchanged(self, function: Callable[..., Any]) -> Defined | None:
         """Return the definition of a function that travels by value, if its pickle would be the same as before."""
@@ -282,93 +287,3 @@ def _captured(reference: Reference, name: str) -> SharedObject:
     if isinstance(reference, Shared):
         return reference.shared
     raise UsageError(f"{name} has captured {reference!r}, which has a meaning only as an argument: pass it as one")
-
-
-# What is submitted with a task: its definition, its policy, and what is only needed sometimes.
-
-
-class Extras(Struct, frozen=True):
-    """What travels with the arguments of a task."""
-
-    seed: SupportsIndex | None
-    """The seed of its policy, from which the seed of the task is made."""
-    condition: bytes
-    """The pickled condition under which it is tried again; empty if there is none."""
-    key: Any = None
-    """With a run database: the key of the task, or the function that makes it; None if the arguments count."""
-
-    def add(self, call: bytes, seed: int | None) -> bytes:
-        """Add the condition to an encoded call, and the seed of the task if it has one."""
-        if self.condition:
-            call = with_condition(call, self.condition)
-        return call if seed is None else with_seed(call, seed)
-
-
-Terms = tuple[Defined, TaskPolicy, Extras | None]
-"""A definition, a policy, and what travels with the arguments, if anything."""
-
-
-class TermsOf:
-    """Finds the terms of calls.
-
-    Args:
-        definitions: those of this master.
-        for_all: the policies of all tasks.
-        codec: pickles conditions.
-        keyed: whether keys of tasks count, because there is a run database.
-    """
-
-    def __init__(self, definitions: Definitions, for_all: Policies, codec: Codec, keyed: bool = False) -> None:
-        self.definitions = definitions
-        self.for_all = for_all
-        self.codec = codec
-        self.keyed = keyed
-        self.default = TaskPolicy.of(**for_all), self._extras(for_all)
-        """The policy of tasks that have no other, and what travels with their arguments."""
-
-    def defined(self, algorithm: Algorithm) -> Defined:
-        """Return the definition of an algorithm."""
-        return self.definitions.known.get(algorithm) or self.definitions.define(algorithm)
-
-    def policy(self, algorithm: Algorithm, given: Policies) -> tuple[TaskPolicy, Extras | None]:
-        """Return the policy of a call, and what travels with its arguments.
-
-        What is given with the call overrides what its function is marked with.
-
-        Raises:
-            UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
-            ArgumentNotPicklable: `retry_errors` cannot be pickled; the caller's fault.
-        """
-        if not (algorithm.policy or given):
-            return self.default
-        merged: Policies = {**self.for_all, **algorithm.policy, **given}
-        if not (merged.get("retry", True) or "speculate" in algorithm.policy or "speculate" in given):
-            merged.pop("speculate", None)  # for all tasks means: for all that may run again
-        return TaskPolicy.of(**merged), self._extras(merged)
-
-    def _extras(self, policy: Policies) -> Extras | None:
-        seed, condition = policy.get("seed"), condition_in(policy)
-        key = policy.get("key") if self.keyed else None
-        if seed is None and condition is None and key is None:
-            return None
-        return Extras(seed, b"" if condition is None else self.codec.dumps_condition(condition), key)
-
-    def of(self, algorithm: Algorithm, given: Policies) -> Terms:
-        """Return the terms of a call. It raises what `policy` raises."""
-        return self.defined(algorithm), *self.policy(algorithm, given)
-
-    def of_map(self, function: Callable[..., Any], given: Policies) -> Terms:
-        """Return the terms of all calls of a map. It raises what `policy` raises."""
-        check_map_key(given)
-        return self.of(self.definitions.prepare(algorithm_of(function)), given)
-
-
-def check_map_key(given: Policies) -> None:
-    """Check the key that a map is given.
-
-    Raises:
-        UsageError: all items would have the same key; the caller's fault.
-    """
-    key = given.get("key")
-    if key is not None and not callable(key):
-        raise UsageError(f"key={key!r}: a map needs a function that returns the key of an item, such as key=str")

@@ -13,13 +13,13 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
+from itertools import chain
 from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from msgspec import Struct, field
 
-from mwpy._core.master.algorithms import FailedCalls
 from mwpy._core.master.state import (
     Asking,
     CancelTasks,
@@ -31,7 +31,6 @@ from mwpy._core.master.state import (
     Running,
     Waiting,
 )
-from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
 from mwpy._system import clock, process
 from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.errors import (
@@ -44,6 +43,7 @@ from mwpy._values.errors import (
     TooManyFailures,
     UsageError,
 )
+from mwpy._values.groups import Ended, count_of
 from mwpy._values.messagepack import as_read, encode
 from mwpy._values.messages import Report
 from mwpy._values.policy import FailuresByKind
@@ -61,7 +61,7 @@ from mwpy._values.task import (
 if TYPE_CHECKING:
     from mwpy._core.master.state import Actions, MasterSettings, Stopped
     from mwpy._roles.master_io import MasterIo
-    from mwpy._roles.users import User
+    from mwpy._roles.users import OpenMap, User
 
 
 # The way from a master algorithm's thread to the I/O thread; it is closed when the computation ends.
@@ -106,7 +106,6 @@ class Access(threading.local):
         owner: the thread that may use it.
         drive: runs tasks in this thread until there is an outcome, for a timeout in seconds or None; None if slaves run
             them.
-        user: what the owner has of the master; None if it is the thread of the algorithm.
     """
 
     io: MasterIo
@@ -121,7 +120,6 @@ class Access(threading.local):
         io: MasterIo,
         owner: threading.Thread,
         drive: Callable[[float | None], None] | None = None,
-        user: User | None = None,
     ) -> None:
         here = threading.current_thread()
         refusal = _Refusal(
@@ -132,7 +130,7 @@ class Access(threading.local):
         self.drive = drive
         self.usable = here is owner
         self.io = io if self.usable else cast("MasterIo", refusal)
-        self.user = user or io.users.algorithm if self.usable else cast("User", refusal)
+        self.user = io.users.algorithm if self.usable else cast("User", refusal)
 
     def check(self) -> None:
         """Check that this thread may use the master, for what needs no `io`.
@@ -189,9 +187,9 @@ class Unfetched(Struct, eq=False):
 
     def arrived(self, outcome: Actions, alone: int) -> None:
         """Results arrived. This many of them belong to no map."""
-        count = len(outcome.results)
-        if outcome.stretches:
-            count += sum(stretch.count for stretch in outcome.stretches)
+        count = alone
+        if outcome.owned:
+            count += sum(map(count_of, chain.from_iterable(outcome.owned.values())))
         if count:
             # no call from here on, so that no interrupt comes between
             size, outcome.result_bytes = outcome.result_bytes, 0
@@ -221,9 +219,6 @@ RETURNS_IN_VAIN = 1000
 """After so many calls of `mw.loop()` that return at once, while nothing is fetched, the user is warned."""
 
 
-_KEEPING = threading.Lock()
-"""Held to keep the call of a task that failed."""
-
 SHOW_S = 0.5
 """While progress is shown, a thread that waits shows it again after this time, in seconds."""
 
@@ -251,21 +246,19 @@ class Inbox:
     Args:
         access: holds the I/O thread.
         settings: those of the master.
-        failed: the calls that failed. The inboxes of executors use the same object.
     """
 
-    def __init__(self, access: Access, settings: MasterSettings, failed: FailedCalls | None = None) -> None:
+    def __init__(self, access: Access, settings: MasterSettings) -> None:
         self.access = access
         self.settings = settings
-        self.failed = FailedCalls() if failed is None else failed
         self.results: list[Result[Any]] = []
         self.unrunnable: list[UnrunnableTask] = []
         self.connected: list[SlaveId] = []
         self.disconnected: list[SlaveId] = []
-        self.abandoned: dict[MapTasks, None] = {}
+        self.abandoned: dict[OpenMap, None] = {}
         """Closed maps whose tasks may not be cancelled yet."""
-        self.reports: dict[SlaveId, Report] = {}
-        """The newest reports of tasks, by slave, after the core was asked for them."""
+        self.reports: dict[SlaveId, tuple[OpenMap | None, Report]] = {}
+        """The newest reports of tasks, by slave, with the maps of the tasks, after the core was asked for them."""
         self._received: deque[Actions | BaseException] = deque()
         """Outcomes that are not sorted yet."""
         self._logged: deque[LogGroup] = deque()
@@ -279,8 +272,6 @@ class Inbox:
         self._failures = FailuresByKind()
         """The failures since the last stop, if there is a limit."""
         self.unfetched = Unfetched(access, settings.max_waiting_bytes)
-        self._has_mapped = False
-        """Whether some of the results may belong to a map."""
         self._returns = 0
         """How many calls of `mw.loop()` returned at once since something was fetched."""
 
@@ -323,30 +314,25 @@ class Inbox:
         from mwpy._roles.log_records import give  # only here, because it loads logging
 
         while self._logged:
-            group = self._logged.popleft()
-            with self.access.io.submitting:
-                self.access.io.handled_log_bytes += group.size
-            give(group)
+            give(self._logged.popleft(), self.access.io)
 
-    def wait(self, timeout: float | None = None, idle: bool = False) -> None:
+    def wait(self, timeout: float | None = None) -> None:
         """Like `receive`, but if no outcome has arrived, wait for one.
 
         Args:
             timeout: how long to wait at most, in seconds; None for as long as it takes. If the master is out of time,
                 this is an `OutOfTime` each time.
-            idle: whether there is nothing to do. Then no notice says that nothing progresses.
         """
         if self._ends_at is not None and timeout is None:
             self._tell_of_end(self._ends_at)
-        self._wait(timeout, idle)
+        self._wait(timeout)
         if self._stopped is not None or self._ends_at is not None:
             self._tell_of_stop()
 
-    def _wait(self, timeout: float | None = None, idle: bool = False) -> None:
+    def _wait(self, timeout: float | None = None) -> None:
         io, user = self.access.io, self.access.user
         if user.outcomes.empty() and not self._received:
-            if not idle:
-                user.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
+            user.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
             try:
                 if io.holds_back:
                     io.link.wake()
@@ -444,31 +430,21 @@ class Inbox:
 
     def _sort(self, outcome: Actions | BaseException) -> None:
         """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
-        if isinstance(outcome, MwpyError):
-            raise outcome
-        if isinstance(outcome, BaseException) and (limit := process.named(outcome)):
-            raise CannotRun(f"the master cannot go on: {limit}") from outcome
         if isinstance(outcome, BaseException):
-            raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
-        if self._has_mapped and outcome.unrunnable:
-            of_maps = [task.result() for task in outcome.unrunnable if type(task.tag) is Portion]
-            all_results = [*outcome.results, *of_maps]
-            others = [task for task in outcome.unrunnable if type(task.tag) is not Portion]
-            # no interrupt comes between, so each becomes one result
-            outcome.results, outcome.unrunnable = all_results, others
+            raise_failure(outcome)
         if outcome.logged:
             logged, outcome.logged = outcome.logged, []
             self._logged.extend(logged)
         results, unrunnable = outcome.results, outcome.unrunnable
         if self.settings.max_failures is not None:
-            _count_failures(self._failures, [*results, *(task.result() for task in unrunnable)])
-        if self._has_mapped:
-            results = _without_those_of_maps(results)
-            for stretch in outcome.stretches:
-                _pass_on(stretch)
+            _count_failures(self._failures, None, [*results, *unrunnable])
+            for tasks, ended in outcome.owned.items():
+                _count_failures(self._failures, tasks, ended)
+        for tasks, ended in outcome.owned.items():  # after an interrupt, the map may have them already
+            tasks.arrive(ended)
         self.unfetched.arrived(outcome, len(results))
         # no interrupt comes between emptying a list and the end of the call after it
-        outcome.stretches = []
+        outcome.owned = {}
         outcome.results = []
         self.results.extend(results)
         outcome.unrunnable = []
@@ -478,11 +454,8 @@ class Inbox:
             self.connected.extend(connected)
             disconnected, outcome.disconnected = outcome.disconnected, []
             self.disconnected.extend(disconnected)
-        for call in outcome.failed:
-            with _KEEPING:
-                self.failed.keep(call)
         if outcome.reports:
-            self.reports.update((report.sid, report) for report in outcome.reports)
+            self.reports.update((report.sid, (tasks, report)) for tasks, report in outcome.reports)
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)
@@ -525,15 +498,6 @@ class Inbox:
 
     # ---- maps ----------------------------------------------------------------------------------------------
 
-    def open_map(self) -> MapTasks:
-        """Begin a map: results whose tag is the returned object go there."""
-        if self.abandoned:
-            self.end_abandoned()
-        self._has_mapped = True
-        tasks = MapTasks()
-        self.access.io.maps.add(tasks)
-        return tasks
-
     def end_abandoned(self) -> None:
         """Cancel the tasks of closed maps.
 
@@ -563,31 +527,26 @@ def deadline_after(timeout: float | None) -> float | None:
         raise UsageError(f"the timeout must be a number of seconds or None, not {timeout!r}") from None
 
 
-def _count_failures(failures: FailuresByKind, results: list[Result[Any]]) -> None:
-    for result in results:
-        error = result.error if failed(result) else None
+def raise_failure(error: BaseException) -> NoReturn:
+    """Raise what a thread gets from the I/O thread in place of outcomes."""
+    if isinstance(error, MwpyError):
+        raise error
+    if limit := process.named(error):
+        raise CannotRun(f"the master cannot go on: {limit}") from error
+    raise InternalError(f"the I/O thread of mwpy died: {error!r}; please report this") from error
+
+
+def _count_failures(failures: FailuresByKind, tasks: OpenMap | None, all_ended: Iterable[Ended]) -> None:
+    """Count the failures of tasks, which may be those of a map."""
+    for ended in all_ended:
+        result = ended.result() if isinstance(ended, UnrunnableTask) else ended
+        if not isinstance(result, Result) or not failed(result):
+            continue
+        error = result.error
         if error is not None and not isinstance(error, TaskCancelled | DependencyFailed):
-            if type(result.tag) is Portion:
-                error.item = result.tag.item(result.task_id)
+            if tasks is not None:
+                error.item = tasks.item(result.task_id)
             failures.add(error)
-
-
-def _without_those_of_maps(results: list[Result[Any]]) -> list[Result[Any]]:
-    """Give the results of maps to their maps. Return the others."""
-    others: list[Result[Any]] = []
-    for result in results:
-        if type(result.tag) is Portion:
-            _pass_on(result)
-        else:
-            others.append(result)
-    return others
-
-
-def _pass_on(arrived: Arrived) -> None:
-    """Give what arrived to its map. After an interrupt, the map may have it already, and may have taken it."""
-    if type(arrived.tag) is Portion and not arrived.tag.tasks.closed:
-        arrived.tag.tasks.arrived.append(arrived)
-        arrived.tag.tasks.num_arrived += count_of(arrived)
 
 
 # The results to which tasks may refer with `mwpy.result`, as the algorithm's thread knows them.

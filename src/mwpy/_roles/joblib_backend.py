@@ -28,13 +28,12 @@ from joblib.parallel import (
     register_parallel_backend,
 )
 
-from mwpy._roles.executor_future import Future
 from mwpy._roles.joblib_batches import Batches, Done, RepeatedArrays
 from mwpy._roles.maps import PORTION_BYTES, PortionSizes
 from mwpy._system import clock, script
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import UsageError
-from mwpy.executor import Executor
+from mwpy.executor import Executor, Future
 
 NAME = "mwpy"
 

@@ -21,13 +21,12 @@ from weakref import ref
 
 from msgspec import Struct, field
 
-from mwpy._roles.executor_future import Future
 from mwpy._system.script import MAIN
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.shares import Shared
-from mwpy.executor import Executor
+from mwpy.executor import Executor, Future
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """One task of joblib: a function and its arguments."""

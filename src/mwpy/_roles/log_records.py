@@ -10,9 +10,8 @@ import sys
 import traceback
 from typing import Any
 
-from mwpy._core.master.state import (
-    LogGroup,
-)
+from mwpy._core.master.state import LogGroup
+from mwpy._roles.master_io import MasterIo
 from mwpy._values.messages import LogRow
 from mwpy._values.phrases import counted
 
@@ -20,8 +19,10 @@ OWN = "mwpy"
 """The logger that says what was left out."""
 
 
-def give(group: LogGroup) -> None:
-    """Give the records of a slave to the loggers."""
+def give(group: LogGroup, io: MasterIo) -> None:
+    """Give the records of a slave to the loggers, and let the I/O thread know."""
+    with io.submitting:
+        io.handled_log_bytes += group.size
     for row in group.rows:
         _handle(_record(row, group))
     if group.left_out:

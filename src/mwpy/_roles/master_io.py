@@ -2,7 +2,8 @@
 
 The thread owns the core, the link, the audit file and the resource file. It shares three things with the algorithm's
 thread: deques that one thread fills and the other empties, a queue of outcomes, and figures that are published as a
-whole. So the I/O thread needs no lock. Only the threads that submit tasks have one, because executors do it, too.
+whole. So the I/O thread needs no lock. Only the threads that submit tasks have one, because this one submits those of
+executors.
 
 `MasterIo` touches the outside only through the edges that it is given, so the simulator runs the same loop over fakes.
 """
@@ -13,13 +14,16 @@ import itertools
 import platform
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from msgspec import Struct, field
+
+from mwpy._core.master.algorithms import FailedCalls
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.members import num_present
 from mwpy._core.master.state import (
@@ -34,6 +38,7 @@ from mwpy._core.master.state import (
     Returned,
     Send,
     ShutDown,
+    Stored,
     Stranger,
     TurnedAway,
     Vanished,
@@ -43,7 +48,7 @@ from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections, ProcessStarter, RecordStore, Trail
 from mwpy._roles.local_agents import LocalAgent
 from mwpy._roles.sessions import Said, Sessions
-from mwpy._roles.users import Users
+from mwpy._roles.users import OpenMap, Users
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._transport import shared_objects, wire
@@ -51,21 +56,14 @@ from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, Str
 from mwpy._values import messages, records
 from mwpy._values.earlier import Given
 from mwpy._values.errors import CannotRun, ProtocolError, RunDatabaseError
+from mwpy._values.messages import Handled
 from mwpy._values.options import Options
-from mwpy._values.records import Notice
+from mwpy._values.records import Notice, ResultsHandedOver
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
-    from mwpy._roles.map_tasks import MapTasks
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy.resource_file import ResourceFile
-from collections.abc import Iterable
-
-from msgspec import Struct, field
-
-from mwpy._core.master.state import Stored
-from mwpy._values.messages import Handled
-from mwpy._values.records import ResultsHandedOver
 
 TICK_S = 1.0
 """Seconds between two checks of the resource file and the local agents when nothing else happens."""
@@ -140,7 +138,7 @@ class MasterIo:
         self.local_slaves = 0
         """How many slaves are started on this machine."""
         self.commands: deque[Command] = deque()
-        self.maps: WeakSet[MapTasks] = WeakSet()
+        self.maps: WeakSet[OpenMap] = WeakSet()
         """The maps, also those of executors. `open_maps` has those that are not closed."""
         self.unread_maps = 0
         """How many maps were closed before somebody asked for a value."""
@@ -152,7 +150,8 @@ class MasterIo:
         """About how many bytes of results were handed over to it."""
         self.store_failure: RunDatabaseError | None = None
         """Why nothing can be stored any more."""
-        self._slaves_before = 0
+        self.failed_calls = FailedCalls()
+        """The calls that failed lately, for `mwpy.replay`."""
         self.resource: ResourceKeeper | None = None
         """The resource file; None if there is none."""
         self._audit = audit
@@ -200,7 +199,8 @@ class MasterIo:
         until = until if due is None else min(due, until)
         self.link.asleep = True  # from here on, a thread that adds work wakes the link
         submissions = self.submissions
-        timeout_s = 0.0 if submissions.total > submissions.taken or self.commands else until - now
+        has_work = submissions.total > submissions.taken or bool(self.commands)
+        timeout_s = 0.0 if has_work or any(each.can_feed() for each in self.users.submitters) else until - now
         self._deliver()  # last, because the waiting thread needs the interpreter lock, which this thread releases next
         return timeout_s
 
@@ -226,9 +226,6 @@ class MasterIo:
         self.holds_back = feeding.holds_back
         said = self._sessions.due(now) if now >= self._sessions.say_at else []
         self._do(core.take_actions(), said)
-        if self._slaves_before != (now_connected := self.num_slaves):
-            self._slaves_before = now_connected
-            self.users.slaves_changed()
         closing = state.closing
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
@@ -300,6 +297,7 @@ class MasterIo:
 
         But a command may name a task that was submitted after the others were taken. Then it waits for this task.
         """
+        self.core.kinds.expected = sum(each.feed() for each in self.users.submitters)
         spans, commands = self.submissions.take(), list[Command]()
         while self.commands and not self._waits_for_task(self.commands[0]):
             commands.append(self.commands.popleft())
@@ -323,8 +321,10 @@ class MasterIo:
             self._sessions.forget(peer)
         for peer in actions.disconnect:
             self._sessions.disconnect(peer)
+        for call in actions.failed:
+            self.failed_calls.keep(call)
         self.users.divide(actions, self.core.state.jar.ended)
-        ended = actions.results or actions.stretches or actions.unrunnable
+        ended = actions.results or actions.owned or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected
         self._handed_bytes += actions.result_bytes
         if fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None:
@@ -397,7 +397,7 @@ class MasterIo:
         self.commands.append(command)
         self.link.wake()
 
-    def open_maps(self) -> list[MapTasks]:
+    def open_maps(self) -> list[OpenMap]:
         """The maps whose values may still be asked for. Any thread may call this."""
         return [tasks for tasks in list(self.maps) if not tasks.closed]
 

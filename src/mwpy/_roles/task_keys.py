@@ -16,7 +16,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._roles.definitions import Extras
 from mwpy._values.code import NotComparable, call_digest, code_of, value_digest
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import NO_KEY, PLAIN_CALLS, combined_key, plain_keys
@@ -67,21 +66,22 @@ class TaskKeys(Struct, eq=False):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         call: bytes,
-        extras: Extras | None,
+        given: Any,
+        is_bare: bool,
         seed: int | None,
     ) -> bytes | None:
         """Return the key of a task; None if it follows from the encoded call.
 
         Args:
             call: the encoded call, before anything was added to it.
-            extras: what travels with it.
+            given: the key that its policy gives, or the function that makes it; None for none.
+            is_bare: whether nothing is added to it.
             seed: its seed, if it has one.
         """
         try:
-            if extras is not None and extras.key is not None:
-                key = extras.key(*args, **kwargs) if callable(extras.key) else extras.key
-                return combined_key(b"key", value_digest(key))
-            if extras is None and call[0] in PLAIN_CALLS:
+            if given is not None:
+                return combined_key(b"key", value_digest(given(*args, **kwargs) if callable(given) else given))
+            if is_bare and call[0] in PLAIN_CALLS:
                 return None
             digest = plain_keys([call]) if call[0] in PLAIN_CALLS else call_digest(args, kwargs, self._identity)
         except NotComparable as error:

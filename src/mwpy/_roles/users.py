@@ -1,37 +1,56 @@
 """The threads that use a master: that of its algorithm, and one for each executor that shares its slaves.
 
-The I/O thread takes tasks from all of them, and divides what comes back. It knows whose the open tasks of executors
-are; everything else is for the algorithm.
+The I/O thread takes tasks from all of them, and divides what comes back. What ends belongs to the owner of the task: a
+map, or an executor. The algorithm fetches the ends of tasks without an owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.master.state import Actions, LogGroup, Waiting
 from mwpy._roles.progress import OpenProgress
+from mwpy._values.groups import Ended, count_of
 from mwpy._values.messages import LogRow, size_of_records
-
-
-class _OfTask(Protocol):
-    @property
-    def task_id(self) -> int: ...
-
-
-E = TypeVar("E", bound=_OfTask)
 
 NO_NEWS = Actions()
 """What a thread has no need to get."""
 
 
 class Owner(Protocol):
-    """An executor. Any thread may call these methods."""
+    """What submits tasks and gets their ends: a map, or an executor."""
 
+    @property
+    def user(self) -> User: ...
+
+
+class OpenMap(Owner, Protocol):
+    """A map, which gets ends in the thread of the algorithm."""
+
+    unread: int | None
+    is_read: bool
+    closed: bool
+    last: int
+    num_open: int
+
+    @property
+    def num_waiting(self) -> int: ...
+    def arrive(self, ended: Sequence[Ended]) -> None: ...
+    def item(self, task_id: int) -> Any: ...
+    def ids(self, last: int) -> list[int]: ...
+    def forget(self) -> None: ...
+
+
+class Submitter(Owner, Protocol):
+    """An executor: the tasks in its queue are submitted when the slaves need them."""
+
+    # for any thread
     def close(self) -> None: ...
     def give_up(self) -> None: ...
     def join(self) -> None: ...
@@ -39,25 +58,34 @@ class Owner(Protocol):
     @property
     def broken(self) -> Exception | None: ...
     @property
-    def works(self) -> Sized: ...
+    def num_queued(self) -> int: ...
+    @property
+    def open(self) -> Mapping[int, Any]: ...
+
+    # for the I/O thread
+    def feed(self) -> int:
+        """Submit tasks. Return for how many others slaves are wanted."""
+
+    def can_feed(self) -> bool: ...
+    def take_back(self, ended: Sequence[Any]) -> None:
+        """Some tasks have ended."""
 
 
 class User(Struct, eq=False):
     """A thread that uses a master. It writes all fields, except those that say otherwise."""
 
-    owner: Owner | None = None
+    owner: Submitter | None = None
     """The executor of the thread; None for the algorithm of the master."""
     outcomes: SimpleQueue[Actions | BaseException] = field(default_factory=SimpleQueue)
     """What the I/O thread hands over."""
     progress: OpenProgress = field(default_factory=OpenProgress)
     """What is shown while the thread waits."""
     waiting: Waiting = Waiting.NOT
+    """For an executor, the I/O thread writes this field."""
     fetched_bytes: int = 0
     """About how many bytes of results the algorithm has fetched. Results of an executor never wait."""
     interrupted: bool = False
     """Whether the thread was stopped for lack of time. Then the computation is not finished."""
-    follows_slaves: bool = False
-    """Whether it gets an empty outcome when the number of connected slaves has changed."""
     news: Actions | None = None
     """Outcomes that are not handed over yet. The I/O thread writes this field."""
 
@@ -66,12 +94,11 @@ class Users(Struct, eq=False):
     """The threads that use one master."""
 
     algorithm: User = field(default_factory=User)
+    """The thread of the algorithm; or that of the executor which has a master of its own."""
     executors: list[User] = field(default_factory=list)
-    """Those that have not ended. Their threads add themselves and remove themselves."""
-    owner_of: dict[int, User] = field(default_factory=dict)
-    """The open tasks of executors. Executors add to it, and the I/O thread removes from it."""
-    _submitted: int = 0
-    """How many tasks executors have ever submitted."""
+    """Those that share the master and have not ended. Their threads add themselves and remove themselves."""
+    submitted: int = 0
+    """How many tasks the executors have ever submitted."""
     _ended: int = 0
     """How many of these have ended."""
     _ended_others: int = 0
@@ -81,19 +108,15 @@ class Users(Struct, eq=False):
         yield self.algorithm
         yield from list(self.executors)
 
-    def queued(self) -> int:
-        """How many tasks wait in the queues of the executors."""
-        return sum(len(user.owner.works) for user in list(self.executors) if user.owner is not None)
-
-    def submits(self, user: User, task_id: int) -> None:
-        """A thread submits a task next. Call this while `MasterIo.submitting` is held."""
-        if user is not self.algorithm:
-            self._submitted += 1
-            self.owner_of[task_id] = user
+    @property
+    def submitters(self) -> Iterator[Submitter]:
+        """The executors that have not ended. Any thread may ask."""
+        return (user.owner for user in self if user.owner is not None)
 
     def runnable(self, total: int) -> int:
-        """How many tasks of the algorithm have not ended, if so many were ever submitted. Call this as `submits`."""
-        return total - self._submitted - self._ended_others
+        """How many tasks of the algorithm have not ended, if so many were ever submitted. Call this while
+        `MasterIo.submitting` is held."""
+        return total - self.submitted - self._ended_others
 
     # ---- for the I/O thread ----
 
@@ -102,67 +125,28 @@ class Users(Struct, eq=False):
         return max(user.waiting for user in self)
 
     def divide(self, actions: Actions, ended: int) -> None:
-        """Leave only what is for the algorithm in the outcomes of the core. An executor gets no reports. What is for an
-        executor that has ended is dropped.
+        """Leave only what is for the algorithm in the outcomes of the core. An executor gets no reports.
 
         Args:
             ended: how many tasks have ended.
         """
-        if self.owner_of or self.executors:
-            self._divide(actions)
+        news = {user: Actions(ends_at=actions.ends_at) for user in list(self.executors)}
+        if news:
+            actions.logged = [part for group in actions.logged for part in _without_own(group, news)]
+        actions.reports = [each for each in actions.reports if each[0] is None or each[0].user is self.algorithm]
+        for owner, own in list(actions.owned.items()):
+            if owner.user.owner is not None:
+                all_ended = chain(actions.results, actions.unrunnable, *actions.owned.values())
+                actions.result_bytes -= actions.result_bytes * len(own) // sum(map(count_of, all_ended))
+                owner.take_back(own)
+            if owner.user is not self.algorithm:
+                self._ended += len(own)
+                del actions.owned[owner]
+                if owner.user in news:  # it has not ended
+                    news[owner.user].owned[owner] = own
         self._ended_others = ended - self._ended
-
-    def _divide(self, actions: Actions) -> None:
-        news = {user: Actions(cancelled=actions.cancelled, ends_at=actions.ends_at) for user in list(self.executors)}
-        count = len(actions.results) + sum(stretch.count for stretch in actions.stretches)
-        actions.logged = [part for group in actions.logged for part in self._without_own(group, news)]
-        actions.reports = [report for report in actions.reports if report.task_id not in self.owner_of]
-        actions.failed, _ = self._divided(actions.failed, lambda own: own.failed, news)
-        actions.results, own_results = self._divided(actions.results, lambda own: own.results, news)
-        actions.unrunnable, own_unrunnable = self._divided(actions.unrunnable, lambda own: own.unrunnable, news)
-        if own_results:
-            actions.result_bytes -= actions.result_bytes * len(own_results) // count
-        for number in [result.task_id for result in own_results] + [task.task_id for task in own_unrunnable]:
-            self.owner_of.pop(number, None)
-        self._ended += len(own_results) + len(own_unrunnable)
-        for user, own in news.items():
-            user.news = None if own == NO_NEWS else own
-
-    def _divided(
-        self, all_of_them: list[E], among: Callable[[Actions], list[E]], news: Mapping[User, Actions]
-    ) -> tuple[list[E], list[E]]:
-        """Give what concerns tasks to the executors whose tasks they are. Return what is left, and what is not.
-
-        Args:
-            among: where it belongs in the news of an executor.
-            news: those of the executors that have not ended.
-        """
-        owns, others = list[E](), list[E]()
-        for each in all_of_them:
-            user = self.owner_of.get(each.task_id)
-            (others if user is None else owns).append(each)
-            if user is not None and user in news:
-                among(news[user]).append(each)
-        return others, owns
-
-    def _without_own(self, group: LogGroup, news: Mapping[User, Actions]) -> list[LogGroup]:
-        """Give records to the executors whose tasks have made them. Return what is left of the group."""
-        own: dict[User, list[LogRow]] = {}
-        others, size = list[LogRow](), group.size
-        for row in group.rows:
-            user = self.owner_of.get(row.task)
-            (own.setdefault(user, []) if user is not None and user in news else others).append(row)
-        for user, rows in own.items():
-            own_size = sum(map(size_of_records, rows))
-            size -= own_size
-            news[user].logged.append(replace(group, rows=rows, left_out=0, size=own_size))
-        return [replace(group, rows=others, size=size)] if others or group.left_out else []
-
-    def slaves_changed(self) -> None:
-        """The number of connected slaves has changed."""
-        for user in self:
-            if user.follows_slaves:
-                user.outcomes.put(Actions())
+        for user, for_user in news.items():
+            user.news = None if for_user == NO_NEWS else for_user
 
     def take_news(self) -> list[tuple[SimpleQueue[Actions | BaseException], Actions]]:
         """What must be handed over to the threads, and how."""
@@ -177,3 +161,18 @@ class Users(Struct, eq=False):
         """Nothing more is handed over to any thread. Any thread may call this."""
         for user in self:
             user.outcomes.put(error)
+
+
+def _without_own(group: LogGroup, news: Mapping[User, Actions]) -> list[LogGroup]:
+    """Give records to the executors whose tasks have made them. Return what is left of the group."""
+    own: dict[User | None, list[LogRow]] = {}
+    for row in group.rows:
+        user = next((user for user in news if user.owner is not None and row.task in user.owner.open), None)
+        own.setdefault(user, []).append(row)
+    others, size = own.pop(None, []), group.size
+    for user, rows in own.items():
+        assert user is not None
+        own_size = sum(map(size_of_records, rows))
+        size -= own_size
+        news[user].logged.append(replace(group, rows=rows, left_out=0, size=own_size))
+    return [replace(group, rows=others, size=size)] if others or group.left_out else []

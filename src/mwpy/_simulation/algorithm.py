@@ -32,11 +32,11 @@ from mwpy._simulation.machines import Pace
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values.bounds import SlaveId
-from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls
+from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls, Stretch
 from mwpy._values.messages import PART_BYTES, Report, Share
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.shares import Shared, SharedObject
-from mwpy._values.task import ReferringBuffers, ResultReference, SlaveKind
+from mwpy._values.task import ReferringBuffers, Result, ResultReference, SlaveKind, UnrunnableTask
 
 # Checks from outside which reports of tasks the algorithm gets.
 
@@ -167,6 +167,8 @@ class SimulatedAlgorithm:
         """Whether its process has ended."""
         self._calls = Calls(world, io.submissions, checker.lives, lives)
         self._io = io
+        self.user = io.users.algorithm
+        """As the owner of tasks: the thread that gets their ends."""
         self._checker = checker
         self._replay = replay
         self.reports = ReportChecker(checker)
@@ -231,11 +233,13 @@ class SimulatedAlgorithm:
             assert not isinstance(outcome, BaseException), "only the thread reports errors"
             self._checker.unfetched_bytes += outcome.result_bytes
             self._after(self._world.random.random() * FETCH_S, partial(self._fetch, outcome.result_bytes))
-            in_stretches = [each for own in outcome.stretches for each in own.results(repeat(own.tag))]
-            for result in (*outcome.results, *in_stretches):
+            ended = [*outcome.results, *outcome.unrunnable]
+            for each in outcome.owned.get(self, ()):
+                ended += each.results(repeat(each.tag)) if isinstance(each, Stretch) else [each]
+            for result in (each for each in ended if isinstance(each, Result)):
                 self._world.note(f"task {result.task_id} ends: {'cancelled' if is_cancelled(result) else 'result'}")
                 self._checker.finished(result)
-            for task in outcome.unrunnable:
+            for task in (each for each in ended if isinstance(each, UnrunnableTask)):
                 self._world.note(f"task {task.task_id} ends: unrunnable, {task.reason}")
                 self._checker.given_up(task)
             for command, unended in outcome.cancelled:
@@ -245,7 +249,7 @@ class SimulatedAlgorithm:
                 elif isinstance(command, HoldResults):
                     self._refer(command.numbers, unended)
                 elif isinstance(command, TakeReports):
-                    for report in outcome.reports:
+                    for _, report in outcome.reports:
                         self._world.note(f"task {report.task_id} has reported")
                         self.reports.gave(report)
                 else:
@@ -404,7 +408,7 @@ def _submit_map(algorithm: SimulatedAlgorithm, count: int) -> None:
             calls = PackedCalls.of_encoded([CODEC.dumps_call(((each,),), {}, "any")[0] for each in arguments])
         else:
             calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
-        algorithm._io.submissions.add_portion(defined, policy, calls, tag)
+        algorithm._io.submissions.add_portion(defined, policy, calls, tag, algorithm)
     else:
         for argument in arguments:
             algorithm._calls.add(defined, policy, CODEC.dumps_value(argument)[0], (), tag, ())

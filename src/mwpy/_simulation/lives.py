@@ -300,14 +300,12 @@ class Calls:
         """Submit the call that `begin` has chosen."""
         submissions = self._submissions
         number = self._checker.numbers.get(submissions.total + 1, 0)
+        key: bytes | None = None
         if refers:
             key = combined_key(b"refers", number.to_bytes(8, "big"))
-            submissions.add_keyed(defined, policy, payload, buffers, tag, key, refers)
         elif self._lives is not None:
             key = plain_keys([encode((_argument(number),))])
-            submissions.add_keyed(defined, policy, payload, buffers, tag, key)
-        else:
-            submissions.add(defined, policy, payload, buffers, tag)
+        submissions.add(defined, policy, payload, buffers, tag, key, refers)
 
 
 def _work_with(state: int, captured: object) -> Callable[[], object]:

@@ -26,7 +26,7 @@ from mwpy._values.messagepack import (
     split_list,
 )
 from mwpy._values.messages import AlgorithmFailed, Results, Revoked, Tasks
-from mwpy._values.task import Origin, Result, loaded
+from mwpy._values.task import Origin, Result, UnrunnableTask, loaded
 
 # The encoded calls of a portion, as one piece of bytes.
 
@@ -219,7 +219,7 @@ def _seconds_at(group: Results, kept: Sequence[int]) -> list[float]:
     return [group.seconds[0] * len(kept) / count] if kept else []
 
 
-# The values of items of a map that arrived together.
+# How tasks end: one by one, or as the values of items of a map that arrived together.
 
 
 _result: type[Result[Any]] = Result
@@ -275,3 +275,12 @@ class Stretch(Struct, eq=False):
             raise
         except BaseException:  # a pickle can call anything, also sys.exit
             return next(islice(self.results(tags), place, None)).value  # this raises an exception that says more
+
+
+Ended = Result[Any] | UnrunnableTask | Stretch
+"""The end of a task, or of several tasks."""
+
+
+def count_of(ended: Ended) -> int:
+    """How many tasks have ended."""
+    return ended.count if isinstance(ended, Stretch) else 1

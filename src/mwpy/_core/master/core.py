@@ -57,7 +57,6 @@ from mwpy._core.master.state import (
     Confirmed,
     EndSoon,
     Event,
-    ExpectTasks,
     FreeSlave,
     Garbage,
     GiveResult,
@@ -218,7 +217,9 @@ class MasterCore:
             return
         if self.state.settings.in_this_process and any(span.policy.limits for span in good):
             self.state.notice(UNLIMITED, key=UNLIMITED)
-        new = self.state.record(records.TasksSubmitted([span.facts() for span in good]), [span.tags for span in good])
+        new = self.state.record(
+            records.TasksSubmitted([span.facts() for span in good]), [(span.tags, span.owner) for span in good]
+        )
         if self.reuse is not None:
             self.reuse.awaited.hold_new(new)
         self.handback.release_orphans(good, "is gone or never was")
@@ -230,8 +231,6 @@ class MasterCore:
                 self.kinds.allocate(amount, kind)
             case EndSoon():
                 self.feeding.end_soon()
-            case ExpectTasks(change):
-                self.kinds.expected += change
             case FreeSlave(sid):
                 self.kinds.free(sid)
             case RenewSlaves():

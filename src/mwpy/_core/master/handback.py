@@ -77,7 +77,9 @@ class HandBack(Struct, eq=False):
     def _give_failure(self, single: Span, failure: TaskFailed) -> None:
         name = single.algorithm.name
         origin = Origin(name, None, None, 0, self.state.wall)
-        self.state.actions.results.append(Result(single.first, origin, single.tags[0], 0.0, True, _value=failure))
+        self.state.actions.ended(single.owner).append(
+            Result(single.first, origin, single.tags[0], 0.0, True, _value=failure)
+        )
 
     def give_up(
         self,
@@ -105,7 +107,8 @@ class HandBack(Struct, eq=False):
 
     def _give_back(self, span: Span, origin: Origin, reason: str, seconds: float = 0.0) -> None:
         buffers = span.buffers or repeat(())
-        self.state.actions.unrunnable.extend(
+        actions = self.state.actions
+        (actions.unrunnable if span.owner is None else actions.ended(span.owner)).extend(
             UnrunnableTask(
                 TaskId(number),
                 span.algorithm.name,
@@ -141,7 +144,7 @@ class HandBack(Struct, eq=False):
                 slave = self.state.members.slaves.get(sid) if sid is not None else None
                 host = slave.agent.host if slave is not None else None
                 origin = Origin(name, sid, host, span.sent, self.state.wall)
-                self.state.actions.results.extend(
+                self.state.actions.ended(span.owner).extend(
                     Result(number, origin, tag, 0.0, True, _value=TaskCancelled(name, sid, "TaskCancelled", text))
                     for number, tag in zip(map(TaskId, span.ids), span.tags, strict=True)
                 )

@@ -193,7 +193,7 @@ class ConnectedSlave(Struct, eq=False):
     """The numbers of the algorithms that it cannot run, and why: those of its agent, and its own."""
     freed: bool = False
     """Whether it becomes unordered when it has finished the tasks that it holds."""
-    report: tuple[int, Report] | None = None
+    report: tuple[int, Any, Report] | None = None
     """The newest report of its tasks that the algorithm did not get, and which one of all reports it is."""
 
     @property

@@ -934,7 +934,7 @@ class Reuse:
 
     def give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
         """Make the results of tasks that all have answers. Return what the record says of them."""
-        answers, actions, name = self.answers, self.state.actions, span.algorithm.name
+        answers, results, name = self.answers, self.state.actions.ended(span.owner), span.algorithm.name
         slaves = list(answers.slaves)
         rows: list[int] = []
         places: list[int] = []
@@ -954,7 +954,7 @@ class Reuse:
             rows.append(answers.rows[row])
             places.append(place)
             at = StoredAt(answers.rows[row], place, self.read)
-            actions.results.append(stored_result(TaskId(task), origin, tag, seconds, has_failed, at))
+            results.append(stored_result(TaskId(task), origin, tag, seconds, has_failed, at))
         return ReusedTasks(span.first, span.count, span.algorithm.number, name, span.keys, rows, places, failed)
 
 

@@ -119,10 +119,10 @@ class Results(Struct, eq=False):
                 times = group.seconds[own] if is_timed else [total_s]
                 part = size * span.count // num
                 values_of = values[own], span.tags[0], origin, times, part, group.plain
-                actions.stretches.append(Stretch(span.first, *values_of))
+                actions.ended(span.owner).append(Stretch(span.first, *values_of))
             else:
                 columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
-                actions.results.extend(map(_result, *columns, buffers[own] or repeat(())))
+                actions.ended(span.owner).extend(map(_result, *columns, buffers[own] or repeat(())))
                 num_failed = sum(failed[own]) if group.failed else 0
             kinds = (
                 [kind_of(values[at].pickle) for at in range(own.start, own.stop) if failed[at]] if num_failed else ()
@@ -398,18 +398,19 @@ class Reports(Struct, eq=False):
             task, tag = TaskId(message.task), span.tags[message.task - span.first]
             where = slave.sid, slave.agent.host
             self._arrived += 1
-            slave.report = self._arrived, Report(task, tag, message.attempt, *where, message.seconds, bytes(frames[0]))
+            report = Report(task, tag, message.attempt, *where, message.seconds, bytes(frames[0]))
+            slave.report = self._arrived, span.owner, report
 
     def decide(self) -> None:
         """If the algorithm waits for the reports, give out those of the tasks that still run, the oldest first."""
         if self.asking is None:
             return
-        found: list[tuple[int, Report]] = []
+        found: list[tuple[int, Any, Report]] = []
         for slave in self.state.members.slaves.values():
-            if slave.report is not None and _running(slave, slave.report[1].task_id, slave.report[1].attempt):
+            if slave.report is not None and _running(slave, slave.report[2].task_id, slave.report[2].attempt):
                 found.append(slave.report)
             slave.report = None
-        self.state.actions.reports += [report for _, report in sorted(found, key=itemgetter(0))]
+        self.state.actions.reports += [(owner, report) for _, owner, report in sorted(found, key=itemgetter(0))]
         self.state.actions.cancelled.append((self.asking, []))
         self.asking = None
 

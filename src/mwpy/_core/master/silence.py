@@ -151,7 +151,7 @@ class Silence(Struct, eq=False):
         waited_for = self.state.jar.runnable > 0 or self._is_waited_for_without_tasks(waiting)
         waited_for = waited_for and not (self.feeding.out_of_time or self.waits_for_disk)
         actions = self.state.actions
-        if actions.results or actions.stretches or actions.unrunnable or actions.connected or not waited_for:
+        if actions.results or actions.owned or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
         elif self.state.jar.num_allocated and not self.absences.waits:
             self.watch.pause(now)

@@ -88,6 +88,8 @@ class Span(Struct, eq=False, gc=False):
     of these results are among its buffers."""
     keys: bytes = b""
     """The key of each task, one after the other, while the tasks are new and there is a run database; else empty."""
+    owner: Any = None
+    """What gets the ends of its tasks, such as a map; None if the algorithm fetches them."""
 
     @property
     def ids(self) -> range:
@@ -161,7 +163,7 @@ class Span(Struct, eq=False, gc=False):
         return call, extended(buffers, left.frames)
 
     def facts(self) -> SubmittedTasks:
-        """Return the content of its submission record: everything except the tags, which never leave the master."""
+        """Return the content of its submission record: everything but tags and owner, which never leave the master."""
         number, calls = self.algorithm.number, self.payloads
         if type(calls) is PackedCalls:
             packed = calls.kind
@@ -209,6 +211,7 @@ class Span(Struct, eq=False, gc=False):
             self.first + self.count == other.first
             and self.algorithm is other.algorithm
             and self.policy == other.policy
+            and self.owner is other.owner
             and self.attempt == other.attempt
             and self.state is other.state
             and not (self.refers or other.refers)

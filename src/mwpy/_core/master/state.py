@@ -20,11 +20,11 @@ from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent
 from mwpy._core.master.spans import Span
-from mwpy._core.master.tasks import Taskjar
+from mwpy._core.master.tasks import Tags, Taskjar
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_WAITING_BYTES, Buffer, SlaveId, TaskId
 from mwpy._values.errors import InternalError
-from mwpy._values.groups import Stretch, spans_of
+from mwpy._values.groups import spans_of
 from mwpy._values.messages import LogRow, Message, Report
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
 from mwpy._values.phrases import counted
@@ -44,16 +44,6 @@ class AllocateSlaves(Struct, frozen=True):
 
 class EndSoon(Struct, frozen=True):
     """Send no more tasks, because the batch system has said that the known end of the master is near."""
-
-
-class ExpectTasks(Struct, frozen=True):
-    """Tasks wait outside of the master, and are submitted when there are slaves for them: want slaves for them, too.
-
-    There may be several places where tasks wait.
-    """
-
-    change: int
-    """How many more of them there are than before."""
 
 
 class FreeSlave(Struct, frozen=True):
@@ -167,7 +157,6 @@ Command = (
     AllocateSlaves
     | CancelTasks
     | EndSoon
-    | ExpectTasks
     | FreeSlave
     | GiveResult
     | GoOn
@@ -389,9 +378,10 @@ class Actions(Struct):
     forget: list[bytes] = []
     disconnect: list[bytes] = []
     results: list[Result[object]] = []
-    stretches: list[Stretch] = []
-    """Values of items of maps."""
     unrunnable: list[UnrunnableTask] = []
+    owned: dict[Any, list[Any]] = {}
+    """What has ended of tasks that have an owner, by owner: results, unrunnable tasks, and values of items as
+    `Stretch`. `results` and `unrunnable` have the others."""
     connected: list[SlaveId] = []
     disconnected: list[SlaveId] = []
     failed: list[FailedCall] = []
@@ -399,10 +389,10 @@ class Actions(Struct):
     cancelled: list[tuple[Asking, list[TaskId]]] = []
     """The answers to `CancelTasks` and `HoldResults`: those of its tasks that had not ended; to `GoOn`: the tasks that
     did not run; to `TakeReports`: none, because `reports` has them."""
-    reports: list[Report] = []
-    """The newest reports of tasks that run, if the algorithm has asked for them."""
+    reports: list[tuple[Any, Report]] = []
+    """The newest reports of tasks that run, with the owners of the tasks, if the algorithm has asked for them."""
     result_bytes: int = 0
-    """About how many bytes `results` and `stretches` take."""
+    """About how many bytes `results` and `owned` take."""
     logged: list[LogGroup] = []
     """What tasks have logged."""
     stopped: Stopped | None = None
@@ -410,8 +400,12 @@ class Actions(Struct):
     ends_at: float | None = None
     """When the master ends, if it is out of time from now on."""
 
+    def ended(self, owner: Any) -> list[Any]:
+        """Where the results of tasks with this owner belong; None for the algorithm."""
+        return self.results if owner is None else self.owned.setdefault(owner, [])
 
-Move = Callable[[Any, Sequence[tuple[Any, ...]]], list[Span]]
+
+Move = Callable[[Any, Tags], list[Span]]
 Change = Callable[[Any], None]
 _ENDED = TaskState.FINISHED, TaskState.CANCELLED, TaskState.UNRUNNABLE
 _NO_CHANGES: tuple[Move | None, Change | None] = None, None
@@ -440,12 +434,12 @@ class MasterState:
         moves, changes = self.jar.changes, self.members.changes
         return {kind: (moves.get(kind), changes.get(kind)) for kind in (*moves, *changes)}
 
-    def record(self, record: records.Record, tags: Sequence[tuple[Any, ...]] = ()) -> list[Span]:
+    def record(self, record: records.Record, tags: Tags = ()) -> list[Span]:
         """Change the state as a record says, and add the record to the actions.
 
         Args:
             record: what happened.
-            tags: with `TasksSubmitted`, the tags of each of its entries.
+            tags: with `TasksSubmitted`, the tags and the owner of each of its entries.
 
         Returns:
             The spans of the record's tasks, in their new state.

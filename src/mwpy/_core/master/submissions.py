@@ -51,6 +51,8 @@ class _Batch(Struct, eq=False):
     closed: Defined | None = None
     """The algorithm if this is a portion, or a task that refers to results. Then `algorithm` is None, so no other task
     is added."""
+    owner: Any = None
+    """What gets the ends of these tasks; None if the algorithm fetches them."""
     refers: Sequence[int] = ()
     """The ids of the tasks to whose results it refers."""
     keys: dict[int, bytes] = field(default_factory=dict)
@@ -80,59 +82,52 @@ class Submissions:
     # ---- for the thread of the master algorithm ----
 
     def add(
-        self, algorithm: Defined, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
-    ) -> TaskId:
-        """Add a task and return its id.
-
-        Ctrl-C may interrupt this call. Python runs a signal handler only when a call has returned, when a function
-        begins, and when a loop repeats. So the last steps of this method and of `_begin` are done all or not at all.
-        """
-        batch = self._open
-        if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
-            batch = self._begin(algorithm, policy)
-        self.total = number = self.total + 1
-        batch.fields.extend((number, payload, buffers, tag))
-        return number  # type: ignore[return-value]  # a call of `TaskId` takes a tenth of `mw.submit`
-
-    def add_keyed(
         self,
         algorithm: Defined,
         policy: TaskPolicy,
         payload: bytes,
         buffers: Sequence[Buffer],
         tag: object,
-        key: bytes | None,
+        key: bytes | None = None,
         refers: Sequence[int] = (),
+        owner: object = None,
     ) -> TaskId:
-        """Like `add`, for a task whose key may not follow from its payload, or that refers to results of other tasks.
+        """Add a task and return its id.
+
+        Ctrl-C may interrupt this call. Python runs a signal handler only when a call has returned, when a function
+        begins, and when a loop repeats. So the last steps of this method and of `_begin` are done all or not at all.
 
         Args:
             key: None if it follows from the payload, or if there is no run database.
             refers: the ids of the tasks to whose results it refers, each once.
+            owner: what gets its end; None if the algorithm fetches it.
         """
         if refers:
             number = self.total + 1
             keys = {} if key is None else {number: key}
             fields = [number, payload, buffers, tag]
-            self._add_closed(algorithm, _Batch(None, policy, number, fields, algorithm, refers, keys), 1)
+            self._add_closed(algorithm, _Batch(None, policy, number, fields, algorithm, owner, refers, keys), 1)
             return TaskId(number)
         batch = self._open
-        if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
-            batch = self._begin(algorithm, policy)
+        same_terms = algorithm is batch.algorithm and owner is batch.owner
+        if not same_terms or (policy is not batch.policy and policy != batch.policy):
+            batch = self._begin(algorithm, policy, owner)
         self.total = number = self.total + 1
         if key is not None:
             batch.keys[number] = key
         batch.fields.extend((number, payload, buffers, tag))
-        return TaskId(number)
+        return number  # type: ignore[return-value]  # a call of `TaskId` takes a tenth of `mw.submit`
 
-    def add_portion(self, algorithm: Defined, policy: TaskPolicy, calls: PackedCalls, tag: object) -> None:
+    def add_portion(
+        self, algorithm: Defined, policy: TaskPolicy, calls: PackedCalls, tag: object, owner: object
+    ) -> None:
         """Add the tasks of a portion, which all have the same tag. It is safe from Ctrl-C like `add`."""
         first, count = self.total + 1, len(calls)
         fields = [first, calls, (), tag]
-        self._add_closed(algorithm, _Batch(None, policy, self.total + count, fields, algorithm), count)
+        self._add_closed(algorithm, _Batch(None, policy, self.total + count, fields, algorithm, owner), count)
 
-    def _begin(self, algorithm: Defined, policy: TaskPolicy) -> _Batch:
-        last, batch = self._open, _Batch(algorithm, policy, self.total)
+    def _begin(self, algorithm: Defined, policy: TaskPolicy, owner: object) -> _Batch:
+        last, batch = self._open, _Batch(algorithm, policy, self.total, owner=owner)
         if last.algorithm is not None:
             last.algorithm.added += self.total - last.before
         self._open = batch
@@ -197,7 +192,8 @@ class Submissions:
         if type(payloads[0]) is PackedCalls:
             [payloads], tags = payloads, tags * len(payloads[0])
         self.taken += len(payloads)
-        span = Span(ids[0], len(payloads), algorithm, batch.policy, payloads, own, tags, refers=batch.refers)
+        columns = payloads, own, tags
+        span = Span(ids[0], len(payloads), algorithm, batch.policy, *columns, refers=batch.refers, owner=batch.owner)
         if self.keyed:
             span.keys = _keys(payloads, [batch.keys.pop(number, None) for number in ids] if batch.keys else ())
         return span

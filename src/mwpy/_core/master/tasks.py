@@ -858,8 +858,8 @@ _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _
 _RECLAIM, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
-Tags = Sequence[tuple[Any, ...]]
-"""The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
+Tags = Sequence[tuple[tuple[Any, ...], Any]]
+"""The tags and the owner of each entry of `TasksSubmitted`; empty if they are unknown."""
 
 
 class Taskjar:
@@ -981,8 +981,11 @@ class Taskjar:
         for position, each in enumerate(record.tasks):
             algorithm = self.algorithms.defined[each.algorithm]
             self.algorithms.begin(algorithm, each.count)
-            columns = _calls_in(each), tuple(each.buffers), tags[position] if tags else (None,) * each.count
-            spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
+            own, owner = tags[position] if tags else ((None,) * each.count, None)
+            columns = _calls_in(each), tuple(each.buffers), own
+            spans.append(
+                Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers, owner=owner)
+            )
             self.speculates = self.speculates or each.policy.speculate
         self.runnable += sum(map(count_of, spans))
         new = [span for span in spans if not span.refers]

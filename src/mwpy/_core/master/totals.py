@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct, field
@@ -23,7 +24,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.messagepack import Pickled
 from mwpy._values.policy import KINDS_KEPT, OTHER_KINDS, TaskPolicy
-from mwpy._values.task import Result, encoded_in, failed, headline, in_one_line
+from mwpy._values.task import Result, UnrunnableTask, encoded_in, failed, headline, in_one_line
 
 ROWS_KEPT = 10_000
 """How many pairs of algorithm and host are counted. More of them are counted together, as `OTHERS`."""
@@ -180,13 +181,14 @@ class RecentFailures(Struct, eq=False):
         if self.state.jar.failed == self._seen:
             return
         self._seen = self.state.jar.failed
-        for result in self.state.actions.results:
-            if failed(result):
-                self._add_result(result, now)
-        for task in self.state.actions.unrunnable:
-            cause = f" ({task.deaths[-1].cause.value})" if task.deaths else ""
-            place = task.algorithm, task.result().host
-            self._add(f"TaskUnrunnable{cause}", RecentFailure(task.task_id, *place, _short(task.reason), now))
+        actions = self.state.actions
+        for ended in chain(actions.results, actions.unrunnable, *actions.owned.values()):
+            if isinstance(ended, UnrunnableTask):
+                cause = f" ({ended.deaths[-1].cause.value})" if ended.deaths else ""
+                place = ended.algorithm, ended.result().host
+                self._add(f"TaskUnrunnable{cause}", RecentFailure(ended.task_id, *place, _short(ended.reason), now))
+            elif isinstance(ended, Result) and failed(ended):
+                self._add_result(ended, now)
 
     def _add_result(self, result: Result[Any], now: float) -> None:
         value, _ = encoded_in(result)
