@@ -61,7 +61,6 @@ OWNERS = {
     "packaging": "cli.pack",
     "pandas": "_roles.replay",
     "pex": "cli.pack",
-    "tqdm": "_roles.progress",
 }
 """The modules that may import each outside thing."""
 

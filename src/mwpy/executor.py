@@ -36,7 +36,7 @@ from mwpy._roles.computation import Computation, MasterParts, follow_cells, star
 from mwpy._roles.inbox import FORKED, SHOW_S, raise_failure
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.own_overseer import OwnOverseer, own_overseer
-from mwpy._roles.progress import Careful, Figures, OpenProgress, Progress, ShowProgress, progress_of
+from mwpy._roles.progress import Figures, OpenProgress, Progress, ShowProgress, careful, progress_of
 from mwpy._roles.submission import Calls
 from mwpy._roles.users import User
 from mwpy._system import clock, live_line, script
@@ -178,7 +178,7 @@ def exception_of(failure: TaskFailed) -> BaseException:
     if raised is None or not failure.remote_traceback:
         return failure
     failure.__cause__, raised.__cause__ = None, failure
-    if live_line.is_ipython() and not hasattr(raised, "_render_traceback_"):
+    if live_line.shell_of_ipython() and not hasattr(raised, "_render_traceback_"):
         object.__setattr__(raised, "_render_traceback_", partial(shown_in_ipython, raised))
     return raised
 
@@ -463,7 +463,7 @@ class Tasks:
         if self._computation is None:
             users.executors.append(self.user)
         if self._progress is not None:
-            shown = Progress(Careful(self._progress.display), self._progress.total)
+            shown = Progress(careful(self._progress.display), self._progress.total)
             self.user.progress.begin(shown, self._figures)
 
     def _end(self, finished: bool) -> None:

@@ -71,7 +71,7 @@ def test_prints_of_tasks_and_of_the_master_do_not_break_the_line(script: Path) -
     expected = [*(f"task {x}" for x in range(20)), *(f"value {2 * x}" for x in range(20)), "WARNING:root:ten"]
     assert sorted(line for line in lines if not line.startswith("mwpy: nothing has")) == sorted(expected), written
     assert last.startswith("mwpy: double: 100%|"), written
-    assert re.search(r"\| 20/20, [12] slaves? \[", last), last
+    assert re.search(r"\| 20 of 20, [12] slaves?", last), last
 
 
 FUTURES = """
@@ -96,7 +96,7 @@ def test_the_progress_of_all_tasks_is_shown_while_the_algorithm_waits_for_future
     """The tasks in the queue of the executor count from the beginning."""
     script.write_text(FUTURES)
     written = on_terminal(script, "--mw-local", "1", "--mw-progress")
-    shown = re.findall(r"\| (\d+)/(\d+), 1 slave ", written)
+    shown = re.findall(r"\| (\d+) of (\d+), 1 slave", written)
     assert shown[-1] == ("40", "40"), written
     assert len({*shown}) > 2, written
     assert {total for _, total in shown} == {"40"}

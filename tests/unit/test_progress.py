@@ -6,26 +6,24 @@ import io
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
-from msgspec import field
 
-from mwpy._roles import progress
 from mwpy._roles.progress import (
-    Careful,
     Figures,
-    LogLines,
     Meter,
-    NotebookBar,
     OpenProgress,
     Progress,
-    TerminalLine,
-    ToFunction,
+    careful,
     display_of,
+    in_log,
+    in_notebook,
+    on_terminal,
     progress_of,
+    to_function,
 )
 from mwpy._system import clock
-from mwpy._system.live_line import Cell
 from mwpy._values.errors import UsageError
 
 
@@ -43,17 +41,8 @@ class _Shown:
         self.shown: list[int] = []
         self.last: list[int] = []
 
-    def show(self, figures: Figures, is_last: bool) -> None:
+    def __call__(self, figures: Figures, is_last: bool) -> None:
         (self.last if is_last else self.shown).append(figures.done)
-
-
-class _Cell(Cell):
-    """A cell that is no notebook's."""
-
-    shown: list[tuple[str, str]] = field(default_factory=list)
-
-    def show(self, text: str, html: str) -> None:
-        self.shown.append((text, html))
 
 
 @pytest.fixture
@@ -62,11 +51,6 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     time = [0.0]
     monkeypatch.setattr(clock, "monotonic", lambda: time[0])
     return time
-
-
-@pytest.fixture
-def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_tqdm", lambda: None)
 
 
 def figures(done: int, total: int | None = 100, failed: int = 0, slaves: int = 2) -> Figures:
@@ -111,14 +95,14 @@ def test_two_threads_do_not_show_the_same_at_once(now: list[float]) -> None:
     master, lines = OpenProgress(), list[int]()
 
     class Slow(_Shown):
-        def show(self, figures: Figures, is_last: bool) -> None:
+        def __call__(self, figures: Figures, is_last: bool) -> None:
             other = threading.Thread(target=OpenProgress(master).update)
             other.start()
             other.join()
             lines.append(figures.done)
 
     class Broken(_Shown):
-        def show(self, figures: Figures, is_last: bool) -> None:
+        def __call__(self, figures: Figures, is_last: bool) -> None:
             raise OSError(figures)
 
     master.begin(Progress(Slow(), None, is_shared=True), lambda: figures(1))
@@ -139,10 +123,10 @@ def test_what_cannot_be_shown_is_reported_once(capsys: pytest.CaptureFixture[str
         called.append(done)
         raise SystemExit(f"at {done} of {total}")
 
-    careful = Careful(ToFunction(report))
-    careful.show(figures(1), is_last=False)
-    careful.show(figures(2), is_last=False)
-    careful.show(figures(3), is_last=True)
+    show = careful(to_function(report))
+    show(figures(1), False)
+    show(figures(2), False)
+    show(figures(3), True)
     assert called == [1]
     assert capsys.readouterr().err.endswith("showing it raised SystemExit: at 1 of 100\n")
 
@@ -170,59 +154,64 @@ def test_what_the_run_database_answered_is_no_part_of_the_rate(now: list[float])
     assert "510 of 600 items in 10 s, 2 slaves, 3/s, about 30 s left" in meter.text(Figures(510, 600, 0, 2, rate=3.0))
 
 
-@pytest.mark.usefixtures("without_tqdm")
 def test_a_terminal_shows_one_line_that_is_overwritten(now: list[float]) -> None:
     """After each drawing, the cursor is at the start of the line. Nothing is written before there is something."""
     stream = _Terminal()
-    display = TerminalLine(Meter("square"), stream)
+    show = on_terminal(Meter("square"), stream)
     for time, done in ((10.0, 20), (20.0, 80)):
         now[0] = time
-        display.show(figures(done), is_last=False)
+        show(figures(done), False)
     now[0] = 25.0
-    display.show(figures(100), is_last=True)
+    show(figures(100), True)
     assert stream.getvalue() == (
-        "\rmwpy: square: 20 of 100 items in 10 s, 2 slaves, 2/s, about 40 s left\x1b[K\r"
-        "\rmwpy: square: 80 of 100 items in 20 s, 2 slaves, 6/s, about 3 s left\x1b[K\r"
-        "\r\x1b[K\rmwpy: square: 100 of 100 items in 25 s, 2 slaves, 5.33/s\x1b[K\n"
+        "\rmwpy: square:  20%|##        | 20 of 100, 2 slaves, 2/s, about 40 s left\x1b[K\r"
+        "\rmwpy: square:  80%|########  | 80 of 100, 2 slaves, 6/s, about 3 s left\x1b[K\r"
+        "\r\x1b[K\rmwpy: square: 100%|##########| 100 of 100, 2 slaves, 5.33/s\x1b[K\n"
     )
-    TerminalLine(Meter("square"), stream).show(figures(0), is_last=True)
+    on_terminal(Meter("square"), stream)(figures(0), True)
 
 
-def test_tqdm_draws_a_bar_with_the_same_figures(now: list[float]) -> None:
-    pytest.importorskip("tqdm")
+def test_a_line_has_a_bar_if_the_total_is_known(now: list[float]) -> None:
+    """A narrow terminal cuts it."""
     shown = Meter("square")
     now[0] = 10.0
-    bar = shown.bar(figures(20, failed=3, slaves=8), 100, "utf-8")
-    assert bar.startswith("mwpy: square:  20%|")
-    assert bar.endswith("| 20/100, 3 failed, 8 slaves [00:10<00:40,  2.00/s]")
-    assert len(bar) <= 100
-    assert "#" in shown.bar(figures(50, slaves=1), 100, "ascii")
-    assert shown.bar(figures(20, None, slaves=1), 100, None) == "mwpy: square: 20, 1 slave [00:10,  2.00/s]"
+    bar = shown.bar(figures(20, failed=3, slaves=8), 100)
+    assert bar == "mwpy: square:  20%|##        | 20 of 100, 3 failed, 8 slaves, 2/s, about 40 s left"
+    assert shown.bar(figures(20, None, slaves=1), 100) == "mwpy: square: 20 items in 10 s, 1 slave, 2/s"
+    assert shown.bar(figures(20), 20) == "mwpy: square:  20%|#"
 
 
 def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]) -> None:
     stream = io.StringIO()
-    display = LogLines(Meter("square"), stream)
+    show = in_log(Meter("square"), stream)
     for time in range(1, 101):
         now[0] = float(time)
-        display.show(figures(2 * time, None), is_last=False)
-    display.show(figures(200, None), is_last=True)
-    display.show(figures(200, None), is_last=True)
+        show(figures(2 * time, None), False)
+    show(figures(200, None), True)
+    show(figures(200, None), True)
     lines = [line.split(",")[0] for line in stream.getvalue().splitlines()]
     assert lines == [f"mwpy: square: {2 * s} items in {s} s" for s in (10, 20, 40, 80, 100)]
 
 
-def test_a_notebook_shows_a_bar(now: list[float]) -> None:
-    cell = _Cell()
-    display = NotebookBar(Meter("<lambda>"), cell)
+def test_a_notebook_shows_a_bar(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[dict[str, str]] = []
+    ipython = ModuleType("IPython")
+
+    def display(shown: dict[str, str], raw: bool, display_id: bool = False) -> SimpleNamespace:
+        found.append(shown)
+        return SimpleNamespace(update=display)
+
+    ipython.display = SimpleNamespace(display=display)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    show = in_notebook(Meter("<lambda>"))
     now[0] = 10.0
-    display.show(figures(20), is_last=False)
-    display.show(figures(21, None), is_last=True)
-    (text, html), (_, last) = cell.shown
-    assert "&lt;lambda&gt;: 20 of 100 items in 10 s, 2 slaves" in html
-    assert '<progress value="20" max="100"' in html
-    assert text.startswith("mwpy: <lambda>:")
-    assert "<progress style" in last
+    show(figures(20), False)
+    show(figures(21, None), True)
+    first, last = found
+    assert "&lt;lambda&gt;: 20 of 100 items in 10 s, 2 slaves" in first["text/html"]
+    assert '<progress value="20" max="100"' in first["text/html"]
+    assert first["text/plain"].startswith("mwpy: <lambda>:")
+    assert "<progress style" in last["text/html"]
 
 
 def test_where_standard_error_goes_decides_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -232,24 +221,19 @@ def test_where_standard_error_goes_decides_what_is_shown(monkeypatch: pytest.Mon
     closed.close()
     with (tmp_path / "log").open("w") as log:
         for stream, expected in (
-            (_Terminal(), "TerminalLine"),
-            (log, "LogLines"),
-            (io.StringIO(), "_Nothing"),
-            (closed, "_Nothing"),
-            (None, "_Nothing"),
+            (_Terminal(), "on_terminal"),
+            (log, "in_log"),
+            (io.StringIO(), "nothing"),
+            (closed, "nothing"),
+            (None, "nothing"),
         ):
             monkeypatch.setattr(sys, "stderr", stream)
-            assert type(display_of("square")).__name__ == expected
+            assert display_of("square").__qualname__.partition(".")[0] == expected
         monkeypatch.setattr(sys, "stderr", io.StringIO())
-        assert isinstance(display_of("square", as_text=True), LogLines)
+        assert display_of("square", as_text=True).__qualname__.startswith("in_log")
         monkeypatch.setenv("TERM", "dumb")
         monkeypatch.setattr(sys, "stderr", _Terminal())
-        assert isinstance(display_of("square"), LogLines)
-    nothing = display_of("square")
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    nothing = display_of("square")
-    nothing.show(figures(1), is_last=False)
-    nothing.show(figures(1), is_last=True)
+        assert display_of("square").__qualname__.startswith("in_log")
 
 
 def test_the_iterables_tell_how_many_items_there_are() -> None:

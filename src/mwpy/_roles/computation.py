@@ -19,7 +19,7 @@ from mwpy._core.master.state import CancelTasks, Running
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
 from mwpy._roles.replay import look_in
 from mwpy._roles.submission import Calls
-from mwpy._system import clock, forks, process
+from mwpy._system import clock, forks, live_line, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
 from mwpy._system.script import LoadedScript
@@ -60,7 +60,7 @@ class UsedInCells(Protocol):
 
 def follow_cells(used: UsedInCells) -> None:
     """Tell an object about the cells that begin and are interrupted, as long as something else refers to it."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = live_line.shell_of_ipython()
     if shell is None:
         return
     reference, events = weakref.ref(used), shell.events

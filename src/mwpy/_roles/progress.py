@@ -2,7 +2,7 @@
 
 The thread that waits for results draws, at most ten times a second. While an algorithm waits for a future of
 `mw.executor()`, this is the thread of the executor. Nothing is done per task: what is shown are counts
-that exist anyway. tqdm formats the line if it is installed; `live_line.py` keeps other output from breaking it.
+that exist anyway. `live_line.py` keeps other output from breaking the line.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from operator import index
-from typing import Any, Literal, Protocol, SupportsIndex, TextIO
+from typing import Any, Literal, TextIO
 
 from msgspec import Struct, field
 
 from mwpy._system import clock
-from mwpy._system.live_line import Cell, LiveLine, is_notebook, is_terminal, width_of
+from mwpy._system.live_line import LiveLine, is_terminal, shell_of_ipython, width_of
 from mwpy._values.errors import UsageError
 from mwpy._values.phrases import counted
 from mwpy._values.task import in_one_line
@@ -27,12 +26,11 @@ from mwpy._values.task import in_one_line
 # The text about progress: done, total, failed, slaves, rate and time left.
 
 
-WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}, {rate_fmt}]"
-WITHOUT_TOTAL = "{desc}: {n_fmt}{postfix} [{elapsed}, {rate_fmt}]"
-"""What tqdm shows. Failures and slaves come before the times, which a narrow terminal cuts."""
-
 FIRST_MARK_S = 2.0
 """For this time, the rate is that of the whole time."""
+
+BAR = 10
+"""The length of the bar of a line, in characters."""
 
 
 class Figures(Struct, frozen=True):
@@ -72,41 +70,29 @@ class Meter:
 
     def text(self, figures: Figures) -> str:
         """Return a line without a bar."""
-        done, total, failed = figures.done, figures.total, figures.failed
-        rate = self._rate(figures)
-        parts = [f"mwpy: {self.name}: {done}{f' of {total}' if total else ''} items in {self.seconds:.0f} s"]
-        if failed:
-            parts.append(f"{failed} failed")
+        of_total = f" of {figures.total}" if figures.total else ""
+        return self._line(f"{figures.done}{of_total} items in {self.seconds:.0f} s", figures)
+
+    def bar(self, figures: Figures, width: int) -> str:
+        """Return a line of at most `width` characters, with a bar if the total is known."""
+        done, total = figures.done, figures.total
+        if not total:
+            return self.text(figures)[:width]
+        filled = "#" * (BAR * done // total)
+        return self._line(f"{100 * done // total:3}%|{filled:<{BAR}}| {done} of {total}", figures)[:width]
+
+    def _line(self, how_far: str, figures: Figures) -> str:
+        parts = [f"mwpy: {self.name}: {how_far}"]
+        if figures.failed:
+            parts.append(f"{figures.failed} failed")
         if figures.reused:
             parts.append(f"{figures.reused} from the run database")
         parts.append(counted(figures.slaves, "slave"))
-        if rate:
+        if rate := self._rate(figures):
             parts.append(f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s")
-            if total and done < total:
-                parts.append(f"about {(total - done) / rate:.0f} s left")
+            if figures.total and figures.done < figures.total:
+                parts.append(f"about {(figures.total - figures.done) / rate:.0f} s left")
         return ", ".join(parts)
-
-    def bar(self, figures: Figures, width: int, encoding: str | None) -> str:
-        """Return a line with a bar, if tqdm is installed, and at most `width` characters."""
-        tqdm = _tqdm()
-        if tqdm is None:
-            return self.text(figures)[:width]
-        failed = f"{figures.failed} failed, " if figures.failed else ""
-        reused = f"{figures.reused} from the run database, " if figures.reused else ""
-        return str(
-            tqdm.format_meter(
-                figures.done,
-                figures.total,
-                self.seconds,
-                ncols=width,
-                prefix=f"mwpy: {self.name}",
-                ascii=not (encoding or "").lower().startswith("utf"),
-                unit="",
-                bar_format=WITH_TOTAL if figures.total else WITHOUT_TOTAL,
-                rate=self._rate(figures),
-                postfix=f"{failed}{reused}{counted(figures.slaves, 'slave')}",
-            )
-        )
 
     def _rate(self, figures: Figures) -> float | None:
         """How many items end in a second; None if this is unknown."""
@@ -124,16 +110,6 @@ class Meter:
             self._next_at = now + (now - self._first_slave)
         start, before = self._since
         return (done - before) / (now - start) if done > before and now > start else None
-
-
-@cache
-def _tqdm() -> Any:
-    """The class of tqdm; None if tqdm is not installed."""
-    try:
-        from tqdm.std import tqdm
-    except ImportError:
-        return None
-    return tqdm
 
 
 Report = Callable[[int, int | None], object]
@@ -155,10 +131,8 @@ NOTEBOOK_WIDTH = 100
 """The width of the line in a notebook, in characters."""
 
 
-class Display(Protocol):
-    """Shows figures, and knows which are the last ones."""
-
-    def show(self, figures: Figures, is_last: bool) -> None: ...
+Display = Callable[[Figures, bool], None]
+"""Shows figures. The second argument says whether they are the last ones."""
 
 
 class Progress(Struct, eq=False):
@@ -185,13 +159,13 @@ class Progress(Struct, eq=False):
         """Show the figures, unless this was done a moment ago."""
         if self._figures is not None and (now := clock.monotonic()) >= self._due:
             self._due = now + BETWEEN_REPORTS_S
-            self.display.show(self._figures(), is_last=False)
+            self.display(self._figures(), False)
 
     def end(self) -> None:
         """Show the last figures. A second call does nothing."""
         if self._figures is not None:
             figures, self._figures = self._figures(), None
-            self.display.show(figures, is_last=True)
+            self.display(figures, True)
 
 
 class OpenProgress(Struct, eq=False):
@@ -215,26 +189,26 @@ class OpenProgress(Struct, eq=False):
         progress.begin(figures)
         self._all.append(progress)
 
-    def update(self) -> None:
-        """Show everything that was not shown a moment ago."""
-        with self._lock:
-            for progress in self._all:
-                progress.update()
-        if self.shared is not None:
-            self.shared._update_shared()
+    def update(self, for_other: bool = False) -> None:
+        """Show everything that was not shown a moment ago.
 
-    def _update_shared(self) -> None:
-        """Show what the threads of executors show, too, unless another thread shows something now."""
-        if not self._lock.acquire(blocking=False):
+        Args:
+            for_other: whether the thread of an executor does this for the thread of the algorithm. It shows what is
+                shared, unless another thread shows something now. The thread of the algorithm raises what fails.
+        """
+        if not self._lock.acquire(blocking=not for_other):
             return
         try:
             for progress in self._all[:]:
-                if progress.is_shared:
+                if progress.is_shared or not for_other:
                     progress.update()
-        except (OSError, ValueError):  # the thread of the algorithm raises it again when it shows something
-            pass
+        except (OSError, ValueError):
+            if not for_other:
+                raise
         finally:
             self._lock.release()
+        if self.shared is not None:
+            self.shared.update(for_other=True)
 
     def end(self, progress: Progress) -> None:
         """Show it for the last time. A second call does nothing."""
@@ -249,91 +223,91 @@ class OpenProgress(Struct, eq=False):
             self._all.pop().end()
 
 
-class ToFunction(Struct, eq=False):
-    """Reports to a function of the user."""
-
-    report: Report
-    _reported: int = 0
-
-    def show(self, figures: Figures, is_last: bool) -> None:  # noqa: ARG002  # the last figures are as others
-        """Report the figures if they have changed."""
-        if figures.done != self._reported:
-            self._reported = figures.done
-            self.report(figures.done, figures.total)
+# Ways to show figures.
 
 
-class TerminalLine(Struct, eq=False):
-    """A line that is overwritten."""
+def to_function(report: Report) -> Display:
+    """Report the figures to a function of the user whenever they have changed."""
+    reported = 0
 
-    meter: Meter
-    stream: TextIO
-    _line: LiveLine | None = None
+    def show(figures: Figures, _is_last: bool) -> None:
+        nonlocal reported
+        if figures.done != reported:
+            reported = figures.done
+            report(figures.done, figures.total)
 
-    def show(self, figures: Figures, is_last: bool) -> None:
-        """Draw the line. Nothing is drawn if the first figures are the last ones."""
-        if self._line is None:
+    return show
+
+
+def on_terminal(meter: Meter, stream: TextIO) -> Display:
+    """Draw a line that is overwritten. Nothing is drawn if the first figures are the last ones."""
+    line: LiveLine | None = None
+
+    def show(figures: Figures, is_last: bool) -> None:
+        nonlocal line
+        if line is None:
             if is_last:
                 return
-            self._line = LiveLine(self.stream)
-        draw = self._line.end if is_last else self._line.draw
-        draw(self.meter.bar(figures, width_of(self.stream) - 1, self.stream.encoding))
+            line = LiveLine(stream)
+        (line.end if is_last else line.draw)(meter.bar(figures, width_of(stream) - 1))
+
+    return show
 
 
-class LogLines(Struct, eq=False):
-    """Lines that come at growing intervals, because they stay."""
+def in_log(meter: Meter, stream: TextIO) -> Display:
+    """Write lines at growing intervals, because they stay, and the last one if something has ended since."""
+    pause_s, written = FIRST_LINE_S, 0
 
-    meter: Meter
-    stream: TextIO
-    _pause_s: float = FIRST_LINE_S
-    _written: int | None = 0
-    """How many items had ended at the last line."""
+    def show(figures: Figures, is_last: bool) -> None:
+        nonlocal pause_s, written
+        seconds = meter.seconds
+        if figures.done != written if is_last else seconds >= pause_s:
+            pause_s, written = seconds * GROWTH, figures.done
+            print(meter.text(figures), file=stream, flush=True)
 
-    def show(self, figures: Figures, is_last: bool) -> None:
-        """Write a line if it is time, and the last one if something has ended since the one before."""
-        seconds = self.meter.seconds
-        if figures.done != self._written if is_last else seconds >= self._pause_s:
-            self._pause_s, self._written = seconds * GROWTH, figures.done
-            print(self.meter.text(figures), file=self.stream, flush=True)
+    return show
 
 
-class NotebookBar(Struct, eq=False):
-    """A bar in the output of the cell that runs."""
+def in_notebook(meter: Meter) -> Display:
+    """Draw a bar in the output of the cell that runs: as text where HTML cannot be shown."""
+    handle: Any = None
 
-    meter: Meter
-    _cell: Cell = field(default_factory=Cell)
-
-    def show(self, figures: Figures, is_last: bool) -> None:  # noqa: ARG002  # the last figures are as others
-        """Draw the bar."""
+    def show(figures: Figures, _is_last: bool) -> None:
+        nonlocal handle
         from html import escape  # only here, because it loads a large table
 
-        text, total = self.meter.text(figures), figures.total
+        text, total = meter.text(figures), figures.total
         value = f' value="{figures.done}" max="{total}"' if total else ""
         html = f'<progress{value} style="width: 20em; vertical-align: middle"></progress> <code>{escape(text)}</code>'
-        self._cell.show(self.meter.bar(figures, NOTEBOOK_WIDTH, "utf-8"), html)
+        shown = {"text/plain": meter.bar(figures, NOTEBOOK_WIDTH), "text/html": html}
+        if handle is None:
+            handle = sys.modules["IPython"].display.display(shown, raw=True, display_id=True)
+        else:
+            handle.update(shown, raw=True)
+
+    return show
 
 
-class Careful(Struct, eq=False):
-    """Shows figures until this fails once: what shows them in the thread of an executor concerns none of its tasks."""
+def careful(display: Display) -> Display:
+    """Show figures until this fails once: what shows them in the thread of an executor concerns none of its tasks."""
+    has_failed = False
 
-    display: Display
-    _has_failed: bool = False
-
-    def show(self, figures: Figures, is_last: bool) -> None:
-        """Show the figures."""
-        if self._has_failed:
+    def show(figures: Figures, is_last: bool) -> None:
+        nonlocal has_failed
+        if has_failed:
             return
         try:
-            self.display.show(figures, is_last)
+            display(figures, is_last)
         except BaseException as error:  # SystemExit would end the thread in silence
-            self._has_failed = True
+            has_failed = True
             text = in_one_line(type(error).__name__, str(error))
             print(f"mwpy: the progress is not shown any more, because showing it raised {text}", file=sys.stderr)
 
+    return show
 
-class _Nothing(Struct, frozen=True):
-    """Shows nothing: standard error is a pipe, or closed."""
 
-    def show(self, figures: Figures, is_last: bool) -> None: ...
+def nothing(_figures: Figures, _is_last: bool) -> None:
+    """Show nothing: standard error is a pipe, or closed."""
 
 
 def display_of(name: str, as_text: bool = False) -> Display:
@@ -345,14 +319,12 @@ def display_of(name: str, as_text: bool = False) -> Display:
     """
     stream = sys.stderr
     if stream is None:
-        return _Nothing()
-    if as_text:
-        return LogLines(Meter(name), stream)
-    if is_notebook():
-        return NotebookBar(Meter(name))
-    if is_terminal(stream):
-        return TerminalLine(Meter(name), stream)
-    return LogLines(Meter(name), stream) if _is_file(stream) else _Nothing()
+        return nothing
+    if not as_text and shell_of_ipython(in_notebook=True) is not None:
+        return in_notebook(Meter(name))
+    if not as_text and is_terminal(stream):
+        return on_terminal(Meter(name), stream)
+    return in_log(Meter(name), stream) if as_text or _is_file(stream) else nothing
 
 
 def _is_file(stream: TextIO) -> bool:
@@ -371,7 +343,7 @@ def progress_of(
     Raises:
         UsageError: an argument has a wrong type; the caller's fault.
     """
-    if total is not None and not _is_count(total):
+    if total is not None and not (hasattr(total, "__index__") and index(total) >= 0):
         raise UsageError(f"total={total!r}: give the number of items, or None")
     if progress is None or progress is False:
         return None
@@ -383,9 +355,5 @@ def progress_of(
         )
     if total is None and iterables and all(hasattr(each, "__len__") for each in iterables):
         total = min(map(len, iterables))
-    display = ToFunction(progress) if callable(progress) else display_of(name, as_text=progress == "text")
+    display = to_function(progress) if callable(progress) else display_of(name, as_text=progress == "text")
     return Progress(display, total)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, SupportsIndex) and index(value) >= 0

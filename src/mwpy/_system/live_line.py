@@ -2,7 +2,7 @@
 
 After each drawing, the cursor is at the start of the line. So whatever comes next overwrites it:
 
-- Text that this process writes to its standard streams passes through `_Routed`, which removes the line before. It
+- Text that this process writes to its standard streams passes through `_Screen`, which removes the line before. It
   replaces the method `write` of the stream, not the stream, so handlers of `logging` that keep the stream are included.
 - The master's own messages (`put_on_stream`) remove the line before.
 - Agents on this terminal remove what is right of the cursor before they write (`streams.Outlet`).
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
@@ -45,37 +45,6 @@ def width_of(stream: TextIO) -> int:
         return USUAL_WIDTH
 
 
-class _Routed:
-    """Replaces the method `write` of a stream on the terminal while a line is shown."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.put = stream.write
-        """What the method was before."""
-        stream.write = self.write  # type: ignore[method-assign]
-
-    def write(self, text: str) -> int:
-        """Remove the line, then write. The line comes back when it is drawn the next time."""
-        with _SCREEN.lock:
-            _SCREEN.remove()
-            written = self.put(text)
-            if text:
-                _SCREEN.partial = not text.endswith("\n")
-                if not _SCREEN.partial:  # agents write here, too: the parts of a line must not come one by one
-                    self._stream.flush()
-            return written
-
-    def flush(self) -> None:
-        """Write what the stream has kept of an incomplete line."""
-        with suppress(OSError, ValueError):  # nobody will see it
-            self._stream.flush()
-
-    def end(self) -> None:
-        """Give the stream its own method again, unless somebody else has replaced it since."""
-        if self._stream.__dict__.get("write") == self.write:
-            del self._stream.__dict__["write"]
-
-
 class _Screen(Struct, eq=False):
     """The terminal of this process."""
 
@@ -83,7 +52,8 @@ class _Screen(Struct, eq=False):
     """Held while something is written."""
     lines: list[LiveLine] = field(default_factory=list)
     """The lines that have not ended. Only the last is drawn."""
-    routed: list[_Routed] = field(default_factory=list)
+    routed: list[tuple[TextIO, Callable[[str], int], Callable[[str], int]]] = field(default_factory=list)
+    """The streams on the terminal while a line is shown: each with its method `write`, and what has replaced it."""
     drawn: LiveLine | None = None
     """The line that can be seen now."""
     partial: bool = False
@@ -92,16 +62,40 @@ class _Screen(Struct, eq=False):
     def begin(self, line: LiveLine) -> None:
         if not self.lines:
             streams = {id(each): each for each in (line.stream, sys.stdout, sys.stderr) if each is not None}
-            self.routed = [_Routed(each) for each in streams.values() if is_terminal(each)]
+            for stream in streams.values():
+                if is_terminal(stream):
+                    self._route(stream)
             self.partial = False
         self.lines.append(line)
+
+    def _route(self, stream: TextIO) -> None:
+        """Let everything that is written to a stream remove the line before. It is drawn again later."""
+        put = stream.write
+
+        def write(text: str) -> int:
+            with self.lock:
+                self.remove()
+                written = put(text)
+                if text:
+                    self.partial = not text.endswith("\n")
+                    if not self.partial:  # agents write here, too: the parts of a line must not come one by one
+                        stream.flush()
+                return written
+
+        stream.write = write  # type: ignore[method-assign]
+        self.routed.append((stream, put, write))
+
+    def end_routes(self) -> None:
+        """Give the streams their own methods again, unless somebody else has replaced them since."""
+        for stream, _, write in self.routed:
+            if stream.__dict__.get("write") is write:
+                del stream.__dict__["write"]
+        self.routed.clear()
 
     def leave_to_parent(self) -> None:
         """Forget everything: this process was forked just now, and the terminal belongs to its parent."""
         self.lock, self.drawn = threading.RLock(), None
-        for routed in self.routed:
-            routed.end()
-        self.routed.clear()
+        self.end_routes()
         self.lines.clear()
 
     def remove(self) -> None:
@@ -114,9 +108,7 @@ class _Screen(Struct, eq=False):
         if line in self.lines:
             self.lines.remove(line)
         if not self.lines:
-            for routed in self.routed:
-                routed.end()
-            self.routed.clear()
+            self.end_routes()
 
 
 _SCREEN = _Screen()
@@ -136,8 +128,7 @@ class LiveLine:
         self.stream = stream
         with _SCREEN.lock:
             _SCREEN.begin(self)
-        routed = next((each.put for each in _SCREEN.routed if each.write == stream.write), stream.write)
-        self._write = routed
+            self._write = next((put for _, put, write in _SCREEN.routed if write is stream.write), stream.write)
 
     def draw(self, text: str) -> None:
         """Show a text, cut to the width of the terminal, in place of the one before."""
@@ -150,8 +141,9 @@ class LiveLine:
         """Show a last text and leave it there, if it is not empty. Other output follows below it."""
         with _SCREEN.lock:
             _SCREEN.remove()
-            for routed in _SCREEN.routed if _SCREEN.partial else ():
-                routed.flush()
+            for stream, _, _ in _SCREEN.routed if _SCREEN.partial else ():
+                with suppress(OSError, ValueError):  # nobody will see it
+                    stream.flush()
             if text:
                 self.put(f"{_NEW_LINE if _SCREEN.partial else _START}{self._cut(text)}{ERASE_RIGHT}\n")
                 _SCREEN.partial = False
@@ -162,11 +154,9 @@ class LiveLine:
 
     def put(self, text: str) -> None:
         """Write to the terminal itself."""
-        try:
+        with suppress(OSError, ValueError):  # nobody will see it
             self._write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # nobody will see it
-            return
 
 
 _START, _NEW_LINE = "\r", "\n"
@@ -183,45 +173,11 @@ def undrawn() -> Iterator[None]:
         yield
 
 
-# The notebook, or the other shell of IPython, that this process belongs to, if there is one.
+def shell_of_ipython(in_notebook: bool = False) -> Any:
+    """Return the shell of IPython that this process belongs to; None if there is none. It does not import IPython.
 
-
-def is_notebook() -> bool:
-    """Whether the code runs in the kernel of a notebook. It does not import IPython."""
-    return hasattr(_shell(), "kernel")
-
-
-def is_ipython() -> bool:
-    """Whether the code runs in a notebook or in another shell of IPython. It does not import IPython."""
-    return _shell() is not None
-
-
-def _shell() -> Any:
-    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-
-
-class _Shown(Struct, frozen=True):
-    """Something that a cell shows."""
-
-    text: str
-    html: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-
-class Cell(Struct, eq=False):
-    """A place in the output of the cell that runs, whose content can be replaced."""
-
-    _handle: Any = None
-
-    def show(self, text: str, html: str) -> None:
-        """Show something in place of what was there: as text where HTML cannot be shown."""
-        shown = _Shown(text, html)
-        if self._handle is None:
-            self._handle = sys.modules["IPython"].display.display(shown, display_id=True)
-        else:
-            self._handle.update(shown)
+    Args:
+        in_notebook: whether only the shell of a notebook counts.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell if not in_notebook or hasattr(shell, "kernel") else None

@@ -255,14 +255,14 @@ def attached(folder: Path) -> tuple[State, str, Job]:
                 print(f"mwpy sweep: the sweep in {folder} {text}", file=sys.stderr)
             if answer and sys.stderr.isatty():  # else the lines of the log show the progress
                 figures = _figures(answer, job.runs)
-                display.show(figures, is_last=False)
+                display(figures, False)
             clock.sleep(LOOK_S if answer or job.is_here else QUEUE_S)
     except KeyboardInterrupt:
         return State.RUNS, f"goes on; `mwpy sweep attach {folder}` shows it again, and `stop` ends it", job
     finally:
         log.close()
         if figures is not None:
-            display.show(figures, is_last=True)
+            display(figures, True)
 
 
 def _figures(answer: Mapping[str, Any], runs: int) -> Figures:
