@@ -31,7 +31,7 @@ LAYERS = (
     ("transport", ("_transport",)),
     ("files", ("audit", "resource_file", "run_database", "_database")),
     ("batch", ("_batch",)),
-    ("roles", ("_roles", "master", "local", "slave", "executor", "joblib")),
+    ("roles", ("_roles", "master", "slave", "executor", "joblib")),
     ("doctor", ("_doctor",)),
     ("doors", ("app", "cli", "testing", "_simulation", "sweep", "farm", "web", "__init__", "__main__")),
 )

@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from mwpy._roles.replay import replay, to_frame
     from mwpy._transport.shared_objects import share
     from mwpy.executor import Executor
-    from mwpy.local import LocalMaster
-    from mwpy.master import LoopCounts, Master
+    from mwpy.master import LocalMaster, LoopCounts, Master
     from mwpy.slave import Slave, SlaveLoop
     from mwpy.sweep.command import Command, CommandFailed, NotStarted, Outcome, command
     from mwpy.sweep.files import File, file, output
@@ -144,7 +143,7 @@ _OF_ROLES = {
     "CommandFailed": "mwpy.sweep.command",
     "Executor": "mwpy.executor",
     "File": "mwpy.sweep.files",
-    "LocalMaster": "mwpy.local",
+    "LocalMaster": "mwpy.master",
     "LoopCounts": "mwpy.master",
     "Master": "mwpy.master",
     "NotStarted": "mwpy.sweep.command",

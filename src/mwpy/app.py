@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from mwpy._roles.own_overseer import OwnOverseer
     from mwpy._system.script import LoadedScript
     from mwpy.audit import AuditFile
-    from mwpy.local import LocalMaster
-    from mwpy.master import Master
+    from mwpy.master import LocalMaster, Master
     from mwpy.slave import Slave
 
 __all__ = ["local_master", "main", "master_algorithm", "slave_algorithm", "version_string"]
@@ -434,7 +433,7 @@ def _local_master(
 
     computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded)
     from mwpy._transport.codec import codec_of
-    from mwpy.local import LocalMaster
+    from mwpy.master import LocalMaster
 
     return LocalMaster(computation, codec_of(loaded), policy, overseer)
 

@@ -11,8 +11,8 @@ import pytest
 
 import mwpy
 import mwpy.joblib
-from mwpy._roles import joblib_batches
-from mwpy._roles.joblib_batches import Batches, RepeatedArrays
+from mwpy._roles import joblib_backend
+from mwpy._roles.joblib_backend import Batches, RepeatedArrays
 from mwpy.executor import Future
 
 LARGE = 1 << 20
@@ -64,7 +64,7 @@ def test_a_call_without_slaves_says_so_and_waits(monkeypatch: pytest.MonkeyPatch
             if not executor.futures[0].done():
                 executor.futures[0].set_result(None)
 
-    monkeypatch.setattr(joblib_batches, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(joblib_backend, "PATIENCE_S", 0.001)
     monkeypatch.setattr(sys, "stderr", Screen())
     batches_of(executor, most=2).wait_for_slave()
     assert written[0].startswith("mwpy: joblib waits for a slave")

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import mwpy
+from mwpy._roles.definitions import Definitions
+from mwpy._roles.submission import Calls
 from mwpy._transport.codec import Codec, loads_call, seed_of, with_seed
+from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import decode
-from mwpy._values.task import RUNNING, Origin, Seeds, UnrunnableTask, seed_at
+from mwpy._values.task import RUNNING, Origin, UnrunnableTask, seed_at
 
 CODEC = Codec()
 
@@ -31,8 +34,9 @@ def test_no_two_seeds_or_positions_give_the_same_seed() -> None:
 
 def test_tasks_that_are_submitted_one_by_one_are_counted_for_each_seed() -> None:
     """A task with another seed in between changes nothing."""
-    seeds = Seeds()
-    found = [seeds.next(seed) for seed in (5, 7, 5, 7, 5)]
+    calls = Calls(Definitions(CODEC), {}, lambda _: ())
+    tasks = [calls.task(calls.terms(algorithm_of(max), {"seed": seed}), (1,), {}) for seed in (5, 7, 5, 7, 5)]
+    found = [seed_of(decode(call)) for call, *_ in tasks]
     assert found == [seed_at(5, 0), seed_at(7, 0), seed_at(5, 1), seed_at(7, 1), seed_at(5, 2)]
 
 

@@ -665,34 +665,7 @@ def _given(result: Result[Any]) -> GiveResult:
     return GiveResult(number, (), f"task {number} ({name}) failed: {what}", number)
 
 
-# Numbers that a master algorithm wants: of pending tasks, and of slaves.
-
-
-class TargetNumbers(Struct, eq=False):
-    """How many pending tasks are wanted in memory, of one algorithm or (None) of all."""
-
-    _numbers: dict[Any, int] = field(default_factory=dict)
-
-    def set(self, number: int, algorithm: Callable[..., Any] | None) -> None:
-        """Set a target number.
-
-        Raises:
-            UsageError: the number is not a whole number; the caller's fault.
-        """
-        self._numbers[_key(algorithm)] = whole_number(number)
-
-    def get(self, algorithm: Callable[..., Any] | None) -> int:
-        """Return a target number; 0 if it was never set."""
-        return self._numbers.get(_key(algorithm), 0)
-
-
-def _key(algorithm: Callable[..., Any] | None) -> Any:
-    """What a target number is stored under: the function, or its id if it has no hash."""
-    try:
-        hash(algorithm)
-    except TypeError:
-        return id(algorithm)
-    return algorithm
+# What a user says about slaves and numbers.
 
 
 def whole_number(number: int) -> int:

@@ -1,8 +1,8 @@
 """The backend `mwpy` of joblib: a call of `joblib.Parallel` runs its tasks on slaves.
 
 joblib reads the user's tasks, makes batches of them, and dispatches a batch whenever another has ended. So this backend
-decides little: how many tasks a batch has (as many as some portions of a map, see `_roles/maps.py`), and what
-happens to the batches (see `_roles/joblib_batches.py`).
+decides little: how many tasks a batch has (as many as some portions of a map, see `_roles/maps.py`), how many batches
+are submitted at once, and which arrays are shared.
 
 joblib calls this object in the thread that called `Parallel`, and in the executor's thread when a batch has ended. An
 exception of `submit` in the latter would be lost, and the call would wait forever. So `submit` raises nothing: a batch
@@ -15,10 +15,14 @@ it.
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
+from functools import cache, partial
 from typing import Any
-from weakref import finalize
+from weakref import finalize, ref
 
 from joblib.parallel import (
     BatchedCalls,
@@ -27,12 +31,16 @@ from joblib.parallel import (
     SequentialBackend,
     register_parallel_backend,
 )
+from msgspec import Struct, field
 
-from mwpy._roles.joblib_batches import Batches, Done, RepeatedArrays
 from mwpy._roles.maps import PORTION_BYTES, PortionSizes
 from mwpy._system import clock, script
+from mwpy._transport import shared_objects
+from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import REGISTRY
+from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.errors import UsageError
+from mwpy._values.shares import Shared
 from mwpy.executor import Executor, Future
 
 NAME = "mwpy"
@@ -63,24 +71,162 @@ def is_nested(level: int | None) -> bool:
     return REGISTRY.is_slave or (bool(level) and script.is_child_of_multiprocessing())
 
 
-class KeptExecutor:
-    """The executor of all calls that name no other. It is made at the first call, and ends with this process."""
+_MAKING = threading.Lock()
+"""Held to make the executor of a process."""
 
-    def __init__(self) -> None:
-        self._executor: Executor | None = None
-        self._process = 0
-        self._lock = threading.Lock()
 
-    def executor(self) -> Executor:
-        """Return the executor. A process that was forked from another makes its own."""
+@cache
+def _executor_of(_process: int) -> Executor:
+    return Executor()
+
+
+def kept_executor() -> Executor:
+    """Return the executor of all calls that name no other: slaves should not start again for each of them.
+
+    It is made at the first call, and ends with this process. A process that was forked from another makes its own.
+    """
+    with _MAKING:
+        return _executor_of(os.getpid())
+
+
+# joblib keeps a number of batches dispatched. It says with `n_jobs` how many tasks may run at once, so no more batches
+# than that are submitted. If there are no more slaves than that, all are submitted, so that each slave has its next
+# batch already.
+#
+# `Parallel` is often called with one array in the arguments of all tasks. The first time it travels as any argument.
+# When it comes again, it is shared: sent once to each agent, and used in place by all slaves there. As with joblib's
+# own backends, such an array is read-only for the tasks, and a change of it during the call may not reach them.
+
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""One task of joblib: a function and its arguments."""
+
+PATIENCE_S = 2.0
+"""Seconds that a call waits for the first slave before it says so."""
+
+WAITS = (
+    "mwpy: joblib waits for a slave, and none has connected yet. Slaves on this machine take some seconds to start. "
+    "Elsewhere, start slaves with the resource file; `mwpy doctor` finds out why they do not come"
+)
+"""What a call says that waits."""
+
+Done = Callable[[Future[Any]], object]
+"""What is called with the future of a batch that has ended."""
+
+
+class Batches(Struct, eq=False):
+    """The batches that were dispatched and have not ended. Any thread may use it.
+
+    Args:
+        executor: runs the batches.
+        run: the function that runs a batch in a slave.
+        most: how many batches may run at once.
+    """
+
+    executor: Executor
+    run: Callable[[Any], Any]
+    most: int = 1
+    _waiting: deque[tuple[Any, Done]] = field(default_factory=deque)
+    _submitted: set[Future[Any]] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Not held while `done` is called, because it may add the next batch."""
+
+    def add(self, batch: Any, done: Done) -> None:
+        """Submit a batch as soon as it may run, and call `done` when it has ended. If it cannot be submitted, it has
+        ended with the error."""
+        self._waiting.append((batch, done))
+        self._submit()
+
+    def cancel(self) -> None:
+        """Forget the batches that wait, and end the others. Slaves that run one of them are killed."""
         with self._lock:
-            if self._executor is None or self._process != os.getpid():
-                self._executor, self._process = Executor(), os.getpid()
-            return self._executor
+            self._waiting.clear()
+            submitted = [*self._submitted]
+        for future in submitted:
+            future.cancel(kill=True)
+
+    def wait_for_slave(self) -> None:
+        """Wait until a slave has connected. After `PATIENCE_S`, say on standard error that one is missing."""
+        if self.executor.num_slaves:
+            return
+        ready = self.executor.submit(_nothing)
+        try:
+            ready.result(PATIENCE_S)
+        except TimeoutError:
+            print(WAITS, file=sys.stderr)
+            ready.result()
+        finally:
+            ready.cancel()
+
+    def _submit(self) -> None:
+        while True:
+            with self._lock:
+                most, running = self.most, len(self._submitted)
+                if not self._waiting or (running >= most and most < self.executor.num_slaves):
+                    return
+                batch, done = self._waiting.popleft()
+                try:
+                    future = self.executor.submit(self.run, batch)
+                except Exception as error:
+                    future = Future(lambda _: None)
+                    future.set_exception(error)
+                self._submitted.add(future)
+            future.add_done_callback(partial(self._ended, done))
+
+    def _ended(self, done: Done, future: Future[Any]) -> None:
+        with self._lock:
+            self._submitted.discard(future)
+        self._submit()
+        done(future)
 
 
-KEPT = KeptExecutor()
-"""It is global because joblib makes a backend for each block, and slaves should not start again for each of them."""
+def _nothing() -> None:
+    """Do nothing: its end shows that there is a slave."""
+
+
+class RepeatedArrays(Struct, eq=False):
+    """Finds arrays that come again in the arguments of the tasks of a call.
+
+    Args:
+        least_bytes: the size from which an array is shared; None if no array is.
+        codec: pickles what is shared.
+    """
+
+    least_bytes: int | None
+    codec: Codec = field(default_factory=Codec)
+    _seen: dict[int, tuple[ref[Any], Shared | None]] = field(default_factory=dict)
+    """The arrays by `id`, and their handles if they came again. An entry is dropped with its array."""
+
+    def shared(self, calls: Iterable[Call]) -> list[Call]:
+        """Replace arrays that came before by handles. Only arrays that are arguments themselves are found."""
+        if "numpy" not in sys.modules or self.least_bytes is None:
+            return [*calls]
+        return [
+            (function, (*map(self._share, args),), {name: self._share(value) for name, value in kwargs.items()})
+            for function, args, kwargs in calls
+        ]
+
+    def _share(self, array: Any) -> Any:
+        if not isinstance(array, sys.modules["numpy"].ndarray) or array.dtype.hasobject:
+            return array
+        if array.nbytes < max(self.least_bytes or 0, LARGE_BYTES):
+            return array
+        if type(array).__module__ == script.MAIN:  # slaves may not find its class
+            return array
+        key = id(array)
+        array_ref, handle = self._seen.get(key, (None, None))
+        if array_ref is None or array_ref() is not array:
+            self._seen[key] = ref(array, partial(self._drop, key)), None
+            return array
+        if handle is None:
+            handle = shared_objects.handle_of(array, self.codec)
+            self._seen[key] = array_ref, handle
+        return handle
+
+    def _drop(self, key: int, gone: ref[Any]) -> None:
+        known = self._seen.get(key)
+        if known is not None and known[0] is gone:
+            del self._seen[key]
 
 
 class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
@@ -216,5 +362,5 @@ class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no t
             if executor is None and self._options:
                 executor = Executor(**self._options)
                 finalize(self, executor.shutdown, wait=False)  # the garbage collection may call this in any thread
-            self._batches = Batches(KEPT.executor() if executor is None else executor, run_batch)
+            self._batches = Batches(kept_executor() if executor is None else executor, run_batch)
         return self._batches

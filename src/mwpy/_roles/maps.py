@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
 from itertools import chain, islice, repeat
 from operator import index, itemgetter
 from typing import Any, NamedTuple, SupportsIndex
@@ -407,7 +406,7 @@ class MapRun:
         self._num_reused = 0
         """How many results are from the run database."""
         self._stopped: TooManyFailures | None = None
-        """What the run raises at its end, because it was stopped."""
+        """What the run raises at its end, because it was stopped. Results of tasks that did not run are left out."""
         if inbox.abandoned:
             inbox.end_abandoned()
         access.io.maps.add(self)
@@ -453,8 +452,7 @@ class MapRun:
             self.is_read = True
             given.close()  # an interrupt that came between is raised here, not in the generator
             raise
-        stops = self.max_failures is not None or self.inbox.settings.max_failures is not None
-        return self._until_stopped(given) if stops and not self.values else given
+        return given
 
     def _run(self) -> Generator[Any, None, None]:
         """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
@@ -467,6 +465,7 @@ class MapRun:
             self.is_read = self._exhausted and not self._submitted
             yield  # `start` takes it
             self.is_read = True
+            not_run: list[Result[Any]] = []
             while self.open or not self._exhausted:
                 self._receive()
                 self._read()
@@ -476,8 +475,14 @@ class MapRun:
                     if isinstance(given, Stretch):
                         for some in self._parts_of(given):
                             yield from some
+                    elif self._stopped is not None and isinstance(given.error, TaskCancelled):
+                        not_run.append(given)
                     else:
                         yield given.value if values else given
+            if self._stopped is not None:
+                self._stopped.task_ids = self._stopped.task_ids or [result.task_id for result in not_run]
+                self._stopped.remaining = chain([result.tag for result in not_run], source.items)
+                raise self._stopped
             if source.error is not None:
                 raise source.error
         finally:
@@ -547,21 +552,6 @@ class MapRun:
         for position, given in self._early.items():
             found += enumerate(given.tag if isinstance(given, Stretch) else [given.tag], position)
         return [item for _, item in sorted(found, key=itemgetter(0))]
-
-    def _until_stopped(self, given: Generator[Result[Any], None, None]) -> Generator[Result[Any], None, None]:
-        """Give out results. If the run is stopped, leave out those of tasks that did not run, and raise at the end."""
-        not_run: list[tuple[TaskId, Any]] = []
-        items = self.source.items
-        with closing(given):
-            for result in given:
-                if self._stopped is not None and isinstance(result.error, TaskCancelled):
-                    not_run.append((result.task_id, result.tag))
-                else:
-                    yield result
-        if self._stopped is not None:
-            self._stopped.task_ids = self._stopped.task_ids or [task_id for task_id, _ in not_run]
-            self._stopped.remaining = chain([item for _, item in not_run], items)
-            raise self._stopped
 
     def _read(self, at_call: bool = False) -> None:
         """Submit the next items, until the window is full, no item is left, or results should not wait longer."""

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from msgspec import Struct
@@ -21,7 +23,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.installed import is_interactive
 from mwpy._values.policy import Policies, TaskPolicy, condition_in
 from mwpy._values.sources import SOURCES
-from mwpy._values.task import Seeds, seed_at
+from mwpy._values.task import seed_at
 
 if TYPE_CHECKING:
     from mwpy._roles.master_io import MasterIo
@@ -70,7 +72,8 @@ class Calls:
         self.codec = definitions.codec
         self.default = TaskPolicy.of(**for_all), self._extras(for_all)
         """The policy of tasks that have no other, and what travels with their arguments."""
-        self._seeds = Seeds()
+        self._seeds: Counter[int] = Counter()
+        """How often each seed was used by tasks that were submitted one by one."""
 
     @classmethod
     def of(
@@ -147,7 +150,9 @@ class Calls:
         refers = self.refer(buffers) if buffers else ()
         seed = None
         if extras is not None and extras.seed is not None:
-            seed = self._seeds.next(extras.seed) if position is None else seed_at(extras.seed, position)
+            number = index(extras.seed)
+            seed = seed_at(number, self._seeds[number] if position is None else position)
+            self._seeds[number] += position is None
         key = None
         if self.keys is not None:
             given = None if extras is None else extras.key

@@ -19,7 +19,7 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, Generic, SupportsIndex, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mwpy._values.bounds import Buffer, SlaveId, TaskId, shortened
 from mwpy._values.causes import PlainEnum
@@ -512,19 +512,6 @@ def seed_at(seed: SupportsIndex, position: int) -> int:
     import hashlib  # only here, because it loads OpenSSL, and the start of a local agent would wait for that
 
     return int.from_bytes(hashlib.sha256(f"{index(seed)} {position}".encode()).digest()[:SEED_BYTES], "big")
-
-
-class Seeds(Struct, eq=False):
-    """How often each seed was used by the tasks that a master submitted one by one."""
-
-    _uses: dict[int, int] = field(default_factory=dict)
-
-    def next(self, seed: SupportsIndex) -> int:
-        """Return the seed of the next task that is submitted with `seed`."""
-        number = index(seed)
-        position = self._uses.get(number, 0)
-        self._uses[number] = position + 1
-        return seed_at(seed, position)
 
 
 class Running(Struct, eq=False):
