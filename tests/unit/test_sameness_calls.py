@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import functools
 import random
+import sys
+import threading
 import types
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,6 +58,20 @@ class Slotted:
     """An attrs class."""
 
     x: float
+
+
+class Message(msgspec.Struct):
+    """A msgspec class."""
+
+    x: float
+
+
+class Named(set[str]):
+    """A set with a name."""
+
+    def __init__(self, elements: str, name: str = "") -> None:
+        super().__init__(elements)
+        self.name = name
 
 
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024
@@ -118,6 +135,21 @@ def test_calls_with_different_plain_arguments_differ(one: list[Any], other: list
         (random.random, random.randint),
         ([1].append, [2].append),
         (int, float),
+        (2**64, 2**64 + 1),
+        (-1, 255),
+        ([1, [2]], [[1], 2]),
+        (["a", "b"], ["ab", ""]),
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
+        ({"a": 1}, OrderedDict(a=1)),
+        (Slotted(1), Message(1)),
+        (Message(1), Message(2)),
+        (ValueError(1), ValueError(2)),
+        (ValueError(1), TypeError(1)),
+        (defaultdict(int), defaultdict(list)),
+        (Named("ab"), Named("ac")),
+        (Named("ab"), Named("ab", "x")),
+        (Named("ab"), set("ab")),
+        (None, ...),
     ],
 )
 def test_these_arguments_differ(one: object, other: object) -> None:
@@ -137,6 +169,10 @@ def test_equal_arguments_are_the_same() -> None:
     assert digest(1, b=2) == digest(1, b=2) != digest(1, 2)
     assert digest(2**70) != digest(2**71)
     assert digest("\ud800") != digest("\ud801")
+    assert digest(complex(nan, 1)) == digest(complex(-nan, 1))
+    payload = np.array([0x7FF8000000000001, 0x7FF8000000000000], "u8").view("f8")
+    assert digest(payload) == digest(np.array([nan, -nan]))
+    assert digest(Named("ab")) == digest(Named("ba"))
 
 
 def test_cyclic_arguments_have_a_digest() -> None:
@@ -203,6 +239,8 @@ class Stranger:
         (lambda: Stranger(), "int"),
         (lambda: (each for each in ""), "an object of the type generator has no structure"),
         (lambda: types, "the module types is no value"),
+        (lambda: threading.Lock(), "an object of the type _thread.lock has no structure"),
+        (lambda: sys.stdout, "has no structure"),
     ],
 )
 def test_an_argument_that_cannot_be_compared_gives_the_reason(make: Callable[[], object], reason: str) -> None:

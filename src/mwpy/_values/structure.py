@@ -10,7 +10,7 @@ a pickle would look. The contract:
 - A NumPy array counts by its dtype, its shape and its elements. Its place and order in memory do not count.
 - Any other object counts by its class and by its state: what `__reduce_ex__(4)` or `copyreg` says. Thus dataclasses,
   attrs and msgspec classes, exceptions (type, arguments, attributes) and most others are covered. This module has the
-  classes for which Python or a library says different things in different versions or at different times.
+  classes for which Python says different things in different versions.
 - Shared parts count as if each had its own copy. A reference back to an object that contains it counts by how many
   levels it leads up. So two cyclic values are the same if walking over both gives the same steps.
 - Classes, functions, modules and references are *named*: the caller of the walk says how they count. By default, a
@@ -48,25 +48,7 @@ from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode_sorted
 from mwpy._values.shares import DIGEST_BYTES, Shared, hash_of, joined_digest, may_have_nan, plain_digest
 from mwpy._values.task import Reference
 
-# The parts of objects that say different things to pickle in different versions of Python or of their library, or that
-# refer to memory instead of values.
-#
-# The libraries are not imported here: an object of theirs exists only if they are.
-
-
 Parts = Sequence[Any]
-
-
-def parts_of(value: Any) -> Parts | None:
-    """Return what an object consists of, beside its class; None if this is what it says to pickle."""
-    for kind, parts in _KINDS:
-        if isinstance(value, kind):
-            return parts(value)
-    pandas: Any = sys.modules.get("pandas")
-    if pandas is not None and str(type(value).__module__).partition(".")[0] == "pandas":
-        return _of_pandas(value, pandas)
-    return None
-
 
 _KINDS: tuple[tuple[type, Callable[[Any], Parts]], ...] = (
     (Enum, lambda value: (value.value,)),
@@ -75,33 +57,8 @@ _KINDS: tuple[tuple[type, Callable[[Any], Parts]], ...] = (
     (MappingProxyType, lambda value: (dict(value),)),
     (Logger, lambda _: ()),
 )
-"""A logger counts by its class alone: its name can be that of a module, and this is another one in the script."""
-
-
-def _of_pandas(value: Any, pandas: Any) -> Parts | None:
-    """Return the parts of an object of pandas. How its columns lie together in memory does not count."""
-    if isinstance(value, pandas.DataFrame):
-        columns = [value.iloc[:, place].array for place in range(value.shape[1])]
-        return (value.index, value.columns, columns, value.attrs)
-    if isinstance(value, pandas.Series):
-        return (value.index, value.name, value.array, value.attrs)
-    if isinstance(value, pandas.RangeIndex):
-        return (value.start, value.stop, value.step, value.name)
-    if isinstance(value, pandas.MultiIndex):
-        return ([*value.names], [value.get_level_values(level).array for level in range(value.nlevels)])
-    if isinstance(value, pandas.Index):
-        return (value.name, value.array)
-    if isinstance(value, pandas.api.extensions.ExtensionArray):
-        return (str(value.dtype), *_of_array(value, pandas))
-    return None
-
-
-def _of_array(value: Any, pandas: Any) -> Parts:
-    if isinstance(value, pandas.Categorical):
-        return (value.codes, value.categories, value.ordered)
-    if hasattr(value, "asi8"):
-        return (value.asi8,)
-    return (value.to_numpy(),)
+"""What objects consist of, beside their class, that say different things to pickle in different versions of Python. A
+logger counts by its class alone: its name can be that of a module, and this is another one in the script."""
 
 
 REVISITS_ALLOWED = 100_000
@@ -325,8 +282,8 @@ def _steps(value: Any, named: Named) -> Steps:
         return _array(value, numpy, b"array")
     if numpy is not None and isinstance(value, numpy.generic):
         return _array(numpy.asarray(value), numpy, b"number")
-    parts = parts_of(value)
-    return _object(value) if parts is None else _sequence(b"parts", (kind, *parts))
+    parts = next((parts for each, parts in _KINDS if isinstance(value, each)), None)
+    return _object(value) if parts is None else _sequence(b"parts", (kind, *parts(value)))
 
 
 def _without_parts(digest: bytes) -> Steps:
