@@ -377,6 +377,11 @@ def test_installed_packages_count_by_version(module: Modules) -> None:
     assert "package attrs" in found
 
 
+def test_another_version_of_python_is_reported_and_not_what_it_compiles_in_another_way() -> None:
+    old, new = ({"Python": version, "function app.f": digest} for version, digest in (("3.11", "#1"), ("3.12", "#2")))
+    assert changes(old, new) == ["Python changed from 3.11 to 3.12"]
+
+
 def test_what_is_new_or_not_used_any_more_is_reported() -> None:
     assert changes({"function app.f": "#1"}, {"function app.g": "#2"}) == [
         "function app.g is used now, and was not used before",
@@ -533,7 +538,7 @@ def test_a_file_that_changed_after_it_was_loaded_does_not_count(module: Modules)
     linecache.checkcache()
     assert code_of(loaded.f) == expected
     Path(str(loaded.__file__)).write_text("def f(:")
-    assert code_of(loaded.h).parts.keys() == {"function app.h"}
+    assert code_of(loaded.h).parts.keys() == {"Python", "function app.h"}
 
 
 def test_source_in_a_zip_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

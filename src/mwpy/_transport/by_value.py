@@ -28,6 +28,7 @@ from __future__ import annotations
 import functools
 import io
 import linecache
+import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -65,20 +66,16 @@ from mwpy._values.functions import cells_of, codes_in, names_assigned_in, names_
 
 # Functions by value that are unchanged: their pickles would be the same as before.
 #
-# A function by value is whatever its pickle contains, and to pickle it takes 60 µs. To compare everything that the
-# pickle contains takes much less. This is possible because few objects matter:
+# A function by value is whatever its pickle contains, and cloudpickle takes 60 µs for it. To compare everything that
+# the pickle contains takes much less: Python's own pickler, which is written in C, writes it in a form that only tells
+# whether it is the same. In this form, what cannot change counts by its identity: code, modules, and functions and
+# classes of modules, which travel by name as long as they are found under this name. Functions by value count by what
+# their pickle contains: code, defaults, names, annotations and attributes, the content of the closure, and the globals
+# that the code may read. Numbers, texts, lists, dicts and the like are written as they are.
 #
-# - of a function: its code, defaults, names, annotations and attributes, the content of its closure, and the globals
-#   that its code may read; and the same of each function by value that is found there;
-# - constants, which cannot change: numbers, texts, bytes, code, and tuples and frozen sets of constants;
-# - modules, and functions and classes of modules: they travel by name, as long as they are found under this name.
-#
-# A function that reaches anything else, such as a list, an instance or a class of `__main__`, has no snapshot, and is
-# pickled at each use.
-#
-# A *snapshot* has the ids of all these objects, in the order of the places where they are. It keeps them, so no other
-# object gets their ids. It must not keep functions by value: they count by their numbers in the walk, and by what they
-# contain. A function is unchanged if another walk finds the same ids.
+# A function that reaches anything else, such as an instance or a class of `__main__`, has no *snapshot*, and is pickled
+# at each use. A snapshot keeps what counts by its identity, so no other object gets the same one. It must not keep
+# functions by value. A function is unchanged if another snapshot of it is equal.
 #
 # cloudpickle also writes the imported submodules of a package that the code may use. They can only change with the
 # table of all modules.
@@ -93,14 +90,8 @@ FIXED_MODULES = ("builtins", "mwpy")
 NAMES = ("__package__", "__name__", "__path__", "__file__")
 """Globals that cloudpickle writes for each function."""
 
-MOST_OBJECTS = 1000
-"""A function that reaches more objects has no snapshot."""
 
-_GAP: Any = object()
-"""Stands where there is no object."""
-
-_FIXED = CONSTANTS | {object}
-"""The types of objects that cannot change, with that of the gap."""
+_GAP = "there is no such global"
 
 
 class _Changing(Exception):
@@ -110,38 +101,14 @@ class _Changing(Exception):
 class Snapshot(Struct, eq=False):
     """What the pickle of a function contained."""
 
-    _ids: list[int]
+    content: bytes
     _kept: list[object]
-    """Nothing reads them."""
-
-    def add(self, function: FunctionType) -> None:
-        """Add what a function contains, and what the functions by value contain that are found in it.
-
-        Raises:
-            _Changing: it reaches an object that may change.
-            ValueError, NameError: a cell of a closure is empty, or an annotation has no value yet.
-            TypeError: code has a constant that may change.
-        """
-        owners: list[Any] = [function]
-        numbers = {id(function): 0}
-        for owner in owners:
-            for each in _LOOKS[type(owner)](owner):
-                if type(each) in _LOOKS and not _has_name(each):
-                    if id(each) not in numbers:
-                        numbers[id(each)] = len(owners)
-                        owners.append(each)
-                    self._ids.append(numbers[id(each)])
-                    continue
-                _check(each)
-                self._ids.append(id(each))
-                self._kept.append(each)
-            if len(self._ids) > MOST_OBJECTS:
-                raise _Changing
+    """What counts by its identity."""
 
     def is_current(self, function: FunctionType) -> bool:
         """Whether everything is still as it was."""
         now = snapshot_of(function)
-        return now is not None and now._ids == self._ids
+        return now is not None and now.content == self.content
 
 
 def snapshot_of(function: FunctionType) -> Snapshot | None:
@@ -152,93 +119,79 @@ def snapshot_of(function: FunctionType) -> Snapshot | None:
     """
     if cloudpickle.list_registry_pickle_by_value():
         return None
-    last_module = next(reversed(sys.modules))
-    snapshot = Snapshot([len(sys.modules), id(last_module)], [last_module])
+    last_module, file = next(reversed(sys.modules)), io.BytesIO()
+    pickler = _SnapshotPickler(file, 5)
+    pickler.kept = [last_module]
     try:
-        snapshot.add(function)
-    except (_Changing, ValueError, NameError, TypeError):
+        pickler.dump((len(sys.modules), id(last_module), function))
+    except Exception:  # also any error of an object that is reached
         return None
-    return snapshot
+    return Snapshot(file.getvalue(), pickler.kept)
 
 
-def _check(value: Any) -> None:
-    """Make sure that an object cannot change, or travels by name.
+class _SnapshotPickler(pickle.Pickler):
+    kept: list[object]
 
-    Raises:
-        _Changing: it may change.
-    """
-    kind = type(value)
-    if kind in _FIXED:
-        return
-    if kind is tuple or kind is frozenset:
-        items = value
-    elif kind is CodeType:
-        items = value.co_consts
-    elif kind is slice:
-        items = (value.start, value.stop, value.step)
-    elif kind is types.UnionType:
-        items = value.__args__
-    elif kind is types.GenericAlias or (kind.__module__ == "typing" and hasattr(value, "__origin__")):
-        items = (value.__origin__, *value.__args__)
-    elif isinstance(value, types.ModuleType):
-        if sys.modules.get(value.__name__) is not value:
-            raise _Changing
-        return
-    elif _has_name(value):
-        return
-    else:
+    def persistent_id(self, value: Any) -> int | None:
+        kind = type(value)
+        if kind in _WRITTEN or (kind is not CodeType and not _is_found(value)):
+            return None
+        self.kept.append(value)
+        return id(value)
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _CONTENTS:
+            return list, (), None, iter(_CONTENTS[kind](value))  # it is known before its content, which may refer to it
+        if kind in _FIXED or (kind.__module__ == "typing" and hasattr(value, "__origin__")):
+            return NotImplemented
         raise _Changing
-    for each in items:
-        _check(each)
 
 
-def _has_name(value: Any) -> bool:
-    """Whether a function or class travels by name."""
-    if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
-        return False
+_WRITTEN = CONSTANTS | {tuple, list, dict, set, frozenset, int, Algorithm, MethodType}
+"""The types of objects that count by their content. Others have to be looked at."""
+
+_FIXED = CONSTANTS | {slice, types.UnionType, types.GenericAlias}
+"""The types of objects that cannot change, besides those that the pickler knows."""
+
+
+def _is_found(value: Any) -> bool:
+    """Whether a function, class or module travels by name."""
+    if not isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        return isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value
     module, name = value.__module__, value.__qualname__
-    if type(module) is not str or module == "__main__":
+    if module == MAIN or type(module) is not str:
         return False
     if module.partition(".")[0] in FIXED_MODULES:
         return "<" not in name
     home = sys.modules.get(module)
-    return isinstance(home, types.ModuleType) and vars(home).get(name) is value
-
-
-# ---- what each object contains -----------------------------------------------------------------------------------
+    return isinstance(home, ModuleType) and vars(home).get(name) is value
 
 
 def _in_function(function: FunctionType) -> list[object]:
-    if function.__module__ != "__main__" and "<" not in function.__qualname__:
+    if function.__module__ != MAIN and "<" not in function.__qualname__:
         raise _Changing  # it travels by value now, but may be found under its name later
-    own, annotations, defaults = function.__dict__, function.__annotations__, function.__kwdefaults__ or {}
     return [
         function.__code__,
         function.__defaults__,
+        function.__kwdefaults__,
         function.__name__,
         function.__qualname__,
         function.__module__,
         function.__doc__,
-        *own,
-        *own.values(),
-        _GAP,
-        *annotations,
-        *annotations.values(),
-        _GAP,
-        *defaults,
-        *defaults.values(),
-        _GAP,
+        vars(function) or None,
+        function.__annotations__ or None,
         *map(function.__globals__.get, _names_in(function.__code__), repeat(_GAP)),
         *[cell.cell_contents for cell in function.__closure__ or ()],
     ]
 
 
-_LOOKS: dict[type, Callable[[Any], list[object]]] = {
+_CONTENTS: dict[type, Callable[[Any], list[object]]] = {
     FunctionType: _in_function,
     MethodType: lambda method: [method.__func__, method.__self__],
-    Algorithm: lambda algorithm: [algorithm.function, *algorithm.policy, *algorithm.policy.values(), _GAP],
+    Algorithm: lambda algorithm: [algorithm.function, algorithm.policy],
 }
-"""How the content of each object that travels by value is listed."""
+"""The content of each object that travels by value."""
 
 
 @functools.lru_cache(maxsize=1000)

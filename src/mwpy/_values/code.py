@@ -622,7 +622,7 @@ def code_of(function: Callable[..., Any]) -> Code:
     if root.text.startswith(UNKNOWN):
         raise NotComparable(root.text.removeprefix(UNKNOWN))
     nodes = reachable(root)
-    code = Code(graph_digest(root, nodes), parts_in(nodes))
+    code = Code(graph_digest(root, nodes), {PYTHON: PYTHON_VERSION, **parts_in(nodes)})
     if isinstance(function, FunctionType | type):
         _KEPT[id(function)] = function, reached.watch, code
         while len(_KEPT) > CODES_KEPT:
@@ -755,7 +755,10 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
         >>> changes({"global app.SCALE": "2", "package numpy": "1.26.4"}, {"global app.SCALE": "3"})
         ['global app.SCALE changed from 2 to 3', 'package numpy is not used any more']
     """
-    found = [_difference(part, old[part], new[part]) for part in new if part in old and old[part] != new[part]]
+    differs = [part for part in new if part in old and old[part] != new[part]]
+    if PYTHON in differs:  # it has compiled all functions in another way
+        differs = [part for part in differs if not part.startswith("function ")]
+    found = [_difference(part, old[part], new[part]) for part in differs]
     found += [f"{part} is used now, and was not used before" for part in new if part not in old]
     return found + [f"{part} is not used any more" for part in old if part not in new]
 
