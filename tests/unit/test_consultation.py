@@ -16,7 +16,7 @@ from mwpy._values.jobs import End, Job, JobState, Outcome
 
 LAUNCH = Launch("m", "/r.rsc", ("python", "--mw-slave"), 1, "/logs")
 
-REPORT = Report("node1", "3.11.7", "/usr/bin/python3", 1000.0, {"mwpy": "1"}, 8, None, 1 << 40, imports={})
+REPORT = Report("node1", "3.11.7", "/usr/bin/python3", 1000.0, {"mwpy": "1"}, [], [], imports={})
 
 WELL = Outcome.of_process(0, 1.0, f"a warning\n{MARK}{json.dumps(to_builtins(REPORT))}\n")
 

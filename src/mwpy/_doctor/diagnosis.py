@@ -1,15 +1,15 @@
 """What a doctor concludes from the report of an examination.
 
-A report contains facts and no judgement. Here it is compared with what an agent needs, and with a report from this
-machine, if there is one. Each fault comes with its remedy.
+What an examination finds is compared with what an agent needs, and its report with one from this machine, if there is
+one. Each fault comes with its remedy.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mwpy._values.jobs import Job, JobState, Outcome
-from mwpy._values.phrases import counted, is_stale
+from mwpy._values.phrases import is_stale
 
 SKEW_S = 30.0
 """A clock with a larger error, in seconds, falsifies the age of a resource file and the remaining time of a job."""
@@ -34,50 +34,6 @@ OTHER_REMEDY = (
 )
 
 
-class Address(Struct, frozen=True):
-    """A candidate address of the master, and the result of an attempt to connect to it."""
-
-    address: str
-    fault: str
-    """Empty if the program that listens there has the master's key and accepted ours."""
-    seconds: float
-    fate: str = ""
-    """Without a connection: `refused`, `unreachable`, `lost` or `unknown host`."""
-
-
-class Report(Struct, frozen=True):
-    """What an examination found on the machine of an agent."""
-
-    host: str
-    python: str
-    executable: str
-    clock: float
-    """Unix seconds."""
-    libraries: dict[str, str]
-    """The versions of mwpy and of the libraries that it uses."""
-    cores: int
-    memory: int | None
-    """Bytes that are free, or that the job has left; None if that is not known."""
-    disk: int
-    """Bytes that are free in the folder of the job."""
-    seconds_left: float | None = None
-    """The rest of the job's time; None if it has no limit, or none is known."""
-    file_fault: str = ""
-    file_age: float | None = None
-    """The age of the resource file in seconds, by the clock of that machine."""
-    update_interval: float = 0.0
-    addresses: list[Address] = field(default_factory=list)
-    """The addresses that were tried. No address is tried after the first one that works."""
-    agent: str = ""
-    """The name that the master gave it; empty if the master did not accept it."""
-    refused: str = ""
-    """Why the master did not accept it, although it was connected."""
-    round_trip_s: float | None = None
-    imports: dict[str, str] | None = None
-    """The versions of the packages that the application imported; None if it could not be imported."""
-    import_fault: str = ""
-
-
 class Finding(Struct, frozen=True):
     """One thing that was examined: what was found, and the remedy if it is a fault."""
 
@@ -89,6 +45,24 @@ class Finding(Struct, frozen=True):
     """Whether it does not work, and is not needed."""
 
 
+class Report(Struct, frozen=True):
+    """What an examination found on the machine of an agent: what must be compared with this machine, and findings."""
+
+    machine: str
+    python: str
+    executable: str
+    clock: float
+    """Unix seconds."""
+    libraries: dict[str, str]
+    """The versions of mwpy and of the libraries that it uses."""
+    connection: list[Finding]
+    """The resource file, and the master's addresses. No address is tried after the first one that works."""
+    resources: list[Finding]
+    imports: dict[str, str] | None = None
+    """The versions of the packages that the application imported; None if it could not be imported."""
+    import_fault: str = ""
+
+
 def diagnose(there: Report, here: Report | None, earliest: float, latest: float) -> list[Finding]:
     """Draw conclusions from a report.
 
@@ -98,18 +72,9 @@ def diagnose(there: Report, here: Report | None, earliest: float, latest: float)
         earliest: the earliest time, by the clock of this machine, at which the other clock was read.
         latest: the latest such time.
     """
-    return [
-        Finding("machine", f"{there.host}, {counted(there.cores, 'core')}"),
-        _python(there, here),
-        _libraries(there, here),
-        _clock(there, earliest, latest),
-        _file(there),
-        *_connection(there),
-        _imports(there, here),
-        _amount("memory", there.memory, LEAST_MEMORY, "ask the batch system for more"),
-        _amount("disk", there.disk, LEAST_DISK, "ask the batch system for more, or clear the folder of the job"),
-        _time(there),
-    ]
+    versions = [_python(there, here), _libraries(there, here), _clock(there, earliest, latest)]
+    application = _imports(there, here)
+    return [Finding("machine", there.machine), *versions, *there.connection, application, *there.resources]
 
 
 def stuck(job: Job, timeout_s: float) -> Finding:
@@ -168,44 +133,51 @@ def _clock(there: Report, earliest: float, latest: float) -> Finding:
     return Finding("clock", f"at least {abs(skew):.0f} s {relation} the one here", "let NTP set both clocks")
 
 
-def _file(there: Report) -> Finding:
-    if there.file_fault:
-        return Finding(
-            "resource file", there.file_fault, "check that the job gets the file, or that its path is shared"
-        )
-    age = there.file_age or 0.0
-    if age < -SKEW_S:
+def about_file(age_s: float, update_interval_s: float) -> Finding:
+    """Judge the age of the resource file, by the clock of the machine that has read it."""
+    if age_s < -SKEW_S:
         found = (
-            f"the master's clock is {-age:.0f} s ahead of the clock of this job, so the age of the file is not known"
+            f"the master's clock is {-age_s:.0f} s ahead of the clock of this job, so the age of the file is not known"
         )
         return Finding("resource file", found, "let NTP set the clocks of both machines")
-    if is_stale(age, there.update_interval):
-        return Finding(
-            "resource file",
-            f"written {age:.0f} s ago, though its master writes it every {there.update_interval:.0f} s",
-            "check that the master is running, and give the job a fresh copy",
-        )
-    return Finding("resource file", f"read, written {max(0.0, age):.0f} s ago")
+    if is_stale(age_s, update_interval_s):
+        found = f"written {age_s:.0f} s ago, though its master writes it every {update_interval_s:.0f} s"
+        return Finding("resource file", found, "check that the master is running, and give the job a fresh copy")
+    return Finding("resource file", f"read, written {max(0.0, age_s):.0f} s ago")
 
 
-def _connection(there: Report) -> list[Finding]:
-    """One address that works is enough. The other addresses are then reported as spare."""
-    if not there.addresses and not there.file_fault:
+def about_addresses(failed: dict[str, tuple[str, str]], works: str) -> list[Finding]:
+    """Judge the attempts to connect. One address that works is enough. The other addresses are then reported as spare.
+
+    Args:
+        failed: the addresses without a connection. Each has a fault, and one of `refused`, `unreachable`, `lost` and
+            `unknown host`.
+        works: what was found at the address that works; empty if there is none.
+    """
+    if not failed and not works:
         remedy = "start the master with --mw-master-host and an address of its machine"
         return [Finding("address", "the resource file names no address of the master", remedy)]
-    works = any(not each.fault for each in there.addresses)
-    tried = []
-    for each in there.addresses:
-        found = each.fault or f"connected in {1000 * each.seconds:.0f} ms, and the keys are right"
-        remedy = "" if works else REMEDIES.get(each.fate, OTHER_REMEDY)
-        tried.append(Finding("address", f"{each.address}: {found}", remedy, spare=works and bool(each.fault)))
-    if there.agent:
-        round_trip_ms = 1000 * (there.round_trip_s or 0.0)
-        return [*tried, Finding("master", f"accepted it as {there.agent}; round trip {round_trip_ms:.1f} ms")]
-    if works:
-        remedy = "give the job a fresh copy of the resource file, or read the messages of the master"
-        return [*tried, Finding("master", f"did not accept it: {there.refused}", remedy)]
-    return tried
+    tried = [
+        Finding("address", f"{each}: {fault}", "" if works else REMEDIES.get(fate, OTHER_REMEDY), spare=bool(works))
+        for each, (fault, fate) in failed.items()
+    ]
+    return [*tried, Finding("address", works)] if works else tried
+
+
+def about_resources(memory: int | None, disk: int, seconds_left: float | None) -> list[Finding]:
+    """Judge how much memory and disk space is free, in bytes, and how much time is left. None is not known."""
+    ask, left = "ask the batch system for more", Finding("time left", "no limit is known")
+    if seconds_left is not None:
+        left = Finding("time left", f"{seconds_left:.0f} s", f"{ask} time" if seconds_left < LEAST_LEFT_S else "")
+    return [
+        Finding("memory", "not known") if memory is None else _amount("memory", memory, LEAST_MEMORY, ask),
+        _amount("disk", disk, LEAST_DISK, f"{ask}, or clear the folder of the job"),
+        left,
+    ]
+
+
+def _amount(about: str, amount: int, least: int, remedy: str) -> Finding:
+    return Finding(about, f"{amount / 1e6:.0f} MB free", remedy if amount < least else "")
 
 
 def _imports(there: Report, here: Report | None) -> Finding:
@@ -217,19 +189,6 @@ def _imports(there: Report, here: Report | None) -> Finding:
     if other:
         return Finding("application", f"{found}; but {_list(other)}", "install the same versions, or pack the script")
     return Finding("application", found)
-
-
-def _amount(about: str, amount: int | None, least: int, remedy: str) -> Finding:
-    if amount is None:
-        return Finding(about, "not known")
-    return Finding(about, f"{amount / 1e6:.0f} MB free", remedy if amount < least else "")
-
-
-def _time(there: Report) -> Finding:
-    if there.seconds_left is None:
-        return Finding("time left", "no limit is known")
-    remedy = "ask the batch system for more time" if there.seconds_left < LEAST_LEFT_S else ""
-    return Finding("time left", f"{there.seconds_left:.0f} s", remedy)
 
 
 def _list(values: dict[str, str]) -> str:

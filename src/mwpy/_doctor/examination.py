@@ -24,7 +24,16 @@ from msgspec.structs import replace
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
 from mwpy._batch.local import Local
-from mwpy._doctor.diagnosis import Address, Finding, Report, diagnose, no_report, stuck
+from mwpy._doctor.diagnosis import (
+    Finding,
+    Report,
+    about_addresses,
+    about_file,
+    about_resources,
+    diagnose,
+    no_report,
+    stuck,
+)
 from mwpy._roles.join import MasterContact, find_master, try_address, visit
 from mwpy._roles.overseer import agent_command, mark_of
 from mwpy._system import clock, memory, process
@@ -32,9 +41,10 @@ from mwpy._system.clock import Clock
 from mwpy._transport.link import AgentLink, library_versions
 from mwpy._values import installed, messages
 from mwpy._values.errors import ExitCode, MwpyError
-from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.jobs import JobState
 from mwpy._values.messagepack import from_plain, to_plain
 from mwpy._values.options import EXAMINED, SLAVE_VARIABLE, Options
+from mwpy._values.phrases import counted
 from mwpy.resource_file import ResourceFile
 
 MARK = "MWPY-EXAMINATION "
@@ -66,58 +76,61 @@ def read_report(text: str) -> Report | None:
 
 def _examine(options: Options, slave_command: Sequence[str], version: str) -> Report:
     return Report(
-        host=platform.node(),
+        machine=f"{platform.node()}, {counted(process.count_cores(), 'core')}",
         python=platform.python_version(),
         executable=sys.executable,
         clock=clock.wall(),
         libraries={"mwpy": version, **library_versions(), **installed.versions(["msgspec", "cloudpickle"])},
-        cores=process.count_cores(),
-        memory=memory.free_bytes(),
-        disk=shutil.disk_usage(os.getcwd()).free,
-        seconds_left=options.seconds_left(clock.wall()),
-        **_connection(options),
+        connection=_connection(options),
+        resources=about_resources(
+            memory.free_bytes(), shutil.disk_usage(os.getcwd()).free, options.seconds_left(clock.wall())
+        ),
         **_imports(slave_command),
     )
 
 
-def _connection(options: Options) -> dict[str, Any]:
-    """Read the resource file and try its addresses; return the results as fields of a report."""
-    found: dict[str, Any] = {}
+def _connection(options: Options) -> list[Finding]:
+    """Read the resource file and try its addresses."""
+    file = Finding("resource file", "not given")
     try:
         if options.resource_file is not None:
             content = resource_file.read(options.resource_file)
-            found = {"file_age": clock.wall() - content.timestamp, "update_interval": content.update_interval}
+            file = about_file(clock.wall() - content.timestamp, content.update_interval)
         contact = find_master(options)
+        fault = "it says that the computation is finished" if contact is None else ""
     except MwpyError as error:
-        return {**found, "file_fault": str(error)}
+        contact, fault = None, str(error)
     if contact is None:
-        return {**found, "file_fault": "it says that the computation is finished"}
-    found["addresses"] = []
+        return [Finding("resource file", fault, "check that the job gets the file, or that its path is shared")]
+    failed: dict[str, tuple[str, str]] = {}
     for address in contact.addresses:
         began = clock.monotonic()
         link = try_address(contact, address)
-        fault, fate = ("", "") if isinstance(link, AgentLink) else (link.reason, link.fate)
-        found["addresses"].append(Address(address, fault, clock.monotonic() - began, fate))
         if isinstance(link, AgentLink):  # like an agent, try no other address
-            found |= _visit(link, contact)
+            took_ms = 1000 * (clock.monotonic() - began)
+            works = f"{address}: connected in {took_ms:.0f} ms, and the keys are right"
+            found = [file, *about_addresses(failed, works), _visit(link, contact)]
             link.close(1.0)
-            break
-    return found
+            return found
+        failed[address] = link.reason, link.fate
+    return [file, *about_addresses(failed, "")]
 
 
-def _visit(link: AgentLink, contact: MasterContact) -> dict[str, Any]:
+def _visit(link: AgentLink, contact: MasterContact) -> Finding:
     """Visit the master like an agent without slaves."""
     began = clock.monotonic()
-    answer = visit(link, contact, "it was an examination by mwpy doctor")
-    match answer:
+    match visit(link, contact, "it was an examination by mwpy doctor"):
         case messages.Welcome(agent):
-            return {"agent": agent, "round_trip_s": clock.monotonic() - began}
+            round_trip_ms = 1000 * (clock.monotonic() - began)
+            return Finding("master", f"accepted it as {agent}; round trip {round_trip_ms:.1f} ms")
         case messages.Refused(reason):
-            return {"refused": reason}
+            pass
         case messages.Shutdown():
-            return {"refused": "the computation is ending"}
-        case _:
-            return {"refused": str(answer)}
+            reason = "the computation is ending"
+        case other:
+            reason = str(other)
+    remedy = "give the job a fresh copy of the resource file, or read the messages of the master"
+    return Finding("master", f"did not accept it: {reason}", remedy)
 
 
 def _imports(slave_command: Sequence[str]) -> dict[str, Any]:
@@ -225,38 +238,26 @@ class Consultation(Struct, frozen=True):
         try:
             [job_id] = self.batch.submit(launch, 1)
             self.say(f"job {job_id} is submitted")
-            remaining = self._wait(job_id)
-            if remaining is not None:
-                self.batch.remove([job_id])
-                return stuck(remaining, self.timeout_s)
-            outcome = self._outcome(job_id)
+            return self._report_of(job_id, launch.log_dir)
         except BatchUnavailable as error:
             return Finding("batch system", str(error), "check that it runs, and that you may use it")
-        report = read_report(outcome.stderr) if outcome is not None else None
-        return report or no_report(job_id, outcome, launch.log_dir)
 
-    def _wait(self, job_id: str) -> Job | None:
-        """Wait for the end of a job. If it does not end, return its last state."""
-        deadline = self.clock.monotonic() + self.timeout_s
-        last = ""
+    def _report_of(self, job_id: str, log_dir: str) -> Report | Finding:
+        """Wait for the end of a job, or remove it. Its output may arrive a little later than its end."""
+        deadline, said, has_ended = self.clock.monotonic() + self.timeout_s, "", False
         while True:
-            job = next((each for each in self.batch.jobs() if each.job_id == job_id), None)
+            job = None if has_ended else next((each for each in self.batch.jobs() if each.job_id == job_id), None)
             if job is None:
-                return None
-            if job.state is JobState.HELD or self.clock.monotonic() > deadline:
-                return job
-            line = f"job {job_id} is {job.state.value}{f': {job.note}' if job.note else ''}"
-            if line != last:
+                deadline = deadline if has_ended else self.clock.monotonic() + LATE_S
+                has_ended, outcome = True, self.batch.outcome(job_id)
+                report = read_report(outcome.stderr) if outcome is not None else None
+                failed = outcome is not None and outcome.exit_code
+                if report is not None or failed or self.clock.monotonic() > deadline:
+                    return report or no_report(job_id, outcome, log_dir)
+            elif job.state is JobState.HELD or self.clock.monotonic() > deadline:
+                self.batch.remove([job_id])
+                return stuck(job, self.timeout_s)
+            elif (line := f"job {job_id} is {job.state.value}{f': {job.note}' if job.note else ''}") != said:
                 self.say(line)
-                last = line
-            self.clock.sleep(LOOK_S)
-
-    def _outcome(self, job_id: str) -> Outcome | None:
-        """Return how a job ended. Its output may arrive a little later than its end."""
-        deadline = self.clock.monotonic() + LATE_S
-        while True:
-            outcome = self.batch.outcome(job_id)
-            complete = outcome is not None and (outcome.exit_code or read_report(outcome.stderr) is not None)
-            if complete or self.clock.monotonic() > deadline:
-                return outcome
+                said = line
             self.clock.sleep(LOOK_S)
