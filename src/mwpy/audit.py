@@ -27,6 +27,7 @@ from mwpy._system.streams import RotatedFile, WholeLines, put_on_stream
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords
+from mwpy._values.messagepack import from_plain
 from mwpy._values.phrases import ASK_OWNER, amount, counted, first_of
 from mwpy._values.records import ReusedTasks, TaskRange
 
@@ -149,21 +150,9 @@ def read_totals(path: Path) -> list[records.Total]:
 
 
 def _total_of(parts: re.Match[str]) -> records.Total:
-    causes = re.findall(r", (\d+) ([a-z -]+)", parts["causes"] or "")
-    return records.Total(
-        algorithm=unescaped(parts["algorithm"]),
-        host=unescaped(parts["host"]),
-        tasks=int(parts["tasks"]),
-        failed=int(parts["failed"]),
-        seconds=float(parts["seconds"]),
-        longest_s=float(parts["longest_s"]),
-        lost={cause: int(count) for count, cause in causes},
-        lost_s=float(parts["lost_s"] or 0),
-        seconds_max=float(parts["seconds_max"] or 0),
-        seconds_expected=float(parts["seconds_expected"] or 0),
-        memory_max=int(parts["memory_max"] or 0),
-        memory_used=int(parts["memory_used"] or 0),
-    )
+    found = {name: unescaped(text) for name, text in parts.groupdict().items() if text is not None}
+    lost = {cause: int(count) for count, cause in re.findall(r", (\d+) ([a-z -]+)", found.pop("causes", ""))}
+    return from_plain({**found, "lost": lost}, records.Total, strict=False)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -195,10 +184,7 @@ def _end_of(line: str) -> End | None:
     parts = {name: unescaped(value or "") for name, value in found.groupdict().items()}
     words = {name: unescaped(words) for name, _, words in (field.partition(": ") for field in fields)}
     known = LastWords(words.get("stdout", ""), words.get("stderr", ""), words.get("fault", ""))
-    task = int(parts["task"] or 0)
-    return End(
-        parts["time"], parts["sid"], parts["reason"], parts["running"], parts["cause"], task, parts["peak"], known
-    )
+    return End(task=int(parts.pop("task") or 0), words=known, **parts)
 
 
 def lines_of(happened: Sequence[records.Record], now: float, level: Level) -> str:

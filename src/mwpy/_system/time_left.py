@@ -13,11 +13,12 @@ import io
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from math import inf
-from types import TracebackType
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from mwpy._system import clock
 from mwpy._system.process import handle_here
@@ -79,42 +80,43 @@ def warned(seconds: float) -> AbstractContextManager[None]:
     """
     if not seconds > 0:
         raise UsageError(f"mwpy.warned({seconds!r}): give a number of seconds greater than 0")
-    return _Warning(float(seconds))
+    return _warned(float(seconds))
 
 
-class _Warning(AbstractContextManager[None]):
-    """A block with a warning."""
+class _Warning(Struct, eq=False):
+    """An open block with a warning."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.end_at: Callable[[], float] | None = None
-        """The end of the task that runs the block."""
-
-    def __enter__(self) -> None:
-        if RUNNING.end_at is None:
-            return
-        if threading.current_thread() is not threading.main_thread():
-            raise UsageError("mwpy.warned() in a thread that the task started: use it in the task's own thread")
-        self.end_at = RUNNING.end_at
-        self.check(seconds_left())
-        handle_here(signal.SIGALRM, _look)
-        _open.append(self)
-        _wait()
+    seconds: float
+    end_at: Callable[[], float]
+    """The end of the task that runs the block."""
 
     def check(self, left_s: float) -> None:
         """Raise the warning if it is due."""
         if left_s < self.seconds:
             raise EndIsNear(f"the task has {left_s:.1f} s left, less than the {self.seconds:g} s of mwpy.warned")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self in _open:
-            _close(self)
-
 
 _open: list[_Warning] = []
 """The open blocks whose warning was not raised, the outermost first. They are global, as the timer of a process is."""
+
+
+@contextmanager
+def _warned(seconds: float) -> Iterator[None]:
+    if RUNNING.end_at is None:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("mwpy.warned() in a thread that the task started: use it in the task's own thread")
+    warning = _Warning(seconds, RUNNING.end_at)
+    warning.check(seconds_left())
+    handle_here(signal.SIGALRM, _look)
+    _open.append(warning)
+    try:
+        _wait()
+        yield
+    finally:
+        if warning in _open:
+            _close(warning)
 
 
 def _close(warning: _Warning) -> None:
