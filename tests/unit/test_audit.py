@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import sys
 from pathlib import Path
 
 import pytest
 from tests.spans import MAX, span
 
-from mwpy._values import messages, records
+from mwpy._system.streams import RotatedFile, WholeLines
+from mwpy._values import messagepack, messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
+from mwpy._values.groups import payload
 from mwpy._values.last_words import NO_WORDS, LastWords
+from mwpy._values.messages import Results
 from mwpy._values.task import SlaveKind, SlaveState
 from mwpy.audit import KEPT, AuditFile, End, Level, read_ends, text_of
 
@@ -273,3 +277,33 @@ def test_last_words_are_read_back_exactly(tmp_path: Path) -> None:
 def test_a_missing_audit_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the audit file .*No such file.*--mw-audit-file FILE"):
         list(read_ends(tmp_path / "x.audit"))
+
+
+def test_a_record_survives_storing_with_its_buffers() -> None:
+    """Buffers that are views of other memory come back as bytes."""
+    group = Results(1, [1], [1], [1], [0.5], [], [1])
+    record = records.ResultsReceived(SlaveId("SLAVE-0"), group, [payload(1, [b"\x07"]), memoryview(b"large")])
+    restored = records.decoder()(records.encode(record))
+    assert restored == records.ResultsReceived(SlaveId("SLAVE-0"), group, [payload(1, [b"\x07"]), b"large"])
+
+
+def test_bytes_that_are_no_record_are_refused() -> None:
+    with pytest.raises(messagepack.MALFORMED):
+        records.decoder()(b"\x80")
+
+
+def test_a_line_that_was_cut_stays_a_line_of_its_own(tmp_path: Path) -> None:
+    """The file can take some bytes of a line before the disk is full. Later lines say how many lines are missing."""
+    path = tmp_path / "x"
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    reports: list[Exception] = []
+    writer = WholeLines(RotatedFile(path, 1 << 20, 1).put, "{} are missing\n".format, reports.append)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, old[1]))
+        writer.write("12345\n67890\nabc\n")
+        writer.write("lost\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    writer.write("whole\n")
+    assert path.read_text().splitlines() == ["12345", "6789", "3 are missing", "whole"]
+    assert len(reports) == 1
