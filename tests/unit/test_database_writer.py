@@ -17,7 +17,6 @@ from tests.stored import (
     algorithm,
     allocated,
     brought,
-    keys,
     named,
     opened,
     received,
@@ -32,12 +31,7 @@ from mwpy._database.store import LogSync
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
-    EarlierAlgorithm,
     EarlierAnswers,
-    EarlierSent,
-    EarlierTasks,
-    EarlierUsedUp,
-    FormerAgent,
     Given,
 )
 from mwpy._values.errors import RunDatabaseError
@@ -64,22 +58,6 @@ def run(path: Path, *happened: records.Record) -> None:
     writer.close()
 
 
-def test_a_restart_reads_what_was_submitted_and_answered(path: Path) -> None:
-    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({1: 1, 2: 4}))
-    writer = opened(path)
-    found = list(writer.stored.earlier())
-    writer.close()
-    assert writer.generation == 2
-    assert found[:2] == [
-        EarlierAlgorithm(1, 1, "square", "c0de", {"square": "c0de"}),
-        EarlierTasks(1, 1, 3, 1, keys(1, 3)),
-    ]
-    [answers] = found[2:]
-    assert isinstance(answers, EarlierAnswers)
-    assert (answers.generation, answers.sid, answers.host, answers.wall) == (1, SLAVE, "node1", NOON)
-    assert (answers.results.tasks, answers.results.counts, answers.results.seconds) == ([1], [2], [0.5, 0.5])
-
-
 def test_results_are_read_as_they_were_written(path: Path) -> None:
     """Those of a slave, with each of their fields."""
     record = received({1: 1, 2: ValueError("odd")})
@@ -94,28 +72,6 @@ def test_results_are_read_as_they_were_written(path: Path) -> None:
     assert frames == record.frames
 
 
-def test_results_that_an_agent_brings_are_stored_as_those_of_their_generation(path: Path) -> None:
-    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({1: 1}))
-    writer = opened(path)
-    rows: list[tuple[records.ResultsHandedOver, int]] = []
-    writer.on_brought = lambda record, row: rows.append((record, row))
-    record = brought({3: 9, 2: ValueError("odd")})
-    write(writer, algorithm(), *slave("SLAVE-5", "AGENT-5"), record, submitted(1, 3))
-    [(stored, row)] = rows
-    assert stored is record
-    group, frames = writer.stored.frames(row)
-    assert (group.tasks, group.attempts, group.failed, entries(group, frames)[0][0]) == ([3, 2], [2, 2], [1], 9)
-    writer.close()
-    writer = opened(path)
-    answers = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
-    writer.close()
-    assert [(each.generation, each.host, each.results.tasks) for each in answers] == [
-        (1, "node1", [1]),
-        (1, "node1", [3, 2]),
-    ]
-    assert answers[1].row == row
-
-
 def test_the_host_of_results_that_an_agent_brings_is_known_although_the_file_lacks_their_slave(path: Path) -> None:
     """The former master was killed before it stored that the slave had connected."""
     run(path, algorithm(), submitted(1, 3))
@@ -124,56 +80,6 @@ def test_the_host_of_results_that_an_agent_brings_is_known_although_the_file_lac
     [answers] = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
     writer.close()
     assert (answers.generation, answers.host, answers.results.tasks) == (1, "node1", [3])
-
-
-def test_a_restart_learns_which_tasks_were_sent_that_must_not_run_twice(path: Path) -> None:
-    once, at_first, later = (
-        replace(named(1, 2), once=True),
-        replace(named(5), once=True),
-        replace(named(5, 1, 2), once=True),
-    )
-    back = records.TasksReturned(SLAVE, [at_first, named(6)], "taken back")
-    run(path, algorithm(), submitted(1, 6), allocated(once, named(3, 2), at_first, named(6)), back, allocated(later))
-    forbidden = records.TasksForbidden(replace(named(1, 2, 0), once=True), keys(1, 2), "why")
-    due = records.TasksDue([at_first]), records.TasksDue([replace(named(4), once=True)], not_started=True)
-    run(path, algorithm(), forbidden, submitted(3, 3), *due)
-    writer = opened(path)
-    found = [each for each in writer.stored.earlier() if isinstance(each, EarlierSent | EarlierTasks)]
-    writer.close()
-    assert found == [
-        EarlierTasks(1, 1, 6, 1, keys(1, 6)),
-        *(
-            EarlierSent(1, 1, 2, True),
-            EarlierSent(1, 5, 1, True),
-            EarlierSent(1, 5, 1, False),
-            EarlierSent(1, 5, 1, True),
-        ),
-        EarlierTasks(2, 1, 2, 1, keys(1, 2)),
-        EarlierTasks(2, 3, 3, 1, keys(3, 3)),
-        EarlierSent(2, 4, 1, False),
-    ]
-    [row] = asked(path, "SELECT state, message, count(*) FROM tasks WHERE generation = 2 AND task < 3 GROUP BY state")
-    assert row == ("unrunnable", "why", 2)
-
-
-def test_a_restart_learns_which_tasks_have_used_up_their_attempts_and_why(path: Path) -> None:
-    """It knows the reason, even if the file was pruned."""
-    tasks = [named(1, 2), named(4)]
-    given_up = [
-        records.TasksGivenUp(SLAVE, True, tasks, "the time limit", (), used_up=True),
-        records.TasksGivenUp(SLAVE, True, [named(3)], "the network"),
-    ]
-    run(path, algorithm(), submitted(1, 4), allocated(named(1, 4)), *given_up)
-    writer = opened(path)
-    used_up = [EarlierUsedUp(1, 1, 2, "the time limit"), EarlierUsedUp(1, 4, 1, "the time limit")]
-    assert [each for each in writer.stored.earlier() if isinstance(each, EarlierSent | EarlierUsedUp)] == used_up
-    writer.close()
-    with closing(sqlite3.connect(path)) as changed, changed:
-        changed.execute("DELETE FROM records WHERE kind = 'ends'")
-    writer = opened(path)
-    found = [each for each in writer.stored.earlier() if isinstance(each, EarlierUsedUp)]
-    writer.close()
-    assert found == used_up
 
 
 def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
@@ -243,19 +149,6 @@ def test_a_file_of_another_version_is_refused_by_name(path: Path, version: int) 
     asked(path, f"PRAGMA user_version = {version}")
     with pytest.raises(RunDatabaseError, match=rf"run\.db is of version {version}, and this mwpy reads version 10"):
         opened(path)
-
-
-def test_the_agents_of_the_last_generations_are_known(path: Path) -> None:
-    """Those whose end the master has seen, too."""
-    connected, _ = slave()
-    assert isinstance(connected, records.AgentConnected)
-    patient = replace(connected, agent="AGENT-1", host="node2", returns_s=20.0)
-    run(path, connected, records.AgentLeft("AGENT-0", "its time is over"))
-    run(path, patient)
-    writer = opened(path)
-    agents = [FormerAgent(1, "node1", 4711, 0.0, has_ended=True), FormerAgent(2, "node2", 4711, 20.0, has_ended=False)]
-    assert (writer.stored.agents(2), writer.stored.agents(1)) == (agents, agents[1:])
-    writer.close()
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def test_the_view_of_attempts_has_a_row_for_each_attempt(path: Path) -> None:
     ]
 
 
+def test_a_task_that_must_not_run_again_is_shown_as_unrunnable(path: Path) -> None:
+    with closing(opened(path)) as writer:
+        write(writer, algorithm(), records.TasksForbidden(named(1, 2, 0), keys(1, 2), "why"))
+    assert table(path, "tasks", "task", "state", "message") == [(1, "unrunnable", "why"), (2, "unrunnable", "why")]
+
+
 def test_the_summary_says_what_happened(path: Path) -> None:
     sample(path)
     with RunDatabase(path) as run:
