@@ -17,9 +17,9 @@ from typing import IO, Any, Literal, Self, get_args
 
 from msgspec import Struct
 
-from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
+from mwpy._database.opening import Connection, open_for_reading, open_for_writing
 from mwpy._database.rows import ValueFiles
-from mwpy._system.locks import is_network, kind_of_file_system, real_path
+from mwpy._system.locks import real_path
 from mwpy._values.errors import RunDatabaseError, UsageError
 
 __all__ = ["Pruned", "RunDatabase"]
@@ -209,11 +209,8 @@ class RunDatabase:
         path = real_path(path)
         if not path.exists():
             raise RunDatabaseError(f"there is no run database {path}: give the file that a master has written")
-        shared = is_network(kind_of_file_system(path.parent))
-        with ExitStack() as stack:
-            stack.callback(lock(path).release)
-            connection = open_for_writing(path, exclusive=shared, full=True)
-            stack.callback(connection.close)
+        with ExitStack() as ends:
+            connection, _ = open_for_writing(path, ends, full=True)
             before = path.stat().st_size
             with connection.transaction():
                 attempts, results = _remove_rows(connection)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from mwpy._core.agent.child import DropShare
 from mwpy._core.master.core import MasterCore
 from mwpy._values import messages, records
-from mwpy._values.earlier import EarlierUsedUp, Given
+from mwpy._values.earlier import EarlierSent, Given
 from mwpy._values.messages import LoadFailure
 from mwpy.testing import Cluster, SimulationFailure
 
@@ -321,7 +321,7 @@ def write_later(write: Any) -> Any:
 
 def try_all_again(apply: Any) -> Any:
     """Tasks run again whose attempts are used up."""
-    return lambda reuse, entry: None if isinstance(entry, EarlierUsedUp) else apply(reuse, entry)
+    return lambda reuse, entry: None if isinstance(entry, EarlierSent) and entry.used_up else apply(reuse, entry)
 
 
 def take_the_first(take: Any) -> Any:

@@ -392,7 +392,7 @@ def test_a_file_system_without_locks_is_refused_with_the_reason(path: Path, monk
 def test_on_a_network_file_system_a_notice_says_that_only_the_master_has_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mwpy._database.store.kind_of_file_system", lambda _: "nfs4")
+    monkeypatch.setattr("mwpy._database.opening.kind_of_file_system", lambda _: "nfs4")
     writer = open_writer(Options(run_database=str(path)), str(path), "")
     core = MasterCore(MasterSettings("m", "g"))
     read_into(core, writer, Options(run_database=str(path)))
@@ -403,7 +403,7 @@ def test_on_a_network_file_system_a_notice_says_that_only_the_master_has_the_fil
 
 def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No memory is shared, so there is no file for it; readers in other processes are refused, and say why."""
-    monkeypatch.setattr("mwpy._database.store.kind_of_file_system", lambda _: "nfs4")
+    monkeypatch.setattr("mwpy._database.opening.kind_of_file_system", lambda _: "nfs4")
     writer = opened(path)
     write(writer, algorithm(), submitted(1, 1), received({1: "one"}), records.Notice("hello"))
     assert not Path(f"{path}-shm").exists()

@@ -21,7 +21,6 @@ from mwpy._values.earlier import (
     EarlierAnswers,
     EarlierSent,
     EarlierTasks,
-    EarlierUsedUp,
 )
 from mwpy._values.groups import ARGUMENTS, PackedCalls
 from mwpy._values.messagepack import encode
@@ -101,7 +100,7 @@ class File:
 
     def used_up(self, generation: int, first: int, count: int, reason: str) -> None:
         """Tasks of it lost all attempts that their policy allows."""
-        self.reuse.apply(EarlierUsedUp(generation, first, count, reason))
+        self.reuse.apply(EarlierSent(generation, first, count, True, used_up=reason))
 
     def submit(
         self,

@@ -11,14 +11,14 @@ import shlex
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from mwpy._database.schema import APPLICATION_ID, SCHEMA, VERSION
 from mwpy._system import clock
-from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
+from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported, is_network, kind_of_file_system
 from mwpy._values.errors import RunDatabaseError
 
 WAIT_S = 10.0
@@ -189,34 +189,39 @@ def lock(path: Path) -> FileLock:
         ) from error
 
 
-def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
-    """Open a run database, or make one. The caller has made sure that nobody else writes it.
+def open_for_writing(path: Path, ends: ExitStack, *, full: bool) -> tuple[Connection, str]:
+    """Open a run database, or make one, so that no other master writes it.
 
     Args:
-        exclusive: whether this connection is the only one, because the file system cannot have several.
+        ends: gets what closes the file and lets another master write it.
         full: whether each commit waits for the disk.
 
+    Returns:
+        The connection, and the kind of network file system on which the file is; then nothing else can connect to it.
+        The kind is empty if it is on a disk of this machine.
+
     Raises:
-        RunDatabaseError: the file is damaged, is not a run database, or is of another version of mwpy.
+        RunDatabaseError: another master writes the file; or it is damaged, is not a run database, or is of another
+            version of mwpy.
     """
+    kind = kind_of_file_system(path.parent)
+    network = kind if is_network(kind) else ""
+    ends.callback(lock(path).release)
     with suppress(OSError):  # SQLite says why; it gives its logs the mode of the file
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     connection = Connection(path, "rwc")
-    try:
-        if exclusive:
-            # Before the first use of the log. Then no memory is shared.
-            connection.run("PRAGMA locking_mode = EXCLUSIVE")
-        version = _check_kind(connection)
-        connection.run("PRAGMA journal_mode = WAL")
-        connection.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-        connection.run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        connection.run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-        if not version:
-            connection.make_tables()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    ends.callback(connection.close)
+    if network:
+        # Before the first use of the log. Then no memory is shared.
+        connection.run("PRAGMA locking_mode = EXCLUSIVE")
+    version = _check_kind(connection)
+    connection.run("PRAGMA journal_mode = WAL")
+    connection.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+    connection.run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    connection.run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+    if not version:
+        connection.make_tables()
+    return connection, network
 
 
 def open_for_reading(path: Path) -> Connection:

@@ -23,7 +23,6 @@ from mwpy._values.earlier import (
     EarlierAnswers,
     EarlierSent,
     EarlierTasks,
-    EarlierUsedUp,
     FormerAgent,
 )
 from mwpy._values.errors import RunDatabaseError
@@ -46,7 +45,7 @@ class _Body(Struct):
     algorithm: int = 0
     answers: Encoded = Encoded()
     may_have_run: int = 0
-    reason: str | None = None
+    reason: str = ""
     host: str = ""
     file: str = ""
 
@@ -91,10 +90,8 @@ def _read_earlier(
         elif kind == "submissions":
             if (own, body.algorithm) in known:  # otherwise the row of its algorithm is damaged
                 yield EarlierTasks(own, first, count, body.algorithm, data or b"", reused=bool(bytes(body.answers)))
-        elif kind == "once" and body.reason is not None:
-            yield EarlierUsedUp(own, first, count, body.reason)
         elif kind == "once":
-            yield EarlierSent(own, first, count, bool(body.may_have_run))
+            yield EarlierSent(own, first, count, bool(body.may_have_run), body.reason)
         else:
             results = read_results(data)
             if lost := _lost_value(seq, results, body.file, content, files, usable):
@@ -132,9 +129,6 @@ def _first_checked(connection: Connection) -> int:
             if left < 0:
                 return int(row) + 1
     return 0
-
-
-_WRONG = "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
 
 
 def _read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Results, list[Buffer]]:

@@ -1,4 +1,4 @@
-"""Writes the run database in a thread of its own, and reads what former generations left.
+"""Writes the run database in a thread of its own.
 
 The I/O thread of the master gives records to `Writer.write` and goes on. The writer's thread takes all that has queued
 up, makes one transaction of it, and then calls what was to be called after it. So the cost of a commit is shared by all
@@ -33,23 +33,21 @@ from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from mwpy._database.opening import Connection, lock, open_for_reading, open_for_writing
+from mwpy._database.opening import Connection, open_for_reading, open_for_writing
 from mwpy._database.reading import Stored
 from mwpy._database.rows import Rows, ValueFiles, json_text
 from mwpy._database.schema import CHECKED, RARE
 from mwpy._system import clock
-from mwpy._system.locks import FileLock, is_network, kind_of_file_system, real_path, sync_folder
+from mwpy._system.locks import real_path, sync_folder
 from mwpy._values import records
-from mwpy._values.earlier import (
-    Given,
-)
+from mwpy._values.earlier import Given
 from mwpy._values.errors import MwpyError, RunDatabaseError
 
 # Adds rows to the run database.
 #
 # SQLite releases the interpreter lock while it works. To get it back, the thread may have to wait for another thread,
 # each time. So a commit has few statements, whatever the number of its rows: SQLite divides a JSON text into rows
-# itself. The places of bytes in another value follow the row number of the last plain column.
+# itself. The bytes of all rows are one other value, and a row has the places of its own.
 
 
 def _insertion() -> str:
@@ -159,7 +157,6 @@ class Writer:
         self,
         connection: Connection,
         reading: Connection,
-        lock: FileLock,
         about: dict[str, object],
         network: str,
     ) -> None:
@@ -177,7 +174,9 @@ class Writer:
         """Why nothing can be written any more; empty if it can."""
         self._began: float | None = None
         """When the present commit began; None between two commits."""
-        self._connection, self._lock = connection, lock
+        self._connection = connection
+        self._ends = ExitStack()
+        """Closes the file, and lets another master open it."""
         self._files = ValueFiles(connection.path)
         self.stored = Stored(reading, connection, self._files, self.generation)
         self._rows = Rows(self.generation, last, self._files)
@@ -211,18 +210,13 @@ class Writer:
                 cannot be written.
         """
         path = real_path(path)
-        kind = kind_of_file_system(path.parent)
-        shared = is_network(kind)
-        with ExitStack() as undone:
-            held = lock(path)
-            undone.callback(held.release)
-            connection = open_for_writing(path, exclusive=shared, full=full)
-            undone.callback(connection.close)
+        with ExitStack() as ends:
+            connection, network = open_for_writing(path, ends, full=full)
             sync_folder(path.parent.absolute())
-            reading = connection if shared else open_for_reading(path)
-            undone.callback(reading.close)
-            writer = cls(connection, reading, held, _this_process(member_id, name), kind if shared else "")
-            undone.pop_all()
+            reading = connection if network else open_for_reading(path)
+            ends.callback(reading.close)
+            writer = cls(connection, reading, _this_process(member_id, name), network)
+            writer._ends.push(ends.pop_all())
         return writer
 
     def start(self) -> None:
@@ -294,11 +288,8 @@ class Writer:
     def release(self) -> None:
         """Close the file, and let another master open it. What was not written is lost."""
         self._sync.close()
-        try:
+        with self._ends:
             self.stored.close()
-            self._connection.close()
-        finally:
-            self._lock.release()
 
     # ---- the writer's thread -------------------------------------------------------------------------------
 

@@ -63,23 +63,15 @@ class EarlierAnswers(Struct, frozen=True):
 
 
 class EarlierSent(Struct, frozen=True):
-    """Tasks that must not run twice left a former generation, or came back to it."""
+    """Tasks that must not run again left a former generation, or came back to it, or used up their attempts."""
 
     generation: int
     first: int
     count: int
     may_have_run: bool
     """Whether they were sent to a slave; otherwise they came back from it and had not started."""
-
-
-class EarlierUsedUp(Struct, frozen=True):
-    """Tasks of a former generation lost attempts by their own fault, and their policy allowed no other attempt."""
-
-    generation: int
-    first: int
-    count: int
-    reason: str
-    """Why they became unrunnable."""
+    used_up: str = ""
+    """Why they became unrunnable, if they lost by their own fault all attempts that their policy allows."""
 
 
 class FormerAgent(Struct, frozen=True):
@@ -94,7 +86,7 @@ class FormerAgent(Struct, frozen=True):
     """Whether the master of that generation has seen its end."""
 
 
-Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierUsedUp
+Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent
 """An entry of the stream."""
 
 

@@ -48,7 +48,6 @@ from mwpy._values.earlier import (
     EarlierAnswers,
     EarlierSent,
     EarlierTasks,
-    EarlierUsedUp,
     FormerAgent,
 )
 from mwpy._values.phrases import counted, first_of
@@ -761,11 +760,11 @@ class Reuse:
                 self._waiting.append(entry)
             case EarlierSent():
                 self._add_waiting()
-                for number in self._known(entry):
-                    self.answers.set_sent(number, may_have_run=entry.may_have_run)
-            case EarlierUsedUp():
-                self._add_waiting()
-                self.answers.used_up.update(dict.fromkeys(self._known(entry), entry.reason))
+                for number in numbers_of(self._former[entry.generation], [entry.first], [entry.count]):
+                    if number >= 0 and entry.used_up:
+                        self.answers.used_up[number] = entry.used_up
+                    elif number >= 0:
+                        self.answers.set_sent(number, may_have_run=entry.may_have_run)
             case _:
                 self._add_waiting()
                 self.answer(entry)
@@ -808,11 +807,6 @@ class Reuse:
         self.answers.extend(self._count)
         if entry.reused and self._codes.any_code and any(self.answers.of(number) is None for number in numbers):
             self._codes.adopt(known)
-
-    def _known(self, entry: EarlierSent | EarlierUsedUp) -> list[int]:
-        """The occurrences of tasks that have one."""
-        numbers = numbers_of(self._former[entry.generation], [entry.first], [entry.count])
-        return [number for number in numbers if number >= 0]
 
     def answer(self, entry: EarlierAnswers) -> list[int]:
         """Results of a former generation are in the file. Return the occurrence of each; -1 for a task that is not
