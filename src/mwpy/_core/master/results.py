@@ -157,7 +157,7 @@ class Results(Struct, eq=False):
                     place = places[number]
                     what = headline(values[place].pickle)
                     returned.setdefault((what, pause_s), []).append(span.part(number, 1, span.attempt))
-                    self.totals.lost(span, slave.agent.host, Cause.ERROR, 1, group.seconds[place])
+                    self.totals.lost(span, slave.agent.host, Cause.ERROR, 1, *groups.seconds_at(group, [place]))
                     self.hosts.ended(span, slave.agent.host, 1, 1, what)
                     tried_again.add(place)
         for (what, pause_s), tasks in returned.items():
