@@ -210,11 +210,17 @@ def test_an_agent_that_returns_more_tasks_than_exist_returns_the_tasks_that_it_h
     _join(core, b"a")
     slave = next(iter(core.state.members.peers[b"a"].slaves.values()))
     held = ids_of(slave.held.spans)
-    claim = messages.Revoked(1, [0, 1 << 40], [(1 << 64) - 1] * 2, [1, 1])
+    claim = messages.Revoked(1, [0, 1 << 40], [1 << 40, (1 << 64) - 1], [1, 1])
     assert _deliver(core, b"a", wire.encode(claim)) == ([], [])
     again = [span.attempt for span in slave.held.spans for task in span.ids if task in held]
     assert again == [2] * len(held)
     assert core.state.jar.runnable == 8
+
+
+def test_an_agent_that_names_a_task_twice_is_dropped() -> None:
+    core = _core_with_tasks()
+    _join(core, b"a")
+    assert _deliver(core, b"a", wire.encode(messages.Revoked(1, [1, 2], [5, 1], [1, 1])))[1] == ["AGENT-0"]
 
 
 def _decode(frames: Sequence[Any]) -> None:

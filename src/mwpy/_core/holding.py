@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
+from math import inf
 from operator import attrgetter, is_not
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from mwpy._values import messages
 
@@ -35,20 +37,22 @@ H = TypeVar("H", bound=Held)
 
 
 class TaskIds:
-    """A set of task ids, as ranges with gaps between them.
+    """A set of task ids, as ranges.
 
     Args:
-        ranges: the first id and the count of each range. They do not overlap.
+        ranges: the first id and the count of each range.
+        joins: whether two ranges are one if nothing is between them.
     """
 
-    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, ranges: Iterable[tuple[int, int]], *, joins: bool = True) -> None:
         self._firsts: list[int] = []
         self._ends: list[int] = []
         for first, count in sorted(ranges):
-            if self._ends and self._ends[-1] == first:
-                self._ends[-1] += count
-            else:
-                self._firsts.append(first)
+            begin = max(first, self._ends[-1]) if self._ends else first
+            if joins and self._ends and begin == self._ends[-1]:
+                self._ends[-1] = max(begin, first + count)
+            elif begin < first + count:  # else another range has all of it
+                self._firsts.append(begin)
                 self._ends.append(first + count)
 
     def among(self, span: Held) -> Iterator[tuple[int, int]]:
@@ -96,48 +100,55 @@ def take_named(held: deque[H], message: messages.Results | messages.Revoked | me
     Returns:
         The positions in the message of the removed tasks, as ranges.
     """
-    positions: list[range] = []
-    start = 0
-    every = take_each(held, message.tasks, message.counts, message.attempts)
-    for taken, first, count in zip(every, message.tasks, message.counts, strict=True):
-        for span in taken:
-            begin = start + span.first - first
-            positions.append(range(begin, begin + span.count))
-        start += count
-    return positions
+    taken = take(held, message.tasks, message.counts, message.attempts)
+    places = places_of(taken, message.tasks, message.counts, message.attempts)
+    return [range(place, place + span.count) for place, span in zip(places, taken, strict=True)]
 
 
-def take_each(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[list[H]]:
-    """For each of several spans, remove the tasks with its ids that are held in exactly this attempt.
+def places_of(
+    spans: Sequence[Held], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]
+) -> list[int]:
+    """Where each of some spans begins among tasks that are named as ranges. Each span is in one of the ranges."""
+    if len(firsts) == 1:
+        return [span.first - firsts[0] for span in spans]
+    named = sorted(zip(attempts, firsts, accumulate(counts, initial=0), strict=False))
+    places: list[int] = []
+    for span in spans:
+        _, first, place = named[bisect_right(named, (span.attempt, span.first, inf)) - 1]
+        places.append(place + span.first - first)
+    return places
+
+
+def take(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[H]:
+    """Remove tasks that are named as ranges of ids, each in one attempt, and that are held in exactly this attempt.
 
     Usually these are the first tasks that are held, because a slave runs its tasks in the order in which they were
-    sent. A member may name any number of spans. The time is limited by the number of named spans plus the number of
-    held spans, and not by their product.
+    sent. A member may name any number of ranges. The time is limited by the number of ranges plus the number of held
+    spans, and not by their product.
 
     Returns:
-        For each of the named spans: what was removed, as spans in the order in which they were held.
+        What was removed: spans of which each is in one of the ranges.
     """
-    taken: list[list[H]] = []
-    index: _Index[H] | None = None
+    taken: list[H] = []
+    others: dict[int, list[tuple[int, int]]] = {}
     for start, count, attempt in zip(firsts, counts, attempts, strict=True):
-        own: list[H] = []
         first, end = start, start + count
-        while first < end and index is None:
-            if not begins(held, first, attempt):
-                index = _Index(held)
-                break
+        while first < end and not others and begins(held, first, attempt):
             span = held.popleft()
             if span.count > end - first:
                 span, behind = span.cut(end - first)
                 held.appendleft(behind)
-            own.append(span)
+            taken.append(span)
             first += span.count
-        if first < end and index is not None:
-            own += index.take(first, end - first, attempt)
-        taken.append(own)
-    if index is not None:
+        if first < end:
+            others.setdefault(attempt, []).append((first, end - first))
+    if others:
+        ids = {attempt: TaskIds(ranges, joins=False) for attempt, ranges in others.items()}
+        spans = [*held]
         held.clear()
-        held.extend(index.rest())
+        for span in spans:
+            for part, is_named in divided([span], ids.get(span.attempt, _NONE)):
+                (taken if is_named else held).append(part)
     return taken
 
 
@@ -146,46 +157,7 @@ def begins(held: deque[H], first: int, attempt: int) -> bool:
     return bool(held) and held[0].first == first and held[0].attempt == attempt
 
 
-class _Index(Generic[H]):
-    """Held spans by attempt and id. No task is held twice in one attempt."""
-
-    def __init__(self, held: deque[H]) -> None:
-        self._spans: dict[int, list[tuple[int, H]]] = {}
-        """For each attempt its spans in the order of their ids, each after its place among all spans."""
-        for place, span in sorted(enumerate(held), key=lambda each: each[1].first):
-            self._spans.setdefault(span.attempt, []).append((place, span))
-        self._firsts = {attempt: [span.first for _, span in spans] for attempt, spans in self._spans.items()}
-
-    def take(self, first: int, count: int, attempt: int) -> list[H]:
-        """Remove the tasks with the `count` ids from `first` on, if they are held in exactly this attempt. Return them
-        in the order in which they were held."""
-        spans, firsts = self._spans.get(attempt, []), self._firsts.get(attempt, [])
-        start, stop = max(0, bisect_right(firsts, first) - 1), bisect_left(firsts, first + count)
-        found = spans[start:stop]
-        if found and found[0][1].first + found[0][1].count <= first:
-            start += 1
-            del found[0]
-        if not found:
-            return []
-        left: list[tuple[int, H]] = []
-        place, span = found[0]
-        if span.first < first:
-            before, span = span.cut(first - span.first)
-            left.append((place, before))
-            found[0] = place, span
-        place, span = found[-1]
-        if span.first + span.count > first + count:
-            span, behind = span.cut(first + count - span.first)
-            left.append((place, behind))
-            found[-1] = place, span
-        spans[start:stop] = left
-        firsts[start:stop] = [span.first for _, span in left]
-        return [span for _, span in sorted(found, key=lambda each: each[0])]
-
-    def rest(self) -> list[H]:
-        """Return the spans that were not taken, in the order in which they were held."""
-        spans = [(place, span.first, span) for own in self._spans.values() for place, span in own]
-        return [span for _, _, span in sorted(spans, key=lambda each: each[:2])]
+_NONE = TaskIds(())
 
 
 # Moments on a core's clock, of which some are not known.

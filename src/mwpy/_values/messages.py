@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import isfinite
 from typing import Annotated, Any, Protocol
 
@@ -945,6 +946,10 @@ def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
     if group.counts and min(group.counts) < 1:
         raise ProtocolError(f"{type(group).__name__}: a span without tasks")
+    if len(group.tasks) > 1:
+        named = sorted(zip(group.attempts, group.tasks, group.counts, strict=True))
+        if any(one[:1] == two[:1] and one[1] + one[2] > two[1] for one, two in pairwise(named)):
+            raise ProtocolError(f"{type(group).__name__}: a task is named twice")
     return sum(group.counts)
 
 

@@ -17,7 +17,7 @@ from math import inf
 
 from msgspec import Struct, field
 
-from mwpy._core.holding import TaskIds, known, take_each, take_out
+from mwpy._core.holding import TaskIds, known, take, take_out
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.hosts import Hosts
@@ -352,7 +352,7 @@ def _split(slave: ConnectedSlave, message: messages.SlaveDied) -> tuple[list[Spa
     held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
     found = take_out(held, TaskIds([(message.running, 1)]))
     firsts, counts, attempts_lost = [*zip(*message.lost, strict=True)] or [(), (), ()]
-    ran = [span for spans in take_each(held, firsts, counts, attempts_lost) for span in spans]
+    ran = take(held, firsts, counts, attempts_lost)
     return found, ran, list(held)
 
 

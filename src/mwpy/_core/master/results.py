@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mwpy._core.holding import TaskIds, begins, take_each, take_named
+from mwpy._core.holding import TaskIds, begins, places_of, take, take_named
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import FailedCall
@@ -73,7 +73,7 @@ class Results(Struct, eq=False):
         if slave.given_back:
             self._reclaim(slave, group, now)
         if not _are_first(group, slave.held.spans):
-            counting = [*chain.from_iterable(take_named(deque(slave.held.spans), group))]
+            counting = sorted(chain.from_iterable(take_named(deque(slave.held.spans), group)))
             if not counting:
                 return
             if len(counting) < len(values):
@@ -110,7 +110,7 @@ class Results(Struct, eq=False):
         is_timed = len(group.seconds) == num
         all_small = group.plain or not (group.failed or group.buffers)
         mean_s = group.seconds[0] if is_timed else group.seconds[0] / num
-        for span, start in zip(spans, _starts(spans, group), strict=True):
+        for span, start in zip(spans, places_of(spans, group.tasks, group.counts, group.attempts), strict=True):
             own, num_failed = slice(start, start + span.count), 0
             seconds = group.seconds[own] if is_timed else [mean_s] * span.count
             total_s = sum(seconds) if is_timed else mean_s * span.count
@@ -168,10 +168,10 @@ class Results(Struct, eq=False):
 
     def _reclaim(self, slave: ConnectedSlave, group: messages.Results, now: float) -> None:
         """A slave has answered tasks that were given to others. It has them again, wherever they are; others end."""
-        taken = take_each(slave.given_back, group.tasks, group.counts, group.attempts)
+        taken = take(slave.given_back, group.tasks, group.counts, group.attempts)
         numbers = [number for number, _ in groups.each_task(group)]
         failures = dict.fromkeys(numbers[place] for place in group.failed)
-        for span in (span for spans in taken for span in spans):
+        for span in taken:
             good = TaskIds((number, 1) for number in span.ids if number not in failures)
             for holder, tasks in [*self.state.jar.places(good)]:
                 self.state.record(records.TasksReclaimed(slave.sid, tasks, span.attempt, holder))
@@ -216,9 +216,8 @@ class Results(Struct, eq=False):
         self, slave: ConnectedSlave, message: messages.Revoked | messages.AlgorithmFailed, reason: str
     ) -> list[Span]:
         held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
-        taken = take_each(held, message.tasks, message.counts, message.attempts)
-        take_each(slave.given_back, message.tasks, message.counts, message.attempts)
-        named = [span for spans in taken for span in spans]
+        named = take(held, message.tasks, message.counts, message.attempts)
+        take(slave.given_back, message.tasks, message.counts, message.attempts)
         last = self.handback.without_cancelled(slave.sid, named, f"before {slave.sid} started it")
         tasks = [span.whole for span in last]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
@@ -249,23 +248,6 @@ def _are_first(group: messages.Results, held: deque[Span]) -> bool:
     if len(group.tasks) != 1 or not begins(held, group.tasks[0], group.attempts[0]):
         return False
     return group.counts[0] <= held[0].count
-
-
-def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:
-    """For each span: the position of its first result in the group."""
-    if len(spans) == 1:
-        return [0]
-    starts: list[int] = []
-    remaining = iter(spans)
-    start = 0
-    for first, count in zip(group.tasks, group.counts, strict=True):
-        left = count
-        while left:
-            span = next(remaining)
-            starts.append(start + span.first - first)
-            left -= span.count
-        start += count
-    return starts
 
 
 # Decides about tasks whose arguments refer to the results of other tasks, and which results are kept for them.

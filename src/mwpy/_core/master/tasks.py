@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.holding import TaskIds, count_of, divided, take_each, take_out
+from mwpy._core.holding import TaskIds, count_of, divided, take, take_out
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.spans import LeftState, Span, ids_in, named, portion_of, size_of
 from mwpy._values import groups, messages, records
@@ -92,19 +92,16 @@ class AllocatedTasks(Struct, eq=False):
     def take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
         """Remove tasks from a slave that holds them."""
         held = self.held[sid]
-        spans: list[Span] = []
-        every = take_each(held.spans, firsts, counts, attempts)
-        for taken, first, count, attempt in zip(every, firsts, counts, attempts, strict=True):
-            if sum(map(count_of, taken)) != count:
-                raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
-            for span in taken:
-                number = span.algorithm.number
-                left = held.load[number] - span.count
-                if left:
-                    held.load[number] = left
-                else:
-                    del held.load[number]
-            spans += taken
+        spans = take(held.spans, firsts, counts, attempts)
+        if sum(map(count_of, spans)) != sum(counts):
+            raise InternalError(f"{sid} does not hold all of the tasks {firsts} ({counts}) in the attempts {attempts}")
+        for span in spans:
+            number = span.algorithm.number
+            left = held.load[number] - span.count
+            if left:
+                held.load[number] = left
+            else:
+                del held.load[number]
         if held.ended and not held.spans:
             del self.held[sid]
         return spans
