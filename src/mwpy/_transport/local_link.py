@@ -261,7 +261,6 @@ class LocalAgentLink:
         for fd in given.numbers():
             os.set_inheritable(fd, False)
         self._end = StreamEnd(stream, Passage(passage), MAX_BYTES, passes_on=True)
-        self._stream: int = stream.fileno()
         self._arrived: deque[list[Buffer]] = deque()
         self._fate: list[Connected | Broken] = []
         """The end of the connection, until it is reported."""
@@ -269,15 +268,11 @@ class LocalAgentLink:
         self._interval_s = heartbeat_interval(timeout_s)
         self._beat_at = clock.monotonic() + self._interval_s
         self._poll = select.poll()
-        self._watch_stream()
         self._master = -1
         """A descriptor of the master's process; -1 if there is none."""
         with suppress(OSError, AttributeError):  # it has ended, or the system has no such descriptors
             self._master = os.pidfd_open(given.master_pid)
-            self._poll.register(self._master, select.POLLIN)
-
-    def _watch_stream(self) -> None:
-        self._poll.register(self._stream, select.POLLIN | (select.POLLOUT if self._end.wants_write else 0))
+            self.watch(self._master)
 
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
         """Let `poll` wait for a file descriptor too."""
@@ -298,14 +293,15 @@ class LocalAgentLink:
         """
         left_s = 0.0 if self._arrived or self._fate else self._beat_at - clock.monotonic()
         waits_s = left_s if timeout_s is None else min(left_s, timeout_s)
+        stream = self._end.fileno()
+        if not self._is_over:
+            self.watch(stream, self._end.wants_write)
         ready = [fd for fd, _ in self._poll.poll(milliseconds(waits_s))]
-        if self._stream in ready:
-            ready.remove(self._stream)
+        if stream in ready:
             self._hear()
         elif self._master in ready:  # all that it had sent was read
             self._end_with("its process has ended")
-        if self._master in ready:
-            ready.remove(self._master)
+        ready = [fd for fd in ready if fd not in (stream, self._master)]
         if clock.monotonic() >= self._beat_at:
             self._beat_at = clock.monotonic() + self._interval_s
             self.send([])
@@ -315,36 +311,29 @@ class LocalAgentLink:
         return fate, [], ready
 
     def _hear(self) -> None:
-        end = self._end
-        if end.wants_write:
-            end.flush()
-            self._watch_stream()
+        self._end.flush()
         if self._arrived:
             return
         try:
-            self._arrived += end.receive()
+            self._arrived += self._end.receive()
         except ProtocolError as error:
             self._end_with(f"a message of the master cannot be read: {error}")
         else:
-            if end.eof:
+            if self._end.eof:
                 self._end_with("the connection broke")
 
     def _end_with(self, reason: str) -> None:
         """Report the end of the connection after the last message, and wait for it no more."""
         self._is_over = True
         self._fate.append(Broken("lost", reason))
-        self._poll.unregister(self._stream)
+        self.unwatch(self._end.fileno())
         if self._master >= 0:
-            self._poll.unregister(self._master)
+            self.unwatch(self._master)
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master without waiting. Only an answer shows that the message arrived."""
-        if self._is_over:
-            return
-        waited = self._end.wants_write
-        self._end.send(frames)
-        if self._end.wants_write != waited:
-            self._watch_stream()
+        if not self._is_over:
+            self._end.send(frames)
 
     def close(self, linger_s: float) -> None:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
