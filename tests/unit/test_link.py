@@ -168,15 +168,6 @@ def test_a_connection_is_ended_after_its_silence_even_if_no_message_was_read_fro
     assert [each.reason for each in master.strangers] == [NO_MESSAGE]
 
 
-@pytest.fixture
-def accepted() -> Iterator[int]:
-    """The descriptor of a connection."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
-        connection, _ = listener.accept()
-        with connection:
-            yield connection.fileno()
-
-
 def test_an_agent_can_wait_for_years(ends: Loopback) -> None:
     """The time limit of a job may be that long."""
     master, agent, peer = ends.pair()

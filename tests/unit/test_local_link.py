@@ -136,19 +136,6 @@ def test_large_frames_pass_in_shared_files(pair: Pair) -> None:
     assert not memoryview(event.frames[1]).readonly
 
 
-def test_neither_end_waits_for_the_other_to_read(pair: Pair) -> None:
-    """Whatever the other side has not read waits in the sender, in order."""
-    peer = pair.hello()
-    small = b"x" * (LARGE_BYTES - 1)
-    for number in range(100):
-        pair.master.send(peer, [b"%d" % number, small])
-        pair.agent.send([b"%d" % number, small])
-    pair.until(lambda: (len(pair.happened), len(pair.received)) == (100, 100))
-    assert [bytes(frames[0]) for frames in pair.received] == [b"%d" % number for number in range(100)]
-    came = [bytes(each.frames[0]) for each in pair.happened if isinstance(each, Frames)]
-    assert came == [b"%d" % number for number in range(100)]
-
-
 def test_what_waits_leaves_before_an_end_is_closed(pair: Pair) -> None:
     """Then the end of the agent is reported, after its last message."""
     peer = pair.hello()

@@ -175,46 +175,45 @@ class Status(ToInquirer, frozen=True):
 
 
 class Fate(PlainEnum):
-    """How far a task is."""
+    """How far a task is: the rest of a sentence about it, unless it has ended or is unknown."""
 
-    PENDING = "pending"
-    BLOCKED = "blocked"
-    DELAYED = "delayed"
-    AWAITED = "awaited"
-    AT_SLAVE = "at a slave"
-    CANCELLING = "cancelling"
+    PENDING = "waits to be sent to a slave"
+    BLOCKED = "is blocked: it waits for the results of other tasks"
+    DELAYED = "pauses before its next attempt, as `after` in its policy says"
+    AWAITED = "waits for agents of the former master, which may run it or bring its result"
+    AT_SLAVE = "is at a slave"
+    CANCELLING = "is at a slave and is cancelled unless it has started"
     FAILED = "failed"
     ENDED = "ended"
-    REUSED = "reused"
-    """It was answered from the run database."""
+    REUSED = "was answered from the run database, when it was submitted"
     UNKNOWN = "unknown"
     """No task with this id was submitted."""
 
 
 class Why(PlainEnum):
-    """Why a task waits. `explained` has a sentence for each."""
+    """Why a task waits: a sentence, which `explained` completes."""
 
-    TASKS_BEFORE = "tasks before"
-    TURNS = "turns"
-    HELD_BACK = "held back"
-    STOPPED = "stopped"
-    NO_AGENT = "no agent"
-    RUNS_ALONE = "runs alone"
-    ADDRESSED = "addressed"
-    MISSING = "missing"
-    PAUSE = "pause"
-    HOST_EXCLUDED = "host excluded"
-    LEAVING = "leaving"
-    AWAY = "away"
-    STARTING = "starting"
-    ENDING = "ending"
-    CANNOT_RUN = "cannot run"
-    NO_TIME = "no time"
-    RESERVED = "reserved"
-    OTHER_KIND = "other kind"
-    NOT_ALONE = "not alone"
-    BUSY = "busy"
-    IDLE = "idle"
+    TASKS_BEFORE = "{tasks} of the same queue are sent before it"
+    TURNS = "its queue takes turns with {number} others, of other algorithms or expected times"
+    HELD_BACK = "no task is sent now: {text}"
+    STOPPED = "the run is stopped, because too many tasks have failed"
+    NO_AGENT = "no slave is connected: start some, or search for faults with `mwpy doctor`"
+    RUNS_ALONE = "agents vanished while they had it, so it is sent only to an agent that runs nothing else"
+    ADDRESSED = "it is addressed to {text}, so no other slave is sent it"
+    MISSING = "{tasks} must end before it: {text}"
+    PAUSE = "its next attempt is possible in {number} s"
+    HOST_EXCLUDED = "the host is excluded: {text}"
+    LEAVING = "leaving: {text}"
+    AWAY = "away: nothing is heard from it, and it may come back"
+    STARTING = "no slave is ready yet"
+    ENDING = "its slaves get no more tasks, and end"
+    CANNOT_RUN = "cannot run {algorithm}: {text}"
+    NO_TIME = "too little time left: {number} s at most, and the task takes {needed_s:g} s"
+    RESERVED = "reserved for another task, which runs alone"
+    OTHER_KIND = "all slaves are ordered or freed, and get no task that is not addressed to them"
+    NOT_ALONE = "the task must run alone, and {tasks} are there"
+    BUSY = "all slaves are busy, with {tasks}"
+    IDLE = "a slave is idle: the task is sent when it is its turn"
 
 
 class WaitReason(Struct, frozen=True):
@@ -782,41 +781,6 @@ class Goodbye(FromAgent, frozen=True):
 # Sentences about a task: why it waits, or how it ended.
 
 
-_FATES: dict[Fate, str] = {
-    Fate.PENDING: "waits to be sent to a slave",
-    Fate.BLOCKED: "is blocked: it waits for the results of other tasks",
-    Fate.DELAYED: "pauses before its next attempt, as `after` in its policy says",
-    Fate.AWAITED: "waits for agents of the former master, which may run it or bring its result",
-    Fate.AT_SLAVE: "is at a slave",
-    Fate.CANCELLING: "is at a slave and is cancelled unless it has started",
-    Fate.REUSED: "was answered from the run database, when it was submitted",
-}
-
-_REASONS: dict[Why, str] = {
-    Why.TASKS_BEFORE: "{tasks} of the same queue are sent before it",
-    Why.TURNS: "its queue takes turns with {number} others, of other algorithms or expected times",
-    Why.HELD_BACK: "no task is sent now: {text}",
-    Why.STOPPED: "the run is stopped, because too many tasks have failed",
-    Why.NO_AGENT: "no slave is connected: start some, or search for faults with `mwpy doctor`",
-    Why.RUNS_ALONE: "agents vanished while they had it, so it is sent only to an agent that runs nothing else",
-    Why.ADDRESSED: "it is addressed to {text}, so no other slave is sent it",
-    Why.MISSING: "{tasks} must end before it: {text}",
-    Why.PAUSE: "its next attempt is possible in {number} s",
-    Why.HOST_EXCLUDED: "the host is excluded: {text}",
-    Why.LEAVING: "leaving: {text}",
-    Why.AWAY: "away: nothing is heard from it, and it may come back",
-    Why.STARTING: "no slave is ready yet",
-    Why.ENDING: "its slaves get no more tasks, and end",
-    Why.CANNOT_RUN: "cannot run {algorithm}: {text}",
-    Why.NO_TIME: "too little time left: {number} s at most, and the task takes {needed_s:g} s",
-    Why.RESERVED: "reserved for another task, which runs alone",
-    Why.OTHER_KIND: "all slaves are ordered or freed, and get no task that is not addressed to them",
-    Why.NOT_ALONE: "the task must run alone, and {tasks} are there",
-    Why.BUSY: "all slaves are busy, with {tasks}",
-    Why.IDLE: "a slave is idle: the task is sent when it is its turn",
-}
-
-
 def explained(answer: Explanation) -> str:
     """Return an explanation as lines of text. The first one says how far the task is."""
     return "\n".join(_lines(answer))
@@ -832,7 +796,7 @@ def _lines(answer: Explanation) -> Iterator[str]:
         yield f"{name} failed{f' on {answer.host}' if answer.host else ''}: {_in_one_line(answer.text)}"
     else:
         attempts = f", after {counted(answer.attempts, 'attempt')}" if answer.attempts else ""
-        yield f"{name} {_FATES[answer.fate]}{attempts}"
+        yield f"{name} {answer.fate.value}{attempts}"
     for reason in answer.reasons:
         yield f"  {_sentence(reason, answer)}"
     for place in answer.places:
@@ -851,7 +815,7 @@ def _sentence(reason: WaitReason, answer: Explanation) -> str:
         "algorithm": answer.algorithm,
         "needed_s": round(answer.needed_s or 0.0, 2),
     }
-    return _REASONS[reason.why].format(number=number, tasks=counted(number, "task"), **known)
+    return reason.why.value.format(number=number, tasks=counted(number, "task"), **known)
 
 
 def _in_one_line(text: str) -> str:
