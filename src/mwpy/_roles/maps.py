@@ -19,7 +19,7 @@ from mwpy._roles.submission import Calls, EncodedCall, Terms
 from mwpy._roles.users import User
 from mwpy._system import clock
 from mwpy._transport.codec import Codec, any_large
-from mwpy._values.bounds import LARGE_BYTES, TaskId
+from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, Ended, PackedCalls, Stretch, count_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
