@@ -111,18 +111,11 @@ def _host(words: Sequence[str]) -> HostLine:
     return HostLine(name, int(slots) if "slots" in settings else None, settings.get("python"))
 
 
-class _Placed(Struct, frozen=True):
-    """A job on a host, and the slots that it takes."""
-
-    job: Job
-    slaves: int
-
-
 class _Host(Struct, eq=False):
     """What is known about a host."""
 
     line: HostLine
-    placed: dict[str, _Placed] = field(default_factory=dict)
+    placed: dict[str, Job] = field(default_factory=dict)
     to_stop: dict[str, None] = field(default_factory=dict)
     """Jobs that the host must stop at the next call that it answers."""
     home: str = ""
@@ -143,7 +136,7 @@ class _Host(Struct, eq=False):
         """How many more slaves it may have; none while it does not answer, or if it is avoided."""
         if self.failures or self.line.name in avoided:
             return 0
-        return self.slots - sum(placed.slaves for placed in self.placed.values())
+        return self.slots - sum(job.slaves for job in self.placed.values())
 
 
 class Ssh:
@@ -184,7 +177,7 @@ class Ssh:
                 break
             job = f"ssh-{secrets.token_hex(6)}"
             jobs_by_host.setdefault(host, []).append(job)
-            host.placed[job] = _Placed(Job(job, launch.mark, JobState.RUNNING, host=host.line.name), launch.slaves)
+            host.placed[job] = Job(job, launch.mark, JobState.RUNNING, host=host.line.name, slaves=launch.slaves)
         if not jobs_by_host:
             avoided = f", apart from {', '.join(launch.avoided)}" if launch.avoided else ""
             raise BatchUnavailable(f"no host of {self._path} has {launch.slaves} free slots now{avoided}")
@@ -204,7 +197,7 @@ class Ssh:
         """The jobs that run on the hosts."""
         self._look(self._hosts)
         self._require_a_host()
-        return [each.job for host in self._hosts for each in host.placed.values()]
+        return [job for host in self._hosts for job in host.placed.values()]
 
     def apart(self) -> dict[str, Ssh]:
         """Return each host as a batch system of its own, by name."""
@@ -371,9 +364,9 @@ def _app_of(command: Sequence[str]) -> int | None:
     return first if os.path.isfile(command[first]) else None
 
 
-def _placed(job: str, report: dict[str, Any], host: str) -> _Placed:
+def _placed(job: str, report: dict[str, Any], host: str) -> Job:
     state = JobState.LEAVING if report["leaving"] else JobState.RUNNING
-    return _Placed(Job(job, report["mark"], state, report["running_s"], host=host), report["slaves"])
+    return Job(job, report["mark"], state, report["running_s"], host=host, slaves=report["slaves"])
 
 
 def _outcome(report: dict[str, Any]) -> Outcome:
