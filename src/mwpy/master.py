@@ -631,8 +631,7 @@ class Master:
 
         Returns:
             The reports, oldest first, each once. Reports of attempts that have ended are left out, and so are those of
-            executors. If a task has a second attempt (`speculate`), both may report. With `slaves=0` there are none,
-            because this thread runs the tasks.
+            executors. With `slaves=0` there are none, because this thread runs the tasks.
 
         Raises:
             TooManyFailures: `max_failures` stops the whole computation.
