@@ -926,7 +926,8 @@ class TaskRunner:
         """Run tasks of a span in blocks; see `_prepared`. Return how many were run."""
         end, unsent, ran, block, is_timed, goes_on, now = self._end, self._unsent, 0, 1, True, True, monotonic()
         is_limited = span.seconds_max is not None
-        is_sent = span.at_once or span.attempt >= CAREFUL_ATTEMPT
+        is_careful = span.attempt >= CAREFUL_ATTEMPT
+        is_sent = span.at_once or (is_careful and not unsent.group)
         while goes_on and ran < len(calls):
             before, error, began = len(unsent.values), None, now
             ends: list[float] | None = [] if is_timed else None
@@ -962,7 +963,7 @@ class TaskRunner:
             if is_sent or unsent.is_due(now, GATHER_S if now - began <= count * SHORT_S else GATHER_S / 2):
                 self.flush()
             is_timed = bool(unsent.group) or now - began > count * TIMED_S
-            if not (is_limited or is_sent):
+            if not (is_limited or is_sent or is_careful):
                 block = min(2 * block, MAX_BLOCK) if now - began < BLOCK_S else max(1, block // 2)
             if unsent.group:
                 block = min(block, unsent.group - len(unsent.values))

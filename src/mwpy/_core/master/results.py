@@ -161,7 +161,7 @@ class Results(Struct, eq=False):
                     self.hosts.ended(span, slave.agent.host, 1, 1, what)
                     tried_again.add(place)
         for (what, pause_s), tasks in returned.items():
-            lost_s = sum(group.seconds[places[task.first]] for task in tasks)
+            lost_s = sum(groups.seconds_at(group, [places[task.first] for task in tasks]))
             reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what, lost_s=lost_s)
             self.delays.give_back(slave.sid, tasks, reason, (loss,), pause_s)
         return groups.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
