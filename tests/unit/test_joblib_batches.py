@@ -82,6 +82,7 @@ def test_an_array_is_forgotten_when_it_is_gone() -> None:
 
 def test_without_joblib_registering_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "mwpy._roles.joblib_backend", raising=False)
+    monkeypatch.delattr("mwpy._roles.joblib_backend", raising=False)
     monkeypatch.setitem(sys.modules, "joblib", None)
     monkeypatch.setitem(sys.modules, "joblib.parallel", None)
     with pytest.raises(mwpy.UsageError, match=r"pip install 'mwpy-cluster\[joblib\]'"):

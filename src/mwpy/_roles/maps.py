@@ -490,9 +490,12 @@ class MapRun:
             self.closed = True
             self.last = submissions.total
             self.inbox.abandoned[self] = None
-            self.inbox.end_abandoned()
-            if self.progress is not None:
-                shown.end(self.progress)
+            try:
+                self.inbox.end_abandoned()
+                if self.progress is not None:
+                    shown.end(self.progress)
+            finally:  # what has submitted tasks remembers their last owner, which should not keep the master
+                del self.access, self.inbox, self.calls
 
     def _figures(self) -> Figures:
         """How far the run is."""
