@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
+from tests.integration.apps.stage import Stage
 
 DEFAULT_SEEDS = 150
 """The number of seeds that `make test` simulates."""
@@ -99,6 +100,13 @@ def num_agents(pytestconfig: pytest.Config) -> int:
 def seed(pytestconfig: pytest.Config) -> int:
     """The seed of hostile frames and of power losses."""
     return int(pytestconfig.getoption("--seed") or 0)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A folder with processes, which end with the test."""
+    with Stage(tmp_path) as stage:
+        yield stage
 
 
 @pytest.fixture

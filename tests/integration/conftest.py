@@ -1,4 +1,4 @@
-"""What many tests need: a folder with processes, and ends of the link in this process."""
+"""What many tests need: ends of the link in this process, and a group that counts memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import Stage, until
+from tests.integration.apps.stage import until
 from tests.loopback import Loopback, loopback
 from tests.memory_group import own_group
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 @pytest.fixture

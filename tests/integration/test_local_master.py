@@ -646,9 +646,3 @@ def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
     assert sum(received) == sum(sent) == 20 * group
     assert max(received) == 2 * group
     assert set(sent) == {group}
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage

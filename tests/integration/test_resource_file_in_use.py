@@ -14,8 +14,6 @@ from typing import Any
 
 from tests.integration.apps.stage import Running, Stage, until
 
-"""A master checks its resource file every second. The file must not change during this time."""
-
 NOT_HERE = "127.0.0.2"
 """An address of this machine where the masters of these tests do not listen."""
 
@@ -126,8 +124,8 @@ def test_an_agent_warns_about_an_old_resource_file_and_uses_it(stage: Stage) -> 
 
 
 def test_an_agent_in_a_job_is_known_by_its_job_id(stage: Stage) -> None:
-    """The id is in the audit file, and soon in the resource file as an idle job. It disappears when the job ends."""
-    obeying(stage)
+    """The id is in the audit file, and in the resource file as an idle job. It disappears when the job ends."""
+    obeying(stage, "--mw-resource-file-update-interval", 0.2)
     variables = {"MWPY_JOB": "17.3"}
     agent = stage.start("obey.py", "--mw-slave", "--mw-resource-file", stage.resource, variables=variables)
     until_it_says(stage, "connected-jobs", {"17.3": 0})
