@@ -285,21 +285,17 @@ def _lines(node: ast.stmt) -> int:
     return node.end_lineno - node.lineno + 1
 
 
-def test_functions_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """No function has over 60 lines, without its docstrings. The test prints the share of functions under 10 lines."""
-    faults, lengths = [], []
-    for module in MODULES:
-        for name, line, length in functions(module):
-            lengths.append(length)
-            if length > LONGEST_FUNCTION:
-                faults.append(
-                    f"{module.shown}:{line} {name} has {length} lines, but {LONGEST_FUNCTION} are allowed: keep "
-                    f"the branches in it, and move their bodies into new functions"
-                )
-    short = sum(length < 10 for length in lengths)
-    with capsys.disabled():
-        print(f"\n{short} of {len(lengths)} functions ({short / len(lengths):.0%}) are under 10 lines")
-    tell(faults)
+def test_functions_fit_on_a_screen() -> None:
+    """No function has over 60 lines, without its docstrings."""
+    tell(
+        [
+            f"{module.shown}:{line} {name} has {length} lines, but {LONGEST_FUNCTION} are allowed: keep the branches "
+            f"in it, and move their bodies into new functions"
+            for module in MODULES
+            for name, line, length in functions(module)
+            if length > LONGEST_FUNCTION
+        ]
+    )
 
 
 def test_no_module_has_an_empty_name() -> None:
@@ -317,44 +313,24 @@ def test_no_module_has_an_empty_name() -> None:
 # Classes
 
 
-def classes(module: Module) -> Iterator[ast.ClassDef]:
-    yield from (node for node in module.nodes if isinstance(node, ast.ClassDef))
-
-
-def methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
-    return [each for each in node.body if isinstance(each, ast.FunctionDef)]
-
-
 def is_private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
 
-def private_names_of(node: ast.ClassDef) -> set[str]:
-    """Return the private names that a class defines: methods, fields, and attributes that it assigns to `self`."""
-    found = {each.name for each in methods(node)}
-    for each in ast.walk(node):
+def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Find private attributes that are used, and that no class of the module has as a method or a field."""
+    of_modules = {part for _, name in module.imports() for part in (name.split(".")[0], name.split(".")[-1])}
+    own = set()
+    for each in module.nodes:
         match each:
             case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
-                found.add(name)
-            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
-                found.add(name)
-    return {name for name in found if is_private(name)}
-
-
-def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
-    """Find private names that are used, but not defined in the class (or, outside of classes, in the module)."""
-    modules = {name.split(".")[-1] for _, name in module.imports()} | {
-        name.split(".")[0] for _, name in module.imports()
-    }
-    own_of: dict[int, set[str]] = {}
-    for node in classes(module):
-        own_of |= dict.fromkeys(map(id, ast.walk(node)), private_names_of(node))
-    in_module = {name for node in classes(module) for name in private_names_of(node)}
+                own.add(name)
+            case ast.FunctionDef(name=name) | ast.Attribute(ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                own.add(name)
     for each in module.nodes:
-        if isinstance(each, ast.Attribute) and is_private(each.attr):
-            own = own_of.get(id(each), in_module)
-            of_module = isinstance(each.value, ast.Name) and each.value.id in modules
-            if each.attr not in own and not of_module:
+        if isinstance(each, ast.Attribute) and is_private(each.attr) and each.attr not in own:
+            is_of_module = isinstance(each.value, ast.Name) and each.value.id in of_modules
+            if not is_of_module:
                 yield each.lineno, ast.unparse(each)
 
 
@@ -363,11 +339,11 @@ ALLOWED_PRIVATE_NAMES = ("_replace", "_asdict", "_fields", "_mwpy_algorithm", "_
 a parser of argparse offers, which has no other name."""
 
 
-def test_no_class_uses_private_names_of_another() -> None:
-    """A class that needs another class's private names belongs to that class."""
+def test_no_module_uses_private_names_of_another() -> None:
+    """Code that needs the private names of a class belongs to the module of this class."""
     tell(
         [
-            f"{module.shown}:{line} uses {name}, a private name of another class: call a public method of "
+            f"{module.shown}:{line} uses {name}, a private name of a class elsewhere: call a public method of "
             f"that class, or move this code there"
             for module in MODULES
             for line, name in foreign_private_names(module)
