@@ -763,8 +763,8 @@ class HistoryChecker:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
         self._uncharged[peer, slave] = None
 
-    def heard(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer], *, again: bool) -> None:
-        """The master gets a message; `again`: the connection has repeated it."""
+    def heard(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer]) -> None:
+        """The master gets a message, perhaps once more."""
         if isinstance(message, messages.Checkpoint):
             self.states.heard(peer, message, frames)
         if isinstance(message, messages.Hello | messages.SlaveReady):

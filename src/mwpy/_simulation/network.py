@@ -253,7 +253,7 @@ class Network:
             came_before = not isinstance(message, OF_CONNECTION) and self._came_before(agent)
             returns = isinstance(message, messages.Hello) and not self._may_join(message)
             if not (came_before or returns):
-                self._checker.heard(agent, *decoded, again=again)
+                self._checker.heard(agent, *decoded)
             self.master.arrive(Frames(connection.peer, ADDRESS, frames))
         if again and isinstance(message, ONCE):  # the master drops the agent, and reads nothing that arrives after this
             self._checker.unheard[agent] = None
