@@ -1,5 +1,4 @@
-"""How a master applies functions to items: which items a map has submitted, how large the portions of items are, and
-in which order their results are given out."""
+"""How a master applies functions to items: their portions, and the order in which their results are given out."""
 
 from __future__ import annotations
 
