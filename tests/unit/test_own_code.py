@@ -179,6 +179,17 @@ def test_an_edit_elsewhere_in_the_file_does_not_matter(load: Load, module: str, 
     assert _differences(load, {module: FILES[module].replace(old, new)}) == []
 
 
+def test_an_edit_of_what_a_decorator_or_a_default_argument_is_made_from_is_found(load: Load) -> None:
+    app = (
+        "RATE, MORE = 2, 3\ndef scaled(k):\n    def decorate(g):\n        return lambda x: k * g(x)\n"
+        "    return decorate\n@scaled(RATE)\ndef f(x, y=MORE + 1):\n    return x + y\n"
+    )
+    theirs = _code(load({"own_app": app}).f)
+    assert sorted(theirs["own_app"].parts) == ["function f", "function scaled", "variable MORE", "variable RATE"]
+    load({"own_app": app.replace("k * g", "k + g")})
+    assert differences(theirs, Sources()) == ["function scaled in own_app.py"]
+
+
 def test_the_file_of_a_loaded_module_counts_as_it_was_when_it_was_loaded(load: Load, tmp_path: Path) -> None:
     """A slave that was started before an edit runs the old code, although the file has other code now."""
     module, master, slave = load(FILES), Sources(), Sources()

@@ -72,10 +72,6 @@ class Text:
             for name in each.names
         }
 
-    def defines(self, name: str) -> bool:
-        """Whether its statements define a function, class or variable of this name."""
-        return name in self._statements
-
     def definition(self, name: str) -> tuple[str, str, frozenset[Chain]]:
         """Return what kind of thing a name is, the digest of all statements that set it, and the names in these; for a
         name that it does not define, empty texts."""
@@ -111,7 +107,13 @@ def _first_line(statement: ast.stmt) -> int:
 
 def _chains_in(statements: list[ast.stmt]) -> frozenset[Chain]:
     """Return the global names that statements use. The code of functions in them counts where these are reached."""
-    used = [each for each in statements if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    used: list[ast.stmt] = []
+    for each in statements:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            called = *each.decorator_list, *each.args.defaults, *filter(None, each.args.kw_defaults)
+            used += [ast.copy_location(ast.Expr(one), one) for one in called]
+        else:
+            used.append(each)
     try:
         with compiling():
             code = compile(ast.Module(used, []), "<statements>", "exec", dont_inherit=True)
