@@ -179,6 +179,26 @@ def test_an_edit_elsewhere_in_the_file_does_not_matter(load: Load, module: str, 
     assert _differences(load, {module: FILES[module].replace(old, new)}) == []
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("from own_helpers import deep", "from own_other import deep", "import deep"),
+        ("from own_helpers import deep", "from own_helpers import scale as deep", "import deep"),
+        ("import own_helpers as h", "import own_other as h", "import h"),
+        ("from own_lazy import *", "from own_other import *", "import late"),
+    ],
+)
+def test_a_name_that_is_imported_from_elsewhere_is_found(load: Load, old: str, new: str, part: str) -> None:
+    app = "from own_helpers import deep\nimport own_helpers as h\nfrom own_lazy import *\n"
+    app += "def f(x):\n    return deep(x) + h.deep(x) + late()\n"
+    others = {"own_other": f"{HELPERS}\ndef late(): return 2\n"}
+    theirs = _code(load({**FILES, **others, "own_app": app}).f)
+    load({"own_app": app.replace(old, new)})
+    assert differences(theirs, Sources()) == [f"{part} in own_app.py"]
+    load({"own_app": app.replace("import deep", "import scale, deep")})
+    assert differences(theirs, Sources()) == []
+
+
 def test_an_edit_of_what_a_decorator_or_a_default_argument_is_made_from_is_found(load: Load) -> None:
     app = (
         "RATE, MORE = 2, 3\ndef scaled(k):\n    def decorate(g):\n        return lambda x: k * g(x)\n"

@@ -16,7 +16,6 @@ import zmq
 
 from mwpy._system import own_code
 from mwpy._values import installed
-from mwpy._values.installed import is_own
 
 VERSION = {name: metadata.version(name) for name in ("attrs", "cloudpickle", "msgspec", "pyzmq", "pytest")}
 
@@ -36,14 +35,6 @@ def test_all_imports_of_the_module_of_a_function_count(monkeypatch: pytest.Monke
     module = in_a_module(monkeypatch, source + "del Encoder\ndef f(): return 1\n")
     expected = {name: VERSION[name] for name in ("pyzmq", "cloudpickle", "msgspec")}
     assert own_code.used_by(module.f, by_value=False).packages == expected
-
-
-def test_an_installed_module_that_no_package_lists_has_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example, somebody has copied it to the folder of the packages."""
-    module = types.ModuleType("copied_module")
-    module.__file__ = "/usr/lib/python3/dist-packages/copied_module.py"
-    monkeypatch.setitem(sys.modules, "copied_module", module)
-    assert is_own("copied_module")
 
 
 def test_imports_of_modules_without_a_package_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,15 +175,6 @@ def test_equal_arguments_are_the_same() -> None:
     assert digest(Named("ab")) == digest(Named("ba"))
 
 
-def test_cyclic_arguments_have_a_digest() -> None:
-    def cycle(end: int) -> list[Any]:
-        value: list[Any] = [end]
-        value.append(value)
-        return value
-
-    assert digest(cycle(1)) == digest(cycle(1)) != digest(cycle(2))
-
-
 def test_the_code_of_a_class_of_the_user_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task can call its methods. A change is seen at once, also of a variable that they use."""
     before = digest(Point(1))

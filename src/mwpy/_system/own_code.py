@@ -30,7 +30,7 @@ from mwpy._system.script import MAIN, is_same
 from mwpy._values.functions import NotLoaded, Use, module_of, qualname_of, use_of, uses_of
 from mwpy._values.installed import MWPY, PYTHON, home_of, is_interactive, is_own, versions
 from mwpy._values.messages import ModuleCode
-from mwpy._values.sources import SOURCES, Sources
+from mwpy._values.sources import SOURCES, Sources, Text
 
 
 class Used(Struct, frozen=True):
@@ -60,7 +60,7 @@ def used_by(
     """
     sources.remember()
     compares = not (by_value and is_interactive())  # the slaves of a notebook are replaced when modules were edited
-    walk = _Walk(sources if compares else None, found if by_value else None)
+    walk = _Walk(sources if compares else None, found if by_value else None, by_value)
     walk.add(function, by_value)
     walk.follow_all()
     own, homes = walk.with_imports(by_value), dict.fromkeys(map(home_of, walk.modules))
@@ -87,8 +87,14 @@ def differences(theirs: Mapping[str, ModuleCode], sources: Sources = SOURCES) ->
         for name, text in files.items()
         if text is not None and text.digest != theirs[name].digest
         for part, digest in theirs[name].parts.items()
-        if part.startswith(_WHOLE) or text.definition(part.partition(" ")[2])[1] != digest
+        if _differs(text, part, digest)
     ]
+
+
+def _differs(text: Text, part: str, digest: str) -> bool:
+    kind, _, name = part.partition(" ")
+    mine = text.definition(name)[1]
+    return kind == _WHOLE or (mine != digest and not (kind == _ALSO_GIVEN and not mine))
 
 
 def imported() -> dict[str, str]:
@@ -97,8 +103,11 @@ def imported() -> dict[str, str]:
     return versions(sorted(homes - {"", MWPY, PYTHON}))
 
 
-_WHOLE = "module "
+_WHOLE = "module"
 """How the name of a part begins that is a whole module."""
+
+_ALSO_GIVEN = "imported"
+"""How the name of a part begins that travels with a function by value if a slave does not have it."""
 
 
 class _Walk(Struct, eq=False):
@@ -107,6 +116,7 @@ class _Walk(Struct, eq=False):
     _sources: Sources | None
     """None if no parts are wanted."""
     _found: Mapping[str, object] | None
+    _by_value: bool
     parts: dict[str, dict[str, str]] = field(default_factory=dict)
     """The digest of each part, by module."""
     modules: dict[str, None] = field(default_factory=dict)
@@ -161,7 +171,7 @@ class _Walk(Struct, eq=False):
         self.modules[name] = None
         text = self._sources.of(name) if self._sources is not None and is_own(name) else None
         if text is not None:
-            self.parts.setdefault(name, {})[f"{_WHOLE}{name}"] = text.digest
+            self.parts.setdefault(name, {})[f"{_WHOLE} {name}"] = text.digest
 
     def _add_thing(self, thing: FunctionType | type, travels: bool) -> None:
         module, name = module_of(thing), qualname_of(thing)
@@ -178,10 +188,11 @@ class _Walk(Struct, eq=False):
     def _follow(self, uses: Iterable[Use], travels: bool) -> None:
         for use in uses:
             with_it = travels
-            if use.module:
-                with_it = use.module == MAIN and not is_same(use.variable, use.value, self._found)
+            for space, name in use.trail if use.module else ():
+                module = str(space.get("__name__"))
+                with_it = module == MAIN and not is_same(name, space.get(name), self._found)
                 if not with_it:
-                    self._note(use.module, use.variable)
+                    self._note(module, name)
             self.add(use.value, with_it)
 
     def _note(self, module: str, name: str) -> None:
@@ -192,11 +203,13 @@ class _Walk(Struct, eq=False):
         self._seen[module, name] = None
         kind, digest, chains = text.definition(name)
         space = vars(sys.modules[module])
+        if kind == "import" and module == MAIN and self._by_value:
+            kind = _ALSO_GIVEN
         if kind:
             self.parts.setdefault(module, {})[f"{kind} {name}"] = digest
             self._follow((use for chain in chains if (use := use_of(chain, space)) is not None), travels=False)
-        elif name in text.imports:
-            relative, there = text.imports[name]
+        relative, there = text.imports.get(name, ("", ""))
+        if there:
             try:
                 home = resolve_name(relative, str(space.get("__package__") or ""))
             except ImportError:

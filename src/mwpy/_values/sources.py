@@ -64,22 +64,30 @@ class Text:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """For each name that is imported from a module: the module, with dots if it is relative, and its name there."""
-        found = (each for each in _statements_in(self.tree) if isinstance(each, ast.ImportFrom))
-        return {
-            name.asname or name.name: ("." * each.level + (each.module or ""), name.name)
-            for each in found
-            for name in each.names
-        }
+        """For each name that is imported: the module, with dots if it is relative, and the name there; an empty name if
+        it is the module itself. `*` has all modules from which everything is imported."""
+        found: dict[str, tuple[str, str]] = {}
+        for each in _statements_in(self.tree):
+            if isinstance(each, ast.ImportFrom):
+                module = "." * each.level + (each.module or "")
+                for name in each.names:
+                    before = f"{found['*'][0]} " if name.name == "*" in found else ""
+                    found[name.asname or name.name] = f"{before}{module}", name.name
+            elif isinstance(each, ast.Import):
+                for name in each.names:
+                    found[name.asname or name.name.partition(".")[0]] = name.name if name.asname else "", ""
+        return found
 
     def definition(self, name: str) -> tuple[str, str, frozenset[Chain]]:
-        """Return what kind of thing a name is, the digest of all statements that set it, and the names in these; for a
-        name that it does not define, empty texts."""
+        """Return what kind of thing a name is, the digest of all statements that set it or of where it is imported
+        from, and the names in these statements; for a name that it does not define, empty texts."""
         if name not in self._used:
             statements = self._statements.get(name, [])
+            imported = self.imports.get(name) or (self.imports.get("*") if not statements else None)
             text = "".join("".join(self._lines[_first_line(each) - 1 : each.end_lineno]) for each in statements)
-            kind = _KINDS.get(type(statements[-1]), "variable") if statements else ""
-            self._used[name] = kind, text_digest(text) if statements else "", _chains_in(statements)
+            kind = _KINDS.get(type(statements[-1]), "variable") if statements else "import" if imported else ""
+            digest = text_digest(" ".join((text, *(imported or ())))) if kind else ""
+            self._used[name] = kind, digest, _chains_in(statements)
         return self._used[name]
 
     def class_at(self, qualname: str) -> ast.ClassDef | None:
