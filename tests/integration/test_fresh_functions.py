@@ -238,7 +238,7 @@ def test_a_function_that_slaves_refused_is_not_refused_for_ever(
         folder.mkdir()
         if text:
             (folder / "users_copy.py").write_text(text)
-    monkeypatch.setattr("mwpy._roles.computation.is_interactive", lambda: True)
+    monkeypatch.setattr("mwpy._roles.submission.is_interactive", lambda: True)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.delitem(sys.modules, "users_copy", raising=False)
     monkeypatch.syspath_prepend(str(there))
@@ -257,7 +257,7 @@ def test_slaves_find_modules_in_folders_that_a_notebook_has_added_to_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slaves are replaced when the path was changed, once. An executor of the master does the same."""
-    monkeypatch.setattr("mwpy._roles.computation.is_interactive", lambda: True)
+    monkeypatch.setattr("mwpy._roles.submission.is_interactive", lambda: True)
     with mwpy.local_master(slaves=1) as mw, mw.executor() as executor:
         first = _value(mw, _pid)
         assert _value(mw, _new_module(tmp_path, "users_late1", monkeypatch)) == 2
