@@ -20,8 +20,9 @@ from tests.power.computation import value_of
 from tests.power.disk import Disk, events_in
 
 from mwpy._database.store import Writer
+from mwpy._transport.codec import loads
 from mwpy._values.earlier import EarlierAnswers
-from mwpy._values.groups import each_task, entries
+from mwpy._values.groups import each_task
 
 HERE = Path(__file__).parent
 TASKS = 300
@@ -83,11 +84,10 @@ def answers_in(path: Path, numbers: dict[int, int]) -> set[int]:
     try:
         for entry in writer.stored.earlier():
             if isinstance(entry, EarlierAnswers):
-                values, _ = entries(*writer.stored.frames(entry.row))
                 for place, (task, _) in enumerate(each_task(entry.results)):
                     found.add(task)
                     if task in numbers and place not in entry.results.failed:
-                        assert values[place] == value_of(numbers[task])
+                        assert loads(*writer.stored.read(entry.row, place)) == value_of(numbers[task])
         return found
     finally:
         writer.release()
