@@ -214,9 +214,10 @@ def _arrives(message: messages.Message, payload: list[bytes], route: wire.Route)
 
 def test_the_largest_message_of_a_correct_agent_arrives() -> None:
     spans = [(1 << 64) - 1] * MAX_TASKS
+    attempts = [*range((1 << 64) - MAX_TASKS, 1 << 64)]  # no task is named twice in one attempt
     text = "\ufffd" * LAST_WORDS_BYTES
     for message in (
-        messages.Revoked(1, spans, spans, spans),
+        messages.Revoked(1, spans, spans, attempts),
         messages.SlaveDied(1, 1, Cause.CRASH, "\ufffd" * MAX_REASON, LastWords(text, text, text, 1 << 50)),
         messages.Hello("m", "g", "h" * MAX_NAME, 1, "3.11", MAX_SLAVES),
     ):
