@@ -15,6 +15,7 @@ import os
 import socket
 from bdb import BdbQuit
 from collections.abc import Sequence
+from itertools import chain
 from queue import SimpleQueue
 from typing import ClassVar
 
@@ -266,8 +267,9 @@ class LiveOutcomes(SimpleQueue["Actions | BaseException"]):
     def put(self, item: Actions | BaseException, block: bool = True, timeout: float | None = None) -> None:
         """Add an outcome, and complete its failures."""
         if isinstance(item, Actions):
-            for result in item.results:
-                self._slave.add_exception(result)
+            for ended in chain(item.results, *item.owned.values()):
+                if isinstance(ended, Result):
+                    self._slave.add_exception(ended)
         super().put(item, block, timeout)
 
 
