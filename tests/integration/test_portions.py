@@ -34,7 +34,7 @@ def run_once(log: Path, number: int) -> int:
 
 
 def test_items_that_run_once_keep_their_results_when_their_slave_is_killed(mw: mwpy.Master, tmp_path: Path) -> None:
-    """Each result is sent at once. Only the running item fails; those behind it run elsewhere."""
+    """The results that were not sent are in the journal. Only the running item fails; those behind it run elsewhere."""
     log = tmp_path / "log"
     results = [*mw.map_results(lambda number: run_once(log, number), range(ITEMS), ordered=True, retry=False)]
     others = [number for number in range(ITEMS) if number != DEADLY]

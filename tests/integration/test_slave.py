@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ import pytest
 
 from mwpy._system.process import start
 from mwpy._transport import wire
-from mwpy._transport.channel import SETTLE_S, open_channel
+from mwpy._transport.channel import PAYLOAD_BYTES, SETTLE_S, open_channel
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON
@@ -115,9 +114,10 @@ class Agent:
         while len(found) < count:
             group, frames = self.hear(messages.Results)
             assert set(group.attempts) == {2}
-            named = zip(groups.each_task(group), self.values(group, frames), strict=True)
-            for position, ((task_id, _), value) in enumerate(named):
-                found[task_id] = (position in group.failed, value)
+            cut = zip(*groups.entries(group, frames), strict=True)
+            named = zip(groups.each_task(group), cut, strict=True)
+            for position, ((task_id, _), (payload, buffers)) in enumerate(named):
+                found[task_id] = (position in group.failed, loads(payload, buffers))
         return found
 
     @staticmethod
@@ -125,14 +125,8 @@ class Agent:
         """Return the values of a group of results."""
         assert isinstance(message, messages.Results)
         check(message, frames)
-        named = zip(groups.each_task(message), Agent.values(message, frames), strict=True)
-        return {task: value for (task, _), value in named}
-
-    @staticmethod
-    def values(group: messages.Results, frames: Sequence[Buffer]) -> list[Any]:
-        """Return the values of a group of results."""
-        entries, buffers = groups.entries(group, frames)
-        return [*map(loads, entries, buffers or repeat(()))]
+        values = [loads(payload, buffers) for payload, buffers in zip(*groups.entries(message, frames), strict=True)]
+        return {task: value for (task, _), value in zip(groups.each_task(message), values, strict=True)}
 
     def ready(self) -> Agent:
         self.hear(messages.SlaveReady)
@@ -290,30 +284,41 @@ def test_the_memory_of_a_task_is_free_before_the_next_task_gets_its_arguments(ag
 # ---- results that are not sent yet ----
 
 
-def test_results_do_not_wait_for_a_task_of_another_algorithm(agents: Agents, gate: Gate) -> None:
-    """It may take much longer, or never end."""
-    agent = agents().ready()
-    agent.define(1, lambda: "short")
-    agent.define(2, gate.task())
-    call, _ = agent.codec.dumps_call((), {}, "f")
-    agent.send(messages.Tasks(7, [1, 3], [2, 1], [2, 2], [1, 2]), [groups.payload(3, [call] * 3)])
-    gate.wait_until_begun()
-    assert agent.results(2) == {1: (False, "short"), 2: (False, "short")}
-    gate.let_go()
-    assert list(agent.results(1)) == [3]
-
-
-def test_the_results_of_short_tasks_travel_together_unless_they_must_not_run_twice(agents: Agents) -> None:
+def test_a_result_is_gathered_only_while_the_agent_would_read_the_journal(agents: Agents, gate: Gate) -> None:
+    """A slave that woke up late sends its first result before it starts the next task, which may never end."""
     agent = agents().ready()
     agent.define(1, lambda: None)
-    call, _ = agent.codec.dumps_call((), {}, "f")
-    for first, at_once in ((1, True), (101, False)):
-        group = messages.Tasks(7, [first], [100], [2], [1], at_once=at_once)
-        agent.send(group, [groups.payload(100, [call] * 100)])
-        counts: list[int] = []
-        while sum(counts) < 100:
-            counts += agent.hear(messages.Results)[0].counts
-        assert (len(counts) == 100) == at_once
+    agent.define(2, gate.task())
+    for task, fed_s in ((1, -1.0), (3, 1000.0)):
+        agent.end.feed(time.monotonic() + fed_s)
+        call, _ = agent.codec.dumps_call((), {}, "f")
+        group = messages.Tasks(7, [task, task + 1], [1, 1], [2, 2], [1, 2])
+        agent.send(group, [groups.payload(2, [call, call])])
+        gate.wait_until_begun()
+        noted = agent.end.journal.read(7)
+        assert noted is not None
+        assert [*groups.each_task(noted[0])] == ([] if fed_s < 0 else [(task, 2)])
+        gate.let_go()
+        assert list(agent.results(2)) == [task, task + 1]
+
+
+def test_a_result_that_does_not_fit_into_the_journal_is_sent_before_the_next_task(agents: Agents, gate: Gate) -> None:
+    """Earlier results are sent to make room. A result that is too large for an empty journal is sent alone."""
+    agent = agents(result_group=100).ready()
+    agent.define(1, lambda size: "x" * size)
+    agent.define(2, gate.task())
+    agent.give([1, 2], PAYLOAD_BYTES // 3 * 2)
+    agent.give([3], PAYLOAD_BYTES)
+    calls = [agent.codec.dumps_call(args, {}, "f")[0] for args in ((1,), ())]
+    agent.send(messages.Tasks(7, [4, 5], [1, 1], [2, 2], [1, 2]), [groups.payload(2, calls)])  # at once: no idle time
+    for task_id in (1, 2, 3):
+        assert list(agent.results(1)) == [task_id]
+    gate.wait_until_begun()
+    noted = agent.end.journal.read(7)
+    assert noted is not None
+    assert list(groups.each_task(noted[0])) == [(4, 2)]
+    gate.let_go()
+    assert list(agent.results(2)) == [4, 5]
 
 
 @pytest.mark.parametrize(
@@ -321,10 +326,10 @@ def test_the_results_of_short_tasks_travel_together_unless_they_must_not_run_twi
     [(lambda: os._exit(3), 3), (lambda: os.kill(os.getpid(), signal.SIGKILL), -9), (lambda: os.abort(), -6)],
     ids=["exit", "kill", "abort"],
 )
-def test_a_slave_that_dies_leaves_the_position_of_its_last_task(
+def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     agents: Agents, gate: Gate, end: Callable[[], None], code: int
 ) -> None:
-    agent = agents().ready()
+    agent = agents(result_group=100).ready()
     agent.define(1, lambda: "done")
     agent.define(2, end)
     agent.define(3, gate.task())
@@ -335,7 +340,11 @@ def test_a_slave_that_dies_leaves_the_position_of_its_last_task(
     agent.give([4])
     gate.let_go()
     assert agent.exit_code() == code
-    assert agent.results(3) == {9: (False, 0), 1: (False, "done"), 2: (False, "done")}
+    noted = agent.end.journal.read(7)
+    assert noted is not None
+    check(*noted)
+    assert list(groups.each_task(noted[0])) == [(9, 2), (1, 2), (2, 2)]
+    assert list(map(loads, groups.entries(*noted)[0])) == [0, "done", "done"]
     assert agent.end.started == 4
 
 

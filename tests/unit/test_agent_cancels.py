@@ -77,7 +77,7 @@ def look(core: AgentCore, started: int) -> AgentActions:
 
 @pytest.fixture
 def core() -> AgentCore:
-    """An agent with two slaves. Slave 1 holds the tasks 1 to 5, and slave 2 holds task 9. No task is late."""
+    """An agent with two slaves. Slave 1 holds the tasks 1 to 5, and slave 2 holds task 9. No journal is read."""
     core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=2)))
     core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
     core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
@@ -126,7 +126,7 @@ def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: A
 
 
 def test_a_slave_that_has_started_the_next_task_is_not_killed(core: AgentCore) -> None:
-    """The result of the cancelled task may still be in its stream."""
+    """The result of the cancelled task may still be in its journal."""
     cancel(core, 2, 2)
     actions = look(core, 3)
     assert (actions.kill, to_slaves(actions)) == ([], [(1, messages.Revoked(1, [], [], []))])

@@ -78,7 +78,7 @@ def shown(actions: AgentActions) -> list[str | bytes]:
 def core() -> AgentCore:
     """An agent with one slave, which holds the tasks 1 to 3."""
     core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
-    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
+    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1), wire.encode(messages.SlaveReady(1))), 0.0)
     core.handle(heard(messages.Tasks(1, [1], [3], [1], [0]), groups.payload(3, [b"\x00"] * 3)), 0.0)
     core.take_actions()
@@ -92,6 +92,7 @@ def test_the_first_state_leaves_at_once_and_the_newest_later_one_a_second_later(
     assert do(core, 1.0, left(b"a")) == [b"a"]
     assert do(core, 1.1, READ) == []
     assert do(core, 1.2, left(b"b"), left(b"c")) == []
+    assert core.next_deadline() == 1.2 + 0.03  # of the journal, which is read in the silence
     assert do(core, 1.5) == []
     assert core.next_deadline() == DUE
     assert do(core, DUE) == [b"c"]

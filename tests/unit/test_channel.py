@@ -16,6 +16,7 @@ import pytest
 from mwpy._transport import channel, stream
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, open_channel
 from mwpy._transport.stream import Passage
+from mwpy._values import groups, messages
 from mwpy._values.bounds import LARGE_BYTES, Buffer
 from mwpy._values.errors import ProtocolError
 
@@ -244,7 +245,9 @@ def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
             lambda: slave.start(1),
             slave.receive,
             lambda: slave.send([b"x"]),
-            lambda: slave.note_began(1.0),
+            lambda: slave.journal.add(1, 1, 0.0, b"x"),
+            slave.journal.clear,
+            lambda: slave.journal.read(7),
         )
         refused = 0
         for use in uses:
@@ -255,10 +258,11 @@ def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
         os.write(writing, b"%d%d" % (slave.forked, refused))
         os._exit(0)
     os.waitpid(pid, 0)
-    assert os.read(reading, 10) == b"14"
+    assert os.read(reading, 10) == b"16"
     assert not slave.forked
     assert agent.started == 0
     assert slave.start(1)
+    assert agent.journal.read(7) == (messages.Results(7, [], [], [], [], []), [groups.payload(0, [])])
     slave.send([b"fine"])
     assert agent.receive() == [[b"fine"]]
     os.close(reading)

@@ -15,6 +15,7 @@ from mwpy._core.agent.child import (
     AttemptFailed,
     Disconnected,
     Forked,
+    JournalRead,
     Recalled,
     SlaveExited,
     SlaveHeard,
@@ -94,7 +95,7 @@ def to_slave(actions: AgentActions, slave: int = 1) -> list[messages.Message]:
     return [decoded(outgoing)[0] for number, outgoing in actions.to_slaves if number == slave]
 
 
-def act(core: AgentCore, *events: SlaveHeard | SlaveExited | Forked) -> AgentActions:
+def act(core: AgentCore, *events: SlaveHeard | JournalRead | SlaveExited | Forked) -> AgentActions:
     for event in events:
         core.handle(event, 10.0)
         core.check()
@@ -182,6 +183,19 @@ def test_a_result_of_the_former_generation_is_handed_over_and_the_slave_then_ser
     core.handle(tasks(5), 11.0)
     core.take_actions()
     assert isinstance(to_master(act(core, results(5)))[0], messages.Results)
+
+
+def test_an_old_result_that_comes_twice_is_no_result_of_a_new_task_with_the_same_id(core: AgentCore) -> None:
+    """The agent has read it in the journal, and the slave sends it, too."""
+    succeed(core)
+    recall(core)
+    join(core)
+    again = results(5)
+    assert isinstance(again.message, messages.Results)
+    journal = JournalRead(1, again.message, again.frames, 1)
+    assert [type(message) for message in to_master(act(core, journal))] == [messages.Handover, messages.StillRunning]
+    assert to_master(act(core, results(5))) == []
+    assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]
 
 
 def joined(core: AgentCore) -> AgentActions:

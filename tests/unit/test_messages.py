@@ -99,7 +99,7 @@ def test_a_payload_without_one_entry_for_each_task_is_a_protocol_error(frame: by
 
 
 def test_a_selected_group_has_the_results_that_are_kept() -> None:
-    """Results of tasks that were given back are left out. Failures and large buffers stay with their tasks."""
+    """Results that the journal already gave are left out. Failures and large buffers stay with their tasks."""
     group = messages.Results(1, [1, 7], [3, 1], [1, 2], [0.1, 0.2, 0.3, 0.4], [0, 1, 3], [0, 0, 0, 1], [0, 3])
     frames = [payload(1, "two", 3, "four"), b"large"]
     check(group, frames)

@@ -111,7 +111,7 @@ def test_an_iterator_has_an_unknown_length() -> None:
     "policy", [{"retry": False}, {"seconds_max": 5}, {"memory_max": 100}, {"sid": "SLAVE-1"}, {"speculate": True}]
 )
 def test_items_about_which_more_is_said_are_not_packed(policy: dict[str, Any]) -> None:
-    """Those with `retry=False` are sent one by one."""
+    """Those with `retry=False` are journalled one by one."""
     assert items([1], **policy).packed([1]) is None
 
 

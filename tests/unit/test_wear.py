@@ -10,6 +10,7 @@ from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
     Heard,
+    JournalRead,
     Resumed,
     SlaveExited,
     SlaveHeard,
@@ -90,13 +91,14 @@ def ends(core: AgentCore, started: int, now: float = 0.0, reason: str = "exit co
 
 
 def test_a_slave_ends_when_it_has_run_its_last_task() -> None:
-    """Its end is no failure."""
+    """Its end is no failure, whether the results arrive in its stream or are read in its journal."""
     core = limited(2)
     core.handle(tasks(1, 2), 0.0)
     assert to_master(core.take_actions()) == [RETIRING]
     core.handle(results(1, 1), 0.0)
     assert to_slave(core.take_actions()) == []
-    core.handle(results(2, 1), 0.0)
+    group = messages.Results(1, [2], [1], [1], [0.1], [])
+    core.handle(JournalRead(1, group, wire.encode(group, [groups.payload(1, [b"\0"])])), 0.0)
     actions = core.take_actions()
     assert to_slave(actions) == [(STOP, [])]
     assert (actions.recall, actions.kill) == ([], [])

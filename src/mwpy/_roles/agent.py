@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +39,7 @@ from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, MasterUnreachable, ProtocolError
 from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
+from mwpy._values.messages import check
 from mwpy._values.options import MODULE_PATH, MasterStream, Options
 from mwpy.audit import AuditFile
 
@@ -386,12 +387,9 @@ class Agent:
 
     def _hear_slave(self, slave: SlaveHandle, now: float) -> bool:
         """Read the stream of a slave. Returns whether there was a message."""
-        return self._hear_messages(slave, slave.channel.receive, now)
-
-    def _hear_messages(self, slave: SlaveHandle, receive: Callable[[], list[list[Buffer]]], now: float) -> bool:
         heard = False
         try:
-            for frames in receive():
+            for frames in slave.channel.receive():
                 message, payload = wire.decode(frames, wire.FROM_SLAVE)
                 if isinstance(message, messages.Results):
                     # User code in the slave may have damaged this payload. The master drops an agent that sends a
@@ -459,8 +457,10 @@ class Agent:
                 slave.parts.process.abort()
             for slave in self._alive(actions.kill):
                 slave.parts.process.kill()
-            for slave in self._alive(actions.look):
-                self._look_at(slave, now)
+            for slave in self._alive(actions.read_journal):
+                self._read_journal(slave, now)
+            for slave in self._alive(actions.check_memory):
+                self._check_memory(slave)
             for number, exact_above in actions.measure:
                 if number in self._slaves:
                     self._measure(self._slaves[number], exact_above, now)
@@ -475,7 +475,7 @@ class Agent:
                 return actions.exit
             if actions.look_up:
                 core.handle(child.LookedUp(installed.versions(actions.look_up)), now)
-            looked = actions.look, actions.measure, actions.share_files
+            looked = actions.read_journal, actions.check_memory, actions.measure, actions.share_files
             if not any((*looked, actions.recall, actions.start, actions.fork, actions.collect, actions.look_up)):
                 return None
 
@@ -502,12 +502,26 @@ class Agent:
             if slave.parts.process.poll() is None:
                 self._core.handle(child.Recalled(slave.number, slave.channel.started, wanted), now)
 
-    def _look_at(self, slave: SlaveHandle, now: float) -> None:
-        """Report how far a slave is, and before that what it has sent."""
-        self._hear_slave(slave, now)
-        started, began = slave.channel.started, slave.channel.began
+    def _read_journal(self, slave: SlaveHandle, now: float) -> None:
+        """Report the results that a slave has finished and not sent."""
+        started = slave.channel.started
+        try:
+            found = slave.channel.journal.read(slave.number)
+            if found is not None:
+                check(*found)
+                groups.entries(*found)  # for the same reason as in `_hear_slave`
+        except ProtocolError as error:
+            details = f"its unsent results are lost: {error}"
+            self._core.handle(child.Nonsense(slave.number, child.OVERWROTE, details), now)
+        else:
+            noted = (None,) if found is None else (found[0], wire.encode(*found), started)
+            self._core.handle(child.JournalRead(slave.number, *noted), now)
+
+    def _check_memory(self, slave: SlaveHandle) -> None:
+        """Report how far a slave is that may be over a limit."""
+        facts = slave.channel.started, slave.channel.began
         later = self._look()  # the slave may have started the task after `now`
-        self._core.handle(child.Looked(slave.number, started, began), later)
+        self._core.handle(child.MemoryRead(slave.number, *facts), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
         """Report how much memory a slave uses."""
@@ -516,10 +530,10 @@ class Agent:
         self._core.handle(child.Measured(slave.number, started, used, process.limit_kills), now)
 
     def _collect(self, slave: SlaveHandle, now: float) -> None:
-        """Report the remaining messages and output of an ended slave, and its exit."""
+        """Report the remaining results and output of an ended slave, and its exit."""
         while self._hear_slave(slave, now):
             pass
-        self._hear_messages(slave, slave.channel.left, now)
+        self._read_journal(slave, now)
         process, channel, outputs = slave.parts.process, slave.channel, slave.parts.outputs
         self._outlets[STDOUT].pass_on(outputs[STDOUT].read_rest(), now)
         error_output = outputs[STDERR].read_rest()

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._core.master.state import CancelTasks, Running, Stopped
+from mwpy._transport.channel import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import loads_state
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId
@@ -22,9 +23,6 @@ from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.policy import MaxFailures, TaskPolicy
 from mwpy._values.records import AgentConnected, AlgorithmDefined, Charge, TaskRange
 from mwpy._values.task import Result, UnrunnableTask
-
-VALUE, FAILED, AGAIN = range(3)
-"""How an attempt ends that kills nothing: with a value, a failure, or a reason to try the task again."""
 
 
 class SubmittedTask(Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/runner.py`). Before it
 starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
-recalled tasks. It gathers results, at most as long as a real slave may, and then sends them. It crashes, hangs, and
-writes nonsense into its stream.
+recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,
+hangs, and writes nonsense into its stream.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.agent.traffic import HELD_BACK_S
 from mwpy._roles.agent import Agent
 from mwpy._roles.edges import AgentEdges, SlaveParts
-from mwpy._roles.runner import GATHER_S, SHORT_S
-from mwpy._simulation.checkers import LARGE_BYTES, VALUE, HistoryChecker, Progress, read_state
+from mwpy._roles.runner import GATHER_S, SHORT_S, STRETCH_S
+from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker, Progress, read_state
 from mwpy._simulation.network import (
     ADDRESS,
     Connection,
@@ -41,13 +41,14 @@ from mwpy._simulation.slaves import (
     Ended,
     SharesOfSlave,
     SimulatedChannel,
+    SimulatedJournal,
     SimulatedStore,
     group_of,
     group_of_file,
 )
 from mwpy._simulation.world import Alarm, World
 from mwpy._transport import wire
-from mwpy._transport.channel import Answer
+from mwpy._transport.channel import VALUE, Answer
 from mwpy._transport.codec import Codec, loads_call, split_resumed
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId
@@ -62,14 +63,16 @@ LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""
 
 STUCK_S = 1.0
-"""More tasks take up to this many seconds longer, so that results of others wait behind them."""
+"""More tasks of portions take up to this many seconds longer, so that results of others wait behind them."""
 
 SLOW_S = 10.0
 """In a few slaves, each task takes up to this many seconds longer."""
 
+PROMISED_S = 0.05
+"""Seconds that a result may wait in its slave."""
+
 GIVEN_BACK_S = 0.06
-"""Seconds that a result may wait in its slave before its agent gives the task back: the promise, and some milliseconds
-by which timers are late."""
+"""The same for a task of a portion, which its agent gives back then: timers are late by some milliseconds."""
 
 WAKE_S = 0.0005
 """How long it may take until an idle slave reads a message, in seconds."""
@@ -141,7 +144,7 @@ class SimulatedSlave(SimulatedProcess):
         self._world = agent.world
         self._edits = edits
         link = agent.link
-        self.channel = SimulatedChannel(10 * number, link, self._wake)
+        self.channel = SimulatedChannel(10 * number, link, self._wake, SimulatedJournal(self._sends_now))
         self.outputs = {fd: SimulatedPipe(10 * number + fd, link, agent.outlets[fd]) for fd in (1, 2)}
         self.began_at = self._world.now
         self.ended_at = 0.0
@@ -169,12 +172,10 @@ class SimulatedSlave(SimulatedProcess):
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
-        self._at_once: dict[int, None] = {}
-        """The positions of tasks whose results are sent at once."""
-        self._unsent: list[Ended] = []
-        """The results that wait; see `_roles/runner.py`."""
-        self._algorithm = 0
-        """The algorithm whose task ran last."""
+        self._in_portions: dict[int, None] = {}
+        """The positions of its tasks of portions."""
+        self._stretch: list[Ended] = []
+        """The results of such tasks. They wait outside of the journal; see `_roles/runner.py`."""
         self._silent_from = 0.0
         """Since when its agent has heard nothing, as far as it knows."""
         self._timed: dict[int, None] = {}
@@ -186,6 +187,8 @@ class SimulatedSlave(SimulatedProcess):
         self._began = self._finishes_at = 0.0
         self._grown_at = inf
         """When the running task begins to use much memory."""
+        self._send_by = 0.0
+        """Results that are in the journal at this time are sent after the task that runs."""
         self._stopping = False
         self._slow_s = self._world.random.choice([0.0] * 5 + [SLOW_S])
         self._hangs = False
@@ -269,6 +272,7 @@ class SimulatedSlave(SimulatedProcess):
             return
         while self.channel.to_slave:
             self._hear(*wire.decode(self.channel.to_slave.popleft()))
+        self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
         self._silent_from = max(self._silent_from, self.channel.fed_at)
         while self._tasks:
             position, task, attempt, algorithm = self._tasks[0]
@@ -276,11 +280,12 @@ class SimulatedSlave(SimulatedProcess):
                 break
             self.channel.began = self._world.now if position in self._timed else 0.0
             self.channel.started, self._written = position, task
-            if algorithm != self._algorithm:
-                self._send()
-                self._algorithm = algorithm
-            if self.channel.recalls != self._recalls_heard:
-                self._send()
+            recalled = self.channel.recalls != self._recalls_heard
+            if recalled or position not in self._in_portions:
+                self._send_stretch()
+            else:
+                self._send_journal()
+            if recalled:
                 return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
             failure = self.algorithms[algorithm][0]
@@ -316,12 +321,13 @@ class SimulatedSlave(SimulatedProcess):
                 self._hear_values(message, payload)
                 algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
                 limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
-                columns = zip(groups.each_task(message), algorithms, limits, strict=True)
-                for (task, attempt), algorithm, limit in columns:
+                portions = chain.from_iterable(map(repeat, message.portions or repeat(0), message.counts))
+                columns = zip(groups.each_task(message), algorithms, limits, portions, strict=True)
+                for (task, attempt), algorithm, limit, portion in columns:
                     self._passed_on += 1
                     self._shares.passed_on(self._passed_on, message)
-                    if message.at_once:
-                        self._at_once[self._passed_on] = None
+                    if portion:
+                        self._in_portions[self._passed_on] = None
                     self._tasks.append((self._passed_on, task, attempt, algorithm))
                     if limit is not None and limit.seconds is not None:
                         self._timed[self._passed_on] = None
@@ -368,8 +374,9 @@ class SimulatedSlave(SimulatedProcess):
         checker.started(task, self.sid, self.life.peer, self._agent.running())
         self._check_wear()
         self.running, self._attempt = task, attempt
+        in_portion = self._position in self._in_portions
         mean_s = self.life.durations[algorithm % 2]
-        self._seconds, grown_after_s = _drawn(random, mean_s, self._slow_s)
+        self._seconds, grown_after_s = _drawn(random, mean_s, STUCK_S if in_portion else 0.0, self._slow_s)
         self._seconds = self._world.seconds.get(task, self._seconds)
         self._grown_at = self._world.now + grown_after_s
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
@@ -418,6 +425,7 @@ class SimulatedSlave(SimulatedProcess):
         if self._runs(*state[:2]):
             entry, buffers = CODEC.dumps_state(state)
             self.life.checker.states.left[self.life.peer, self.number] = state
+            self._send_journal()
             self.channel.reply(messages.Checkpoint(self.number, *state[:2]), [entry, *buffers])
 
     def _finish(self, task: int, attempt: int) -> None:
@@ -436,23 +444,40 @@ class SimulatedSlave(SimulatedProcess):
             agent.host.end(agent, None)
             return
         self.running, self.channel.began = 0, 0.0
+        journal, killed_tasks = self.channel.journal, checker.killed_tasks
         kind = checker.retries.end_of(task, attempt)
         number = checker.lives.number(task)
         entry = CODEC.dumps_value(number)[0] if kind == VALUE else FAILURE
         result = task, attempt, self._seconds, kind, entry
-        if kind == VALUE and self._world.random.random() < 0.1:
+        in_stretch = self._position in self._in_portions
+        is_file = kind == VALUE and not in_stretch and self._world.random.random() < 0.3
+        if is_file:
             self._send()
             size = self._world.random.choice((PART_BYTES + 1, *[100] * 9))
             self.channel.reply(*group_of_file(self.number, result, number, size))
+        elif in_stretch:
+            self._stretch.append(result)
         else:
-            self._unsent.append(result)
-            every_s = GATHER_S if self._seconds <= SHORT_S else GATHER_S / 2
-            is_time = self._world.now // every_s > self._silent_from // every_s
-            if kind != VALUE or is_time or self._position in self._at_once:
-                self._send()
-            else:
-                self._world.after(GIVEN_BACK_S, partial(self._check_given_back, task, attempt))
-        if task not in checker.killed_tasks:
+            journal.results.append(result)
+
+        def check_promptness() -> None:
+            """Check that the result does not wait long for the next task: the agent must read it in the journal."""
+            if task not in killed_tasks and self.code is None and not self._hangs and agent.is_attentive():
+                unread = journal.results[journal.num_read :]
+                assert result not in unread, f"the result of task {task} waits in slave {self.number}"
+
+        if in_stretch:
+            every_s = STRETCH_S if self._seconds <= SHORT_S else STRETCH_S / 2
+            is_due = kind != VALUE or self._world.now // every_s > self._silent_from // every_s
+        else:
+            is_due = self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
+        if is_due:
+            self._send()
+        elif in_stretch:
+            self._world.after(GIVEN_BACK_S, partial(self._check_given_back, task, attempt))
+        else:
+            self._world.after(PROMISED_S, check_promptness)
+        if task not in killed_tasks:
             self.busy_until = self._world.now
         self._leaked += self._world.random.expovariate(1.0)
         most = agent.host.max_memory
@@ -462,21 +487,44 @@ class SimulatedSlave(SimulatedProcess):
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
 
+    def _sends_now(self) -> bool:
+        """Whether it sends its results at the moment when the agent reads them."""
+        if self.code is not None or not self.channel.journal.results or not self._world.chance(0.1):
+            return False
+        self._send()
+        return True
+
     def _send(self) -> None:
-        """Send the results that wait. Often only the sum of their times is known."""
-        if self._unsent:
-            group, payload = group_of(self.number, self._unsent)
-            if self._world.random.random() >= 0.5:
-                group = replace(group, seconds=[sum(group.seconds)])
-            are_plain = not group.failed and len(self._unsent) % 5 > 0  # sometimes one of the values is a pickle
-            self.channel.reply(replace(group, plain=are_plain), payload)
-            self._unsent.clear()
-            self._silent_from = self._world.now
+        """Send all results."""
+        if self._send_stretch():
+            self._send_by = self._world.now + GATHER_S
+        self._send_journal()
+
+    def _send_stretch(self) -> bool:
+        """Send the results of portions. Often only the sum of their times is known. Return whether there were any."""
+        if not self._stretch:
+            return False
+        group, payload = group_of(self.number, self._stretch)
+        if self._world.random.random() >= 0.5:
+            group = replace(group, seconds=[sum(group.seconds)])
+        are_plain = not group.failed and len(self._stretch) % 5 > 0  # sometimes one of the values is a pickle
+        self.channel.reply(replace(group, plain=are_plain), payload)
+        self._stretch.clear()
+        self._silent_from = self._world.now
+        return True
+
+    def _send_journal(self) -> None:
+        """Send the results in the journal."""
+        journal = self.channel.journal
+        if journal.results:
+            self.channel.reply(*journal.group(self.number))
+            journal.clear()
+            self._send_by = self._world.now + GATHER_S
 
     def _check_given_back(self, task: int, attempt: int) -> None:
-        """Check that a task was given back whose result still waits here, behind a long task."""
+        """Check that a task of a portion was given back whose result still waits here, behind a long task."""
         checker, ends = self.life.checker, self.code is not None or self._hangs or self.channel.spoilt
-        waits = any(result[:2] == (task, attempt) for result in self._unsent)
+        waits = any(result[:2] == (task, attempt) for result in self._stretch)
         if ends or not waits or task in checker.killed_tasks:
             return
         if self.life is self._agent.life and self._agent.is_in_contact():
@@ -490,13 +538,13 @@ class SimulatedSlave(SimulatedProcess):
         self.end(1)
 
 
-def _drawn(random: Random, mean_s: float, slow_s: float) -> tuple[float, float]:
+def _drawn(random: Random, mean_s: float, stuck_s: float, slow_s: float) -> tuple[float, float]:
     """How long a task takes, and after which time it uses much memory."""
     seconds, grown_after_s = random.expovariate(1.0) * mean_s, inf
     if random.random() < 0.01:
         seconds += LONG_S
     if random.random() < 0.1:
-        seconds += random.random() * STUCK_S
+        seconds += random.random() * stuck_s
     seconds += random.random() * slow_s
     if random.random() < 0.05:
         grown_after_s = random.random() * seconds
@@ -778,6 +826,10 @@ class AgentProcess:
         return LoadFailure.PASSING if self.world.chance(0.1) else None
 
     # ---- what checkers of slaves need to know --------------------------------------------------------------
+
+    def is_attentive(self) -> bool:
+        """Whether it runs, and was not frozen a moment ago."""
+        return not self._over and self.world.now > self._frozen_until + PROMISED_S
 
     def is_in_contact(self) -> bool:
         """Whether it runs and is connected to its master, and was so for a while."""

@@ -1,4 +1,4 @@
-"""The parts of simulated slaves: results, channels, and shared objects."""
+"""The parts of simulated slaves: journals, channels, and shared objects."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from math import inf
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._simulation.checkers import AGAIN, VALUE
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.world import World
 from mwpy._transport import wire
+from mwpy._transport.channel import AGAIN, VALUE
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
@@ -20,7 +20,7 @@ from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import OF_RESULT, PART_BYTES, Share
 from mwpy._values.shares import KNOWN, SharedObject
 
-# The results of a simulated slave.
+# The journal of a simulated slave, which its agent can read.
 
 
 Ended = tuple[int, int, float, int, bytes]
@@ -55,6 +55,30 @@ def group_of_file(slave: int, ended: Ended, number: int, size: int) -> tuple[mes
     return replace(group, buffers=[1], shares=[Share(name, size)]), [*frames, content]
 
 
+class SimulatedJournal(Struct, eq=False):
+    """The results that a slave has finished and not sent."""
+
+    _sent_meanwhile: Callable[[], bool]
+    results: list[Ended] = field(default_factory=list)
+    num_read: int = 0
+    """How many of these results the agent has read, counted from the first."""
+
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
+        """Read the journal. Sometimes the slave sends the results during the read."""
+        if self._sent_meanwhile():
+            return None
+        self.num_read = len(self.results)
+        return self.group(slave)
+
+    def clear(self) -> None:
+        """The slave has sent its results."""
+        self.results, self.num_read = [], 0
+
+    def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
+        """The results as a group."""
+        return group_of(slave, self.results)
+
+
 # The channel between an agent and a simulated slave: both ends of it, in one object.
 
 
@@ -64,6 +88,7 @@ class SimulatedChannel(Struct, eq=False):
     _fd: int
     _link: SimulatedAgentLink
     _wake_slave: Callable[[], None]
+    journal: SimulatedJournal
     started: int = 0
     began: float = 0.0
     recalls: int = 0
@@ -118,10 +143,6 @@ class SimulatedChannel(Struct, eq=False):
     def fault(self, most: int) -> bytes:
         """Nothing was written by a fault handler."""
         return b""
-
-    def left(self) -> list[list[Buffer]]:
-        """Nothing was left that could not be sent."""
-        return []
 
     def close(self) -> None:
         """The agent has collected the slave."""

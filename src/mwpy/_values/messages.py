@@ -505,9 +505,7 @@ class Tasks(FromMaster, frozen=True):
     """The shared objects that a slave needs before it starts one of these tasks."""
     portions: list[int] = field(default_factory=list)
     """For each span of a portion what its entries are, see `groups.py`; else 0. Empty if no span is of a portion. The
-    arguments have no large buffers."""
-    at_once: bool = False
-    """Whether each result is sent at once, because one of these tasks must not run twice."""
+    arguments have no large buffers, and the tasks may be run as a stretch."""
 
 
 class Results(FromSlave, FromAgent, frozen=True):
@@ -518,7 +516,7 @@ class Results(FromSlave, FromAgent, frozen=True):
     counts: Spans
     attempts: Spans
     seconds: Seconds
-    """The compute time of each task; or one entry, the time of all tasks together."""
+    """The compute time of each task; or one entry, the time of all tasks of a stretch."""
     failed: Spans
     """The positions in this group of the results that are failures, in ascending order."""
     buffers: Spans = field(default_factory=list)

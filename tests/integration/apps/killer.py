@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import mwpy
-from mwpy._transport.channel import SharedMemory
+from mwpy._transport.channel import Journal
 
 NEIGHBOURS = 20
 """Number of harmless tasks before the task that kills. The same number of tasks follows it."""
@@ -34,9 +34,13 @@ def run(number: int, how: str, log: str) -> int:
         os._exit(3)
     elif how == "segfault":
         ctypes.string_at(0)
-    elif how == "scribble":  # as faulty native code can do
-        [memory] = [each for each in gc.get_objects() if isinstance(each, SharedMemory)]
-        memory._memory[:] = b"\xff" * len(memory._memory)
+    elif how in ("scribble", "overwrite"):  # as faulty native code can do
+        [journal] = [each for each in gc.get_objects() if isinstance(each, Journal)]
+        if how == "overwrite":  # once, when there is a result to overwrite
+            if not journal.count or Path(f"{log}.overwritten").exists():
+                return number
+            Path(f"{log}.overwritten").touch()
+        journal._memory[:] = b"\xff" * len(journal._memory)
         os._exit(3)
     return number
 
@@ -45,7 +49,8 @@ def run(number: int, how: str, log: str) -> int:
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Wait until all tasks are finished or unrunnable. With a log file, no task may run twice."""
     log = argv[1] if len(argv) > 1 else ""
-    how = [""] * NEIGHBOURS + [argv[0]] + [""] * NEIGHBOURS
+    after = argv[0] if argv[0] == "overwrite" else ""
+    how = [""] * NEIGHBOURS + [argv[0]] + [after] * NEIGHBOURS
     for number, way in enumerate(how):
         mw.submit(run.task(number, way, log), tag=number, retry=not log)
     came: list[int] = []

@@ -13,16 +13,22 @@ import mwpy
 
 COUNT = 200
 ONCE = Path("overwritten")
+FED = 128
+"""Where the second and third number of the memory are; the journal follows. See `_transport/channel.py`."""
 
 
 def overwrite(how: str) -> None:
-    """Overwrite the memory, or make its file shorter."""
+    """Overwrite all of the memory, or a part of it."""
     maps = Path("/proc/self/maps").read_text()
     [(begin, end)] = re.findall(r"^(\w+)-(\w+) .*memfd:mwpy-slave", maps, re.MULTILINE)
     start, size = int(begin, 16), int(end, 16) - int(begin, 16)
     match how:
         case "ones":
             ctypes.memset(start, 255, size)
+        case "journal":
+            ctypes.memset(start + FED + 64, 7, size - FED - 64)
+        case "rows":
+            ctypes.memset(start + FED + 128, 0, size - FED - 128)
         case "shorter":
             for entry in Path("/proc/self/fd").iterdir():
                 if "memfd:mwpy-slave" in str(entry.readlink()):

@@ -3,7 +3,8 @@
 A slave process as its agent sees it: its lifecycle, the tasks that it holds, and the moments when something is due.
 
 The agent knows which tasks a slave holds, in their order. When a result arrives, its task is removed. Results for a
-task that is not held are dropped: the agent has given the task back to the master, see `Traffic.look_for_late`.
+task that is not held are dropped, because the slave also sends the results that the agent has already read in its
+journal.
 """
 
 from __future__ import annotations
@@ -73,13 +74,13 @@ class HeldSpan(Struct, frozen=True, eq=False):
     """Position of the first of these tasks. Positions count the tasks passed on to this slave, from 1."""
     limits: Limits | None = None
     """The limits of each of these tasks."""
-    at_once: bool = False
-    """Whether the slave sends each result at once. Otherwise results may wait in the slave."""
+    is_portion: bool = False
+    """Whether they are of a portion. Then results may wait in the slave, outside of its journal."""
 
     def cut(self, count: int) -> tuple[HeldSpan, HeldSpan]:
         """Split into the first `count` tasks and the others."""
         left = self.count - count
-        kind = self.limits, self.at_once
+        kind = self.limits, self.is_portion
         rest = HeldSpan(self.first + count, left, self.attempt, self.position + count, *kind)
         return replace(self, count=count), rest
 
@@ -165,10 +166,8 @@ class Child(Struct, eq=False):
     """The part of its standard error that the agent holds back."""
     print_at: float | None = None
     """When to print what is held back."""
-    late_at: float | None = None
-    """When to look for results that wait in it, if it stays silent until then."""
-    is_silent: bool = False
-    """Whether the agent is about to look at it for that reason."""
+    read_journal_at: float | None = None
+    """When to read its journal, if it stays silent until then."""
     doomed: Doom | None = None
     """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
     spared_until: float | None = None
@@ -203,7 +202,7 @@ class Child(Struct, eq=False):
     memory_limit: int | None = None
     """The limit that the kernel enforces for it, if it can."""
     stood_at: int = 0
-    """Position of the task that it had started last when the agent looked at it during a silence."""
+    """Position of the task that it had started last when its journal was read during a silence."""
     started: int = 0
     """Position of the task that it started last, as far as it is known."""
     condemned: str = ""
@@ -226,7 +225,7 @@ class Child(Struct, eq=False):
         """Record that the agent kills it, and why. `cause` is that of the loss of the task that it runs."""
         self.change(ChildEvent.KILL)
         self.killed_because, self.loss = because, cause
-        self.doomed = self.spared_until = self.late_at = self.look_at = self.measure_at = None
+        self.doomed = self.spared_until = self.look_at = self.measure_at = None
 
     @property
     def is_ready(self) -> bool:
@@ -242,8 +241,10 @@ class Child(Struct, eq=False):
         """Record that a group is passed on to it."""
         position = self.passed_on + 1
         limits = group.limits or repeat(None, len(group.tasks))
-        for first, count, attempt, own in zip(group.tasks, group.counts, group.attempts, limits, strict=True):
-            self.held.append(HeldSpan(first, count, attempt, position, own, group.at_once))
+        portions = group.portions or repeat(0, len(group.tasks))
+        columns = zip(group.tasks, group.counts, group.attempts, limits, portions, strict=True)
+        for first, count, attempt, own, kind in columns:
+            self.held.append(HeldSpan(first, count, attempt, position, own, bool(kind)))
             position += count
         self.passed_on = position - 1
 
@@ -438,8 +439,20 @@ class StreamEnded(Struct, frozen=True):
     slave: int
 
 
-class Looked(Struct, frozen=True):
-    """The memory that a slave shares with the agent was read. All that the slave had sent before was reported."""
+class JournalRead(Struct, frozen=True):
+    """The journal of a slave was read: the results that the slave has finished and not sent."""
+
+    slave: int
+    results: messages.Results | None
+    """None if the slave emptied its journal during the read; then the slave has sent the results itself."""
+    frames: Sequence[Buffer] = ()
+    """The results as a message, the header first."""
+    started: int = 0
+    """Position of the last task that the slave had started just before; 0 if it started none."""
+
+
+class MemoryRead(Struct, frozen=True):
+    """The memory that a slave shares with the agent was read."""
 
     slave: int
     started: int
@@ -481,7 +494,7 @@ class ErrorOutput(Struct, frozen=True):
 
 
 class ExitSeen(Struct, frozen=True):
-    """A slave process has ended. Its stream and output may still contain something."""
+    """A slave process has ended. Its stream, journal and output may still contain something."""
 
     slave: int
     by_sigkill: bool
@@ -500,7 +513,7 @@ class Forked(Struct, frozen=True):
 
 
 class SlaveExited(Struct, frozen=True):
-    """A slave has ended. Everything in its stream was reported before."""
+    """A slave has ended. Everything in its stream and journal was reported before."""
 
     slave: int
     reason: str
@@ -593,7 +606,8 @@ AgentEvent = (
     | SlaveHeard
     | StreamEnded
     | Nonsense
-    | Looked
+    | JournalRead
+    | MemoryRead
     | Measured
     | ErrorOutput
     | ExitSeen
@@ -675,12 +689,14 @@ class AgentActions(Struct):
     abort: list[int] = []
     """Slaves that hang: let them write where, and end."""
     kill: list[int] = []
-    look: list[int] = []
-    """Slaves that are silent or may be over a limit: report what they have sent, then `Looked`."""
+    read_journal: list[int] = []
+    """Slaves that are silent: report `JournalRead` or `Nonsense`."""
+    check_memory: list[int] = []
+    """Slaves that may be over a limit: report `MemoryRead`."""
     measure: list[tuple[int, int]] = []
     """Pairs (slave, bytes): report `Measured`. Up to this number of bytes, a rough number is enough."""
     collect: list[int] = []
-    """Slaves that have ended: report their remaining output and messages, then `SlaveExited`."""
+    """Slaves that have ended: report their remaining output and results, then `SlaveExited`."""
     succeeds: str | None = None
     """The session with this generation of the master has ended: bring its results to the next generation."""
     to_master: list[Outgoing] = []

@@ -17,8 +17,8 @@ sent them to another slave.
 Both generations number tasks, algorithms and results that stay here in the same way, so nothing of them may be mixed.
 Such a slave belongs to the former generation (`Child.former`): the new master does not know it, and it gets nothing of
 the new one. When it has no task left, the agent sends it `NextGeneration`. It forgets what the former master has
-defined, and answers. All its messages before the answer belong to the former generation, for example results of tasks
-that the agent had given back. After the answer it is like a slave that has just become ready.
+defined, and answers. All its messages before the answer belong to the former generation, for example results that the
+agent had already read in its journal. After the answer it is like a slave that has just become ready.
 
 The agent asks only when the new master has accepted it: from then on, the master tells it about edited files (`Renew`).
 The slave also says whether files were edited that it had loaded. Then it is replaced. The template is always replaced

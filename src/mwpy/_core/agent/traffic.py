@@ -33,7 +33,7 @@ from mwpy._core.agent.child import (
     Outgoing,
     WriteShare,
 )
-from mwpy._core.agent.limits import AGAIN_S, Watch
+from mwpy._core.agent.limits import Watch
 from mwpy._core.holding import TaskIds, divided
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
@@ -59,10 +59,10 @@ The manual names this number."""
 
 # Tasks that a slave has finished, and whose results wait behind a long task.
 #
-# Results wait in the slave until it sends several of them together. If the next task runs for long, nobody would get
-# them. So if a silent slave stays at the same task, the agent gives the tasks before it back to the master, and they
-# may run again elsewhere. When the slave sends their results after all, nobody holds the tasks any more, so the results
-# are dropped. Tasks that must not run twice never wait: the slave sends each result at once.
+# The results of a portion's tasks wait in the slave, outside of its journal, until their stretch is sent. If a task of
+# the stretch runs for long, nobody would get the results before it. So if a silent slave stays at the same task, the
+# agent gives the tasks before it back to the master, and they may run again elsewhere. When the slave sends their
+# results after all, nobody holds the tasks any more, so the results are dropped.
 
 
 FAILED_LOADS_ALLOWED = 3
@@ -150,7 +150,7 @@ class Traffic(Struct, eq=False):
         return True
 
     def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
-        """Pass results on, except for tasks that are not held: they were given back."""
+        """Pass results on, except for tasks that are not held: their results were already read in the journal."""
         if group.failed:
             self.send_newest(child, child.states)
         kept = child.end(group)
@@ -204,33 +204,38 @@ class Traffic(Struct, eq=False):
 
     # ---- late results ---------------------------------------------------------------------------------------
 
-    def look_for_late(self, child: Child, now: float) -> None:
-        """A slave is silent. If it was at the same task before, give the late tasks back; else look again."""
-        stood, child.stood_at = child.stood_at == child.started, child.started
-        if not any(_num_late(span, child.started) for span in child.held):
+    def look_for_late(self, child: Child, started: int, now: float) -> None:
+        """Look how far a silent slave is. If it was at the same task before, give the late tasks back; else look again.
+
+        Args:
+            started: position of the task that it started last.
+        """
+        stood, child.stood_at = child.stood_at == started, started
+        if child.ended or not child.believes(started) or not _num_late(child, started):
             return
         if stood:
             self.send_newest(child, child.states)
-            self._state.to_master(_take_late(child))
+            self._state.to_master(_take_late(child, started))
         else:
-            child.late_at = now + AGAIN_S
+            self._watch.look_again(child, now)
 
 
 def _ids_in(message: messages.Cancel) -> TaskIds:
     return TaskIds(zip(message.tasks, message.counts, strict=True))
 
 
-def _num_late(span: HeldSpan, started: int) -> int:
-    """How many tasks of a span are finished, if the slave may keep their results."""
-    return 0 if span.at_once else max(0, min(span.count, started - span.position))
+def _num_late(child: Child, started: int) -> int:
+    """How many tasks of portions a slave has finished and still holds."""
+    spans = [span for span in child.held if span.is_portion]
+    return sum(max(0, min(span.count, started - span.position)) for span in spans)
 
 
-def _take_late(child: Child) -> messages.Revoked:
+def _take_late(child: Child, started: int) -> messages.Revoked:
     """Remove these tasks from those that the slave holds, at most `MAX_TASKS` spans."""
     taken, kept = list[HeldSpan](), deque[HeldSpan]()
     for span in child.held:
-        late = _num_late(span, child.started) if len(taken) < MAX_TASKS else 0
-        if not late:
+        late = min(span.count, started - span.position) if span.is_portion and len(taken) < MAX_TASKS else 0
+        if late <= 0:
             kept.append(span)
         elif late == span.count:
             taken.append(span)

@@ -644,7 +644,7 @@ class Dispatch(Struct, eq=False):
         own_limits = limits if any(limits) else []
         portions = portions if any(portions) else []
         columns = firsts, counts, attempts, numbers, sizes, own_limits
-        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, runs_once)
+        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions)
         first = groups.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)], after_commit=runs_once)
 
