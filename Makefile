@@ -200,7 +200,7 @@ $(VENV)/installed-for-tests: $(VENV)/installed pyproject.toml
 
 $(VENV)/installed-oldest: $(VENV)/installed pyproject.toml
 	@echo "installing the oldest versions that pyproject.toml allows into $(VENV)"
-	@$(PIP) install --quiet --no-compile --editable . attrs numpy pytest pytest-timeout hypothesis \
+	@$(PIP) install --quiet --no-compile --editable . numpy pytest pytest-timeout hypothesis \
 		$$(sed -n '/^dependencies = /,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml)
 	@touch $@
 

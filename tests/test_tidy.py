@@ -71,10 +71,15 @@ some of their names, and imports them when they are used."""
 PROGRAMS = ("_batch._ssh_host",)
 """Sources that are sent to hosts without mwpy and run there. They import nothing from mwpy."""
 
-EVERYWHERE = ("msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgspec.structs")
+EVERYWHERE = ("attrs", "msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgspec.structs")
 """Modules outside the standard library that every module may import, because they define classes."""
 
-ATTRS = ("attr", "attrs")
+STRUCTS_WITH_METHODS = {
+    *("InVariable", "LastWords", "Death", "TaskRange", "TaskPolicy"),
+    *("Consultation", "Known", "Job", "Comparison"),
+    *("Span", "Stretch", "_Whole", "Report", "Result", "UnrunnableTask", "SharedFile", "WaitingTasks", "Codec"),
+}
+"""They are encoded, or there is one for each task or group of tasks, which msgspec makes faster."""
 
 NOT_IN_CORE = (
     "asyncio",
@@ -186,9 +191,7 @@ def faults_of_import(module: Module, name: str) -> Iterator[str]:
         return
     if module in CORE and top in NOT_IN_CORE:
         yield "the core only decides: pass the time as an argument, and do everything else in an edge or a role"
-    if top in ATTRS:
-        yield "make the class with msgspec.Struct, or as a plain class with __init__: attrs is not a dependency of mwpy"
-    elif top not in sys.stdlib_module_names and top not in OWNERS:
+    if top not in {*sys.stdlib_module_names, *OWNERS, *EVERYWHERE}:
         yield "it is not a dependency of mwpy: avoid it, or add it to OWNERS and to pyproject.toml"
     is_free = module.name in PROGRAMS or module.place in BUILT_ON_PUBLIC_NAMES
     is_for_all = f"{name}.".startswith(tuple(f"{each}." for each in EVERYWHERE))
@@ -350,6 +353,29 @@ def test_no_module_uses_private_names_of_another() -> None:
             if name.rpartition(".")[2] not in ALLOWED_PRIVATE_NAMES
         ]
     )
+
+
+def is_property(function: ast.FunctionDef) -> bool:
+    return any("property" in ast.unparse(each) for each in function.decorator_list)
+
+
+def test_classes_with_methods_are_made_with_attrs() -> None:
+    """msgspec makes what is encoded or has no methods."""
+    found = {
+        node.name: f"{module.shown}:{node.lineno}"
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and "Struct" in map(ast.unparse, node.bases)
+        if any(isinstance(each, ast.FunctionDef) and not is_property(each) for each in node.body)
+    }
+    tell(
+        [
+            f"{found[name]} {name} has methods: make it with attrs; if it is encoded, or if each task has one, add it "
+            f"to STRUCTS_WITH_METHODS"
+            for name in sorted({*found} - STRUCTS_WITH_METHODS)
+        ]
+    )
+    tell([f"STRUCTS_WITH_METHODS names {name}, which is none" for name in sorted(STRUCTS_WITH_METHODS - {*found})])
 
 
 # Public names

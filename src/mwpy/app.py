@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from msgspec.structs import replace
+from attrs import evolve
 
 from mwpy._system import clock, process, script, shadows
 from mwpy._system.process import handle_here
@@ -407,9 +407,9 @@ def local_master(
         run_database_sync=run_database_sync,
         rerun=rerun,
     )
-    options = replace(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
-    options = replace(options, run_database_notices=run_database_notices)
-    options = replace(options, lifetime=check_seconds("lifetime", lifetime))
+    options = evolve(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
+    options = evolve(options, run_database_notices=run_database_notices)
+    options = evolve(options, lifetime=check_seconds("lifetime", lifetime))
     if resource_file is None:
         if system is not None:
             raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
@@ -418,7 +418,7 @@ def local_master(
 
     path = os.path.abspath(resource_file)
     overseer = own_overseer(path, system, max_jobs, overseer_options)
-    return _local_master(slaves or 0, replace(options, resource_file=path), policy, None, overseer)
+    return _local_master(slaves or 0, evolve(options, resource_file=path), policy, None, overseer)
 
 
 def _local_master(
@@ -431,7 +431,7 @@ def _local_master(
     """Start an agent, and import what the master needs while the agent starts."""
     from mwpy._roles.computation import start_local
 
-    computation = start_local(slaves, replace(options, job_end=job_end(os.environ)), loaded)
+    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)), loaded)
     from mwpy._transport.codec import codec_of
     from mwpy.master import LocalMaster
 

@@ -28,7 +28,7 @@ from queue import Empty
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
-from msgspec.structs import replace
+from attrs import evolve
 
 from mwpy._core.master.dispatch import learn
 from mwpy._core.master.state import Actions, CancelTasks, Running, Waiting
@@ -623,7 +623,7 @@ class Executor(concurrent.futures.Executor):
             run_database_sync=run_database_sync,
             rerun=rerun,
         )
-        options = replace(options, reuse_changed_code=reuse_changed_code)
+        options = evolve(options, reuse_changed_code=reuse_changed_code)
         overseer: OwnOverseer | None = None
         if resource_file is None:
             if system is not None:
@@ -633,7 +633,7 @@ class Executor(concurrent.futures.Executor):
             path = Path(resource_file).absolute()
             overseer = own_overseer(str(path), system, max_jobs, overseer_options)
             here, wanted, loaded = slaves or 0, max_jobs + (slaves or 0), None
-            options = replace(options, resource_file=str(path))
+            options = evolve(options, resource_file=str(path))
 
         def begin() -> tuple[MasterIo, Calls, Computation]:
             computation = start_local(here, options, loaded)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from attrs import evolve
 from tests.batch.systems import until
 from tests.systems.slurm import SlurmNode
 
@@ -82,7 +82,7 @@ def test_a_job_does_not_start_on_a_node_that_it_avoids(edge: Slurm, launch: Call
     until(lambda: [job.state for job in mine(edge, launch)] == [JobState.RUNNING], "a job that runs")
     [job] = mine(edge, launch)
     with pytest.raises(BatchUnavailable, match="Requested node configuration is not available"):
-        edge.submit(replace(launch("sleep 300"), avoided=(job.host,)), 1)
+        edge.submit(evolve(launch("sleep 300"), avoided=(job.host,)), 1)
     edge.remove([job.job_id])
     assert ended(edge, job.job_id).host == job.host
 
@@ -107,7 +107,7 @@ def test_the_folder_of_the_output_may_have_any_name(
     folder = slurm_dir / "50%j %%a"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    [job] = edge.submit(replace(launch("echo mine >&2; exit 4"), log_dir=str(folder)), 1)
+    [job] = edge.submit(evolve(launch("echo mine >&2; exit 4"), log_dir=str(folder)), 1)
     assert ended(edge, job).exit_code == 4
     assert written(folder, "*.err") == ["mine\n"]
     assert ended(edge, job).stderr == "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
@@ -139,7 +140,7 @@ def test_the_output_of_a_task_is_not_fetched_for_a_later_task_on_the_same_host(c
 
 def test_an_agent_on_the_machine_of_the_master_keeps_no_outputs() -> None:
     """The master has them in files there."""
-    core = new_core(replace(SETTINGS, keeps_outputs=False))
+    core = new_core(evolve(SETTINGS, keeps_outputs=False))
     do(core, tasks(1))
     assert do(core, with_output(1), heard(messages.ShareGone("result-1"))) == []
 
@@ -165,7 +166,7 @@ def test_a_slave_cannot_replace_the_output_of_another_task(core: AgentCore) -> N
 
 def test_an_object_that_waits_is_asked_for_when_the_one_before_it_is_dropped() -> None:
     """Also if all parts that were on their way were of the dropped one: no other part would arrive."""
-    core = new_core(replace(SETTINGS, max_share_bytes=LARGE.size + SMALL.size))
+    core = new_core(evolve(SETTINGS, max_share_bytes=LARGE.size + SMALL.size))
     other = Share("other", 1000, "at the master")
     do(core, tasks(1, LARGE), tasks(2, SMALL, slave=2))
     assert do(core, opened(LARGE), opened(SMALL)) == [("want", "large", n * PART_BYTES) for n in range(4)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from mwpy._core.overseer.computation import JOBS_REMEMBERED, WatchedComputation
@@ -365,7 +366,7 @@ def test_jobs_that_are_killed_at_their_start_are_failures(desk: Desk) -> None:
 
 def on(host: str, outcome: Outcome = DIED) -> Outcome:
     """The same outcome on this machine."""
-    return replace(outcome, host=host)
+    return evolve(outcome, host=host)
 
 
 def test_a_machine_on_which_jobs_fail_is_avoided_if_jobs_run_well_elsewhere(desk: Desk) -> None:

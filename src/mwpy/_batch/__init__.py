@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from attrs import frozen
 
 from mwpy._values.errors import ExitCode, MwpyError
 from mwpy._values.jobs import End, Job, JobState, Outcome
@@ -28,7 +28,8 @@ class BatchUnavailable(MwpyError):
     exit_code = ExitCode.UNREACHABLE
 
 
-class Launch(Struct, frozen=True):
+@frozen
+class Launch:
     """What is submitted for one computation."""
 
     mark: str

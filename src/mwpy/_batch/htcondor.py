@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+from attrs import evolve
 
 from mwpy._batch import BatchUnavailable, Launch, _htcondor_calls, end_of
 from mwpy._system import clock, process
@@ -255,4 +255,4 @@ def _outcome(ad: dict[str, Any]) -> Outcome:
     if ad["JobStatus"] == 3 or not {"ExitCode", "ExitSignal"} & ad.keys():
         return Outcome(End.REMOVED, f"removed: {ad.get('RemoveReason', 'no reason is given')}", None, ran_s)
     returncode = -ad["ExitSignal"] if ad.get("ExitBySignal") else ad["ExitCode"]
-    return replace(Outcome.of_process(returncode, ran_s, end_of(ad["Err"])), host=_host(ad))
+    return evolve(Outcome.of_process(returncode, ran_s, end_of(ad["Err"])), host=_host(ad))

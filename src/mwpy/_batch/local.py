@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._batch import BatchUnavailable, Launch, end_of
 from mwpy._system import clock, process
@@ -35,7 +35,8 @@ KEEP_S = 86400.0
 SCRIPT = 'trap : TERM INT; echo $$ >"$0/pid"; "$@"; echo $? >"$0/exit.new"; mv "$0/exit.new" "$0/exit"'
 
 
-class Local(Struct, eq=False):
+@define(eq=False, repr=False)
+class Local:
     """This machine.
 
     Args:
@@ -43,7 +44,7 @@ class Local(Struct, eq=False):
     """
 
     _folder: Path
-    _children: list[process.Child] = field(default_factory=list)
+    _children: list[process.Child] = Factory(list)
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Start jobs."""

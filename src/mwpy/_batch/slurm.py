@@ -18,7 +18,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
+from attrs import evolve
 
 from mwpy._batch import BatchUnavailable, Launch, end_of
 from mwpy._system import process
@@ -231,7 +231,7 @@ def outcome(shown: str, log_dirs: Mapping[str, str]) -> Outcome | None:
     host = fields.get("NodeList", "").replace("(null)", "")
     if state in BY_EXIT_CODE:
         code, _, number = fields.get("ExitCode", "0:0").partition(":")
-        return replace(Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr), host=host)
+        return evolve(Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr), host=host)
     if state in ENDS:
         end, text = ENDS[state]
         return Outcome(end, text, None, ran_s, stderr, host)

@@ -27,8 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from attrs import Factory, define, evolve
+from msgspec import Struct
 
 from mwpy._batch import BatchUnavailable, Launch, _ssh_host
 from mwpy._system import clock, process
@@ -111,12 +111,13 @@ def _host(words: Sequence[str]) -> HostLine:
     return HostLine(name, int(slots) if "slots" in settings else None, settings.get("python"))
 
 
-class _Host(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Host:
     """What is known about a host."""
 
     line: HostLine
-    placed: dict[str, Job] = field(default_factory=dict)
-    to_stop: dict[str, None] = field(default_factory=dict)
+    placed: dict[str, Job] = Factory(dict)
+    to_stop: dict[str, None] = Factory(dict)
     """Jobs that the host must stop at the next call that it answers."""
     home: str = ""
     cores: int = 0
@@ -241,7 +242,7 @@ class Ssh:
         living: dict[str, dict[str, Any]] = answer["living"]
         host.placed = {job: _placed(job, report, host.line.name) for job, report in living.items()}
         for job, report in answer["ended"].items():
-            self._keep(job, replace(_outcome(report), host=host.line.name))
+            self._keep(job, evolve(_outcome(report), host=host.line.name))
 
     def _keep(self, job: str, outcome: Outcome) -> None:
         self._ended[job] = outcome

@@ -8,6 +8,7 @@ An agent whose slaves were ready does not count: if a task killed it, the master
 
 from __future__ import annotations
 
+from attrs import define
 from msgspec import Struct
 
 from mwpy._values.errors import ExitCode, is_from_outside
@@ -40,7 +41,8 @@ class Verdict(Struct, frozen=True):
     """When to start another agent; None if it would fail, too."""
 
 
-class LocalAgentCore(Struct, eq=False):
+@define(eq=False, repr=False)
+class LocalAgentCore:
     """Decides about one local agent and those that replace it.
 
     Args:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._values import messages
 from mwpy._values.bounds import Buffer
@@ -39,7 +39,8 @@ KEPT_BYTES = 256 << 20
 """When the kept messages of an agent are larger, it reads no messages of its slaves, so that they wait."""
 
 
-class Session(Struct, eq=False):
+@define(eq=False, repr=False)
+class Session:
     """One side of a session."""
 
     handled: int = 0
@@ -54,7 +55,7 @@ class Session(Struct, eq=False):
     """About how many bytes were handled since it was last said."""
     _dropped: int = 0
     """How many messages the other side has handled, so that they are not kept."""
-    _kept: deque[tuple[Sequence[Buffer], int]] = field(default_factory=deque)
+    _kept: deque[tuple[Sequence[Buffer], int]] = Factory(deque)
     """The messages that were sent after these, and their sizes."""
 
     # ---- what is sent --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -80,7 +81,7 @@ def _examine(options: Options, slave_command: Sequence[str], version: str) -> Re
         python=platform.python_version(),
         executable=sys.executable,
         clock=clock.wall(),
-        libraries={"mwpy": version, **library_versions(), **installed.versions(["msgspec", "cloudpickle"])},
+        libraries={"mwpy": version, **library_versions(), **installed.versions(["msgspec", "cloudpickle", "attrs"])},
         connection=_connection(options),
         resources=about_resources(
             memory.free_bytes(), shutil.disk_usage(os.getcwd()).free, options.seconds_left(clock.wall())
@@ -199,7 +200,7 @@ def examine(
         local = Consultation(Local(Path(folder)), timeout_s, say)
         if not batches and not command:
             return local.findings(launch)
-        report = local.report(replace(launch, command=_examining(content, ())))
+        report = local.report(evolve(launch, command=_examining(content, ())))
         here = report if isinstance(report, Report) else None
         if not batches:
             return local.findings(launch, here)

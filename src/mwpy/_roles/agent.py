@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from attrs import evolve
 from msgspec.structs import replace
 
 from mwpy._core.agent import child
@@ -171,7 +172,7 @@ def run(
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
     if options.forks and not forks.adopt_orphans():
-        options = replace(options, slave_start="spawn")
+        options = evolve(options, slave_start="spawn")
     launcher = Launcher(command, options.slave_max_memory or 0, first)
     if past := options.about_past_end(clock.wall()):
         audit.write([records.Notice(past)], clock.wall())

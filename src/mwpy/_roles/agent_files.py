@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._roles.edges import AgentConnection, OutputStream, SlaveParts
 
@@ -30,7 +30,8 @@ class SlaveHandle:
         self.exit_seen = False
 
 
-class WatchedFiles(Struct, eq=False):
+@define(eq=False, repr=False)
+class WatchedFiles:
     """Tells the link what to wait for.
 
     Args:
@@ -42,12 +43,12 @@ class WatchedFiles(Struct, eq=False):
     _link: AgentConnection
     _outlets: Mapping[int, OutputStream]
     _slaves: Mapping[int, SlaveHandle]
-    _owners: dict[int, tuple[SlaveHandle | None, int]] = field(default_factory=dict)
+    _owners: dict[int, tuple[SlaveHandle | None, int]] = Factory(dict)
     """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave, and
     are here while they have not accepted everything."""
     _listens: bool = True
     """Whether the streams of slaves are read."""
-    _full: dict[int, float] = field(default_factory=dict)
+    _full: dict[int, float] = Factory(dict)
     """The agent's own streams that are full, and until when slaves wait for each of them."""
 
     @property

@@ -12,6 +12,7 @@ from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attrs import define, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -97,7 +98,8 @@ def _without(others: Iterable[int], first: int, last: int) -> list[tuple[int, in
     return [(start, count) for start, count in [*ranges, (first, last + 1 - first)] if count > 0]
 
 
-class CellTasks(Struct, eq=False, weakref=True):
+@define(eq=False, repr=False)
+class CellTasks:
     """The tasks that the cell which runs has submitted to one master."""
 
     access: Access
@@ -138,7 +140,8 @@ LEAST_RESERVE = 16
 of them."""
 
 
-class AgentStarter(Struct, frozen=True):
+@frozen
+class AgentStarter:
     """Starts agents on this machine."""
 
     link: LocalMasterLink
@@ -436,7 +439,8 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
 # What the methods of a master use.
 
 
-class MasterParts(Struct, frozen=True, eq=False):
+@frozen(eq=False)
+class MasterParts:
     """What the methods of a master use."""
 
     access: Access

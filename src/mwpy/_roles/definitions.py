@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import RenewSlaves
@@ -38,15 +38,16 @@ if TYPE_CHECKING:
     from mwpy._transport.by_value import Snapshot
 
 
-class CodeWatch(Struct, eq=False):
+@define(eq=False, repr=False)
+class CodeWatch:
     """Watches the modules of one interactive master."""
 
     _io: MasterIo
-    _modules: UserModules = field(default_factory=UserModules)
+    _modules: UserModules = Factory(UserModules)
     only_here: bool = False
     """Whether all agents were started by this master, so that they are on its machine."""
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         self._modules.look()
 
     def look(self, function: Callable[..., Any], by_value: bool) -> bool:
@@ -110,7 +111,8 @@ class _Used(NamedTuple):
     """Whether the function was new or had changed. Its next use makes a snapshot: many functions have no next use."""
 
 
-class Definitions(Struct, eq=False):
+@define(eq=False, repr=False)
+class Definitions:
     """The definitions of one master.
 
     Args:
@@ -124,15 +126,15 @@ class Definitions(Struct, eq=False):
     """Adds the digest of the code to a definition; None without a run database."""
     notice: Callable[[str], object] | None = None
     """Tells the user a text once; None if there is no user."""
-    numbers: Iterator[int] = field(default_factory=count)
-    known: dict[Algorithm, Defined] = field(default_factory=dict)
+    numbers: Iterator[int] = Factory(count)
+    known: dict[Algorithm, Defined] = Factory(dict)
     """The algorithms that travel by name."""
-    _digests: WeakValueDictionary[str, Defined] = field(default_factory=WeakValueDictionary)
+    _digests: WeakValueDictionary[str, Defined] = Factory(WeakValueDictionary)
     """The algorithms that travel by value, by digest: those that the core keeps, or that something here refers to."""
 
-    _used: WeakKeyDictionary[FunctionType, _Used] = field(default_factory=WeakKeyDictionary)
+    _used: WeakKeyDictionary[FunctionType, _Used] = Factory(WeakKeyDictionary)
     """The functions that travel by value."""
-    _large: set[str] = field(default_factory=set)
+    _large: set[str] = Factory(set)
     """The functions that were named because they are large."""
 
     def prepare(self, algorithm: Algorithm) -> Algorithm:

@@ -18,7 +18,7 @@ from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.master.state import (
     Asking,
@@ -157,7 +157,8 @@ SHARE = 8
 """Below one in eight of the bytes that may wait, nothing is counted again. So small results cost nothing."""
 
 
-class _Waiting(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Waiting:
     """Results that wait together."""
 
     count: int = 0
@@ -169,7 +170,8 @@ class _Waiting(Struct, eq=False):
             self.count, self.size = count, self.size * count // self.count
 
 
-class Unfetched(Struct, eq=False):
+@define(eq=False, repr=False)
+class Unfetched:
     """Tells the I/O thread how much was fetched.
 
     Args:
@@ -178,8 +180,8 @@ class Unfetched(Struct, eq=False):
 
     access: Access
     most: int
-    _alone: _Waiting = field(default_factory=_Waiting)
-    _of_maps: _Waiting = field(default_factory=_Waiting)
+    _alone: _Waiting = Factory(_Waiting)
+    _of_maps: _Waiting = Factory(_Waiting)
     _total: int = 0
     """How many bytes have ever arrived."""
     is_much: bool = False
@@ -558,14 +560,15 @@ def _count_failures(failures: FailuresByKind, tasks: OpenMap | None, all_ended: 
 # was submitted just before: then nobody waits for the answer.
 
 
-class HeldResults(Struct, eq=False):
+@define(eq=False, repr=False)
+class HeldResults:
     """Makes the core keep results."""
 
     access: Access
     inbox: Inbox
-    _held: dict[int, bool] = field(default_factory=dict)
+    _held: dict[int, bool] = Factory(dict)
     """The tasks whose results the core may keep, and whether it surely does. An interrupt may come in between."""
-    _by_id: dict[int, Result[Any]] = field(default_factory=dict)
+    _by_id: dict[int, Result[Any]] = Factory(dict)
     """The results that could be fetched when this was last asked for, and the last one of them."""
     _last: Result[Any] | None = None
 

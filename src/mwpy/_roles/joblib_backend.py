@@ -24,6 +24,7 @@ from functools import cache, partial
 from typing import Any
 from weakref import finalize, ref
 
+from attrs import Factory, define
 from joblib.parallel import (
     BatchedCalls,
     FallbackToBackend,
@@ -31,7 +32,6 @@ from joblib.parallel import (
     SequentialBackend,
     register_parallel_backend,
 )
-from msgspec import Struct, field
 
 from mwpy._roles.maps import PORTION_BYTES, PortionSizes
 from mwpy._system import clock, script
@@ -114,7 +114,8 @@ Done = Callable[[Future[Any]], object]
 """What is called with the future of a batch that has ended."""
 
 
-class Batches(Struct, eq=False):
+@define(eq=False, repr=False)
+class Batches:
     """The batches that were dispatched and have not ended. Any thread may use it.
 
     Args:
@@ -126,9 +127,9 @@ class Batches(Struct, eq=False):
     executor: Executor
     run: Callable[[Any], Any]
     most: int = 1
-    _waiting: deque[tuple[Any, Done]] = field(default_factory=deque)
-    _submitted: set[Future[Any]] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waiting: deque[tuple[Any, Done]] = Factory(deque)
+    _submitted: set[Future[Any]] = Factory(set)
+    _lock: threading.Lock = Factory(threading.Lock)
     """Not held while `done` is called, because it may add the next batch."""
 
     def add(self, batch: Any, done: Done) -> None:
@@ -184,7 +185,8 @@ def _nothing() -> None:
     """Do nothing: its end shows that there is a slave."""
 
 
-class RepeatedArrays(Struct, eq=False):
+@define(eq=False, repr=False)
+class RepeatedArrays:
     """Finds arrays that come again in the arguments of the tasks of a call.
 
     Args:
@@ -193,8 +195,8 @@ class RepeatedArrays(Struct, eq=False):
     """
 
     least_bytes: int | None
-    codec: Codec = field(default_factory=Codec)
-    _seen: dict[int, tuple[ref[Any], Shared | None]] = field(default_factory=dict)
+    codec: Codec = Factory(Codec)
+    _seen: dict[int, tuple[ref[Any], Shared | None]] = Factory(dict)
     """The arrays by `id`, and their handles if they came again. An entry is dropped with its array."""
 
     def shared(self, calls: Iterable[Call]) -> list[Call]:

@@ -11,8 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self, cast
 
-from msgspec import Struct
-from msgspec.structs import replace
+from attrs import evolve, frozen
 
 from mwpy import resource_file
 from mwpy._core.agent.child import AddressesFound, ComputationOver
@@ -47,7 +46,8 @@ LINGER_S = 1.0
 """Seconds for sending the last message of a visit."""
 
 
-class MasterContact(Struct, frozen=True):
+@frozen
+class MasterContact:
     """The addresses of the master, and what the master requires from an agent."""
 
     addresses: Sequence[str]
@@ -176,7 +176,7 @@ def connect(contact: MasterContact) -> tuple[AgentLink, MasterContact]:
         if isinstance(answer, messages.Refused):
             raise Refused(f"the master refused this agent: {answer.reason}")
         if isinstance(answer, messages.Welcome):
-            contact = replace(contact, client_timeout=answer.client_timeout_s, masters_timeout=answer.client_timeout_s)
+            contact = evolve(contact, client_timeout=answer.client_timeout_s, masters_timeout=answer.client_timeout_s)
     return try_all(contact), contact
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.local_agents import LocalAgentCore, Verdict
 from mwpy._roles.edges import Process, ProcessStarter
@@ -20,7 +20,8 @@ FAREWELL_S = 2.5
 POLL_S = 0.01
 
 
-class LocalAgent(Struct, eq=False):
+@define(eq=False, repr=False)
+class LocalAgent:
     """The agent that a master has started on its own machine, and its replacements. There may be none.
 
     Args:
@@ -37,8 +38,8 @@ class LocalAgent(Struct, eq=False):
     _joined: Callable[[], int]
     _connected: Callable[[int], bool]
     _command: Sequence[str] = ()
-    _environment: Mapping[str, str] = {}
-    _core: LocalAgentCore = field(default_factory=lambda: LocalAgentCore(""))
+    _environment: Mapping[str, str] = Factory(dict)
+    _core: LocalAgentCore = Factory(lambda: LocalAgentCore(""))
     _process: Process | None = None
     """None if none runs now."""
     _verdict: Verdict | None = None

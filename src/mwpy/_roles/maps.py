@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 from operator import index, itemgetter
 from typing import Any, NamedTuple, SupportsIndex
 
-from msgspec import Struct
+from attrs import Factory, define
 
 from mwpy._core.master.dispatch import learn
 from mwpy._core.master.state import CancelTasks, MasterSettings, Running
@@ -81,7 +81,8 @@ def alone(item: Any) -> tuple[Any, ...]:
     return (item,)
 
 
-class MapItems(Struct, eq=False):
+@define(eq=False, repr=False)
+class MapItems:
     """The items of a map, and the calls that they make.
 
     Args:
@@ -203,7 +204,8 @@ def can_be_packed(terms: Terms, settings: MasterSettings) -> bool:
     return extras is None and not fixed and not special
 
 
-class PortionSizes(Struct, eq=False):
+@define(eq=False, repr=False)
+class PortionSizes:
     """Decides how many items the next portion has.
 
     Args:
@@ -306,7 +308,8 @@ def most_of(chunksize: object) -> int:
     return index(chunksize)
 
 
-class Portion(Struct, eq=False):
+@define(eq=False, repr=False)
+class Portion:
     """Items of a map that were submitted together; often only one. This object is the tag of their tasks."""
 
     first: int
@@ -318,7 +321,7 @@ class Portion(Struct, eq=False):
     """Bytes of arguments."""
     left: int
     """How many of the results were not taken from `MapRun.arrived`."""
-    taken: list[tuple[int, int]] = []
+    taken: list[tuple[int, int]] = Factory(list)
     """Which of the results were taken before the last: place and count."""
 
     @property

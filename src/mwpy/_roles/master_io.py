@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.master.algorithms import FailedCalls
 from mwpy._core.master.core import MasterCore
@@ -478,7 +478,8 @@ GROWTH = 3.0
 """Each report comes this many times as late as the one before."""
 
 
-class StoreWatch(Struct, eq=False):
+@define(eq=False, repr=False)
+class StoreWatch:
     """Watches the store of a master. The I/O thread calls it.
 
     Args:
@@ -519,7 +520,8 @@ class StoreWatch(Struct, eq=False):
 # What was handled is said to the agents when it is in the file (see `sessions.py`).
 
 
-class CommittedSends(Struct, eq=False):
+@define(eq=False, repr=False)
+class CommittedSends:
     """The messages that wait. The I/O thread calls all methods, except those that say otherwise.
 
     Args:
@@ -531,15 +533,15 @@ class CommittedSends(Struct, eq=False):
     """The number of the last messages that were held back."""
     _committed: int = 0
     """Up to this number, messages can be sent."""
-    _waiting: dict[bytes, deque[tuple[int, Send]]] = field(default_factory=dict)
+    _waiting: dict[bytes, deque[tuple[int, Send]]] = Factory(dict)
     """By peer: the messages that wait, in their order, each with its number."""
-    _stored: deque[Stored] = field(default_factory=deque)
+    _stored: deque[Stored] = Factory(deque)
     """News for the core."""
-    _said: deque[tuple[bytes, Handled]] = field(default_factory=deque)
+    _said: deque[tuple[bytes, Handled]] = Factory(deque)
     """What to say about handled messages, each with its peer."""
     _has_failed: bool = False
     _is_closed: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = Factory(threading.Lock)
     """Held to wake the I/O thread, which must not end meanwhile."""
 
     def add(self, sends: Sequence[Send]) -> Sequence[Send]:

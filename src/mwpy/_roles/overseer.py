@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from attrs import Factory, define, evolve
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
@@ -251,12 +251,13 @@ def _prune(folder: Path, mark: str, kept: int) -> int:
 # One round of an overseer as an object for scripts: what it found, what it decided, and what it did.
 
 
-class Round(Struct, eq=False):
+@define(eq=False, repr=False)
+class Round:
     """What was decided and done in one round, for all computations."""
 
-    decided: OverseerActions = field(default_factory=OverseerActions)
-    removed: list[str] = field(default_factory=list)
-    submitted: dict[str, list[str]] = field(default_factory=dict)
+    decided: OverseerActions = Factory(OverseerActions)
+    removed: list[str] = Factory(list)
+    submitted: dict[str, list[str]] = Factory(dict)
     """The jobs that were submitted, by the mark of the computation."""
 
     def of(self, computation: WatchedComputation) -> dict[str, Any]:
@@ -362,7 +363,8 @@ def remove(options: OverseerOptions, batch: Batch) -> int:
     return ExitCode.OK
 
 
-class Overseer(Struct, eq=False):
+@define(eq=False, repr=False)
+class Overseer:
     """The loop of an overseer.
 
     Args:
@@ -382,7 +384,7 @@ class Overseer(Struct, eq=False):
     dry_run: bool = False
     failed: bool = False
     """Whether a file could not be read, or the batch system did not answer or refused."""
-    _round: Round = field(default_factory=Round)
+    _round: Round = Factory(Round)
 
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
@@ -471,7 +473,7 @@ class Overseer(Struct, eq=False):
     def _submit(self, submit: Submit) -> None:
         try:
             launch = self._files.launch(submit.mark, self._core.computations[submit.mark].content)
-            launch = replace(launch, avoided=submit.avoided)
+            launch = evolve(launch, avoided=submit.avoided)
             job_ids = self._batch.submit(launch, submit.count)
         except (BatchUnavailable, OSError) as error:
             self._fail(events.NotSubmitted(submit.mark, submit.count, str(error)))

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from msgspec import Struct
+from attrs import define
 
 from mwpy._system import clock, process
 from mwpy._system.packages import module_path
@@ -27,7 +27,8 @@ LOG = ".overseer"
 """What follows the name of the resource file in the name of the overseer's log file."""
 
 
-class OwnOverseer(Struct, eq=False):
+@define(eq=False, repr=False)
+class OwnOverseer:
     """A process that oversees one computation. It ends with the thread that starts it, even if this process is killed.
 
     Args:

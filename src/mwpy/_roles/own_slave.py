@@ -19,7 +19,8 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import ClassVar
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import field
 from msgspec.structs import replace
 
 from mwpy._core.master.state import Actions
@@ -53,14 +54,15 @@ ENDS_THE_CALL = (KeyboardInterrupt, BdbQuit)
 """What a user raises in a task, with Ctrl-C or in a debugger. It ends the call of the master algorithm that waits."""
 
 
-class _Channel(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Channel:
     """The runner's end of the channel to its agent."""
 
-    arrived: list[list[Buffer]] = field(default_factory=list)
+    arrived: list[list[Buffer]] = Factory(list)
     """Messages for the runner."""
-    sent: list[list[Buffer]] = field(default_factory=list)
+    sent: list[list[Buffer]] = Factory(list)
     """Messages of the runner."""
-    journal: Journal = field(default_factory=lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
+    journal: Journal = Factory(lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
     fed_at: float = 0.0
     position: int = 0
     eof: bool = False
@@ -69,7 +71,7 @@ class _Channel(Struct, eq=False):
     run_each: None = None
     """No portion comes here."""
     has_message: bool = False
-    _pid: int = field(default_factory=os.getpid)
+    _pid: int = Factory(os.getpid)
 
     @property
     def forked(self) -> bool:

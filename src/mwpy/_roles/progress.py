@@ -15,7 +15,8 @@ from collections.abc import Callable
 from operator import index
 from typing import Any, Literal, TextIO
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._system import clock
 from mwpy._system.live_line import LiveLine, is_terminal, shell_of_ipython, width_of
@@ -135,7 +136,8 @@ Display = Callable[[Figures, bool], None]
 """Shows figures. The second argument says whether they are the last ones."""
 
 
-class Progress(Struct, eq=False):
+@define(eq=False, repr=False)
+class Progress:
     """Shows the progress of one map, or of a computation.
 
     Args:
@@ -168,7 +170,8 @@ class Progress(Struct, eq=False):
             self.display(figures, True)
 
 
-class OpenProgress(Struct, eq=False):
+@define(eq=False, repr=False)
+class OpenProgress:
     """The progress that a thread shows while it waits, oldest first. Several maps may be open.
 
     Args:
@@ -177,8 +180,8 @@ class OpenProgress(Struct, eq=False):
     """
 
     shared: OpenProgress | None = None
-    _all: list[Progress] = field(default_factory=list)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _all: list[Progress] = Factory(list)
+    _lock: threading.RLock = Factory(threading.RLock)
     """Held to show something."""
 
     def __bool__(self) -> bool:

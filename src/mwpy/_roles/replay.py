@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from attrs import define
 
 from mwpy._core.master.algorithms import KEPT_CALLS, FailedCalls
 from mwpy._transport.codec import loads_call, loads_function, loads_state, seed_of, split_resumed
@@ -26,7 +26,8 @@ def look_in(calls: FailedCalls) -> None:
     _newest[0] = calls
 
 
-class _Replayed(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Replayed:
     """A task that runs again: its states and reports are ignored, because it has no next attempt and no master."""
 
     _task_id: TaskId

@@ -24,7 +24,8 @@ from math import inf
 from operator import sub
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
@@ -71,7 +72,8 @@ if TYPE_CHECKING:
 _NOT_LOADED = object()
 
 
-class RunningTasks(Struct, eq=False):
+@define(eq=False, repr=False)
+class RunningTasks:
     """The tasks of one span, while a slave runs them one after the other.
 
     Args:
@@ -189,7 +191,8 @@ GARBAGE_BYTES = 32 << 20
 cycle: a function that is found by its name refers to its algorithm, and a recursive function to itself."""
 
 
-class Unavailable(Struct):
+@define
+class Unavailable:
     """Why an algorithm cannot run here."""
 
     reason: str
@@ -259,13 +262,14 @@ def _compared(
     return Unavailable(f"{reason}: {REMEDY}", LoadFailure.OTHER_CODE)
 
 
-class LoadedAlgorithms(Struct, eq=False):
+@define(eq=False, repr=False)
+class LoadedAlgorithms:
     """The algorithms that the master has defined, by number."""
 
-    loaded: dict[int, Callable[..., Any] | Unavailable] = field(default_factory=dict)
+    loaded: dict[int, Callable[..., Any] | Unavailable] = Factory(dict)
     """Their functions, or why they cannot run here."""
-    names: dict[int, str] = field(default_factory=dict)
-    _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = field(default_factory=dict)
+    names: dict[int, str] = Factory(dict)
+    _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = Factory(dict)
     """Those by value that were not used yet. Each is unpickled before its first task, because most slaves of an agent
     never run most of them."""
     _unpacked: int = 0
@@ -314,7 +318,8 @@ NEWS = 1.02
 """A peak is sent again when it is this many times as high."""
 
 
-class PeakMemory(Struct, eq=False):
+@define(eq=False, repr=False)
+class PeakMemory:
     """Finds peaks, and sends those that are higher than before.
 
     Args:
@@ -324,7 +329,7 @@ class PeakMemory(Struct, eq=False):
     send: Callable[[int, int], None]
     _running: int | None = None
     """The number of the algorithm whose tasks run."""
-    _known: dict[int, int] = field(default_factory=dict)
+    _known: dict[int, int] = Factory(dict)
     """The highest peak of each algorithm that was sent."""
     _programs: int = 0
     """The highest peak of a program when the tasks of this algorithm began."""
@@ -436,23 +441,24 @@ CAREFUL_ATTEMPT = 3
 are common, because tasks that are finished and not sent for long are run again."""
 
 
-class _Gathered(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Gathered:
     """The results of a stretch that were not sent."""
 
     algorithm: int
     """The number of the algorithm of all their tasks."""
     silent_from: float
     """When the last message to the agent was sent before the first of these tasks began."""
-    tasks: list[int] = field(default_factory=list)
+    tasks: list[int] = Factory(list)
     """The first tasks of ranges, in the order in which the tasks ran."""
-    counts: list[int] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    kinds: set[type] = field(default_factory=set)
+    counts: list[int] = Factory(list)
+    attempts: list[int] = Factory(list)
+    values: list[Any] = Factory(list)
+    kinds: set[type] = Factory(set)
     """The types of these values."""
-    failed: list[int] = field(default_factory=list)
+    failed: list[int] = Factory(list)
     """The positions of the failures among them."""
-    times: list[float] = field(default_factory=list)
+    times: list[float] = Factory(list)
     """How long each task took, in seconds, or each block whose tasks were not timed."""
     size: int = 0
     """About how many bytes the texts, bytes and encoded values take."""
@@ -473,7 +479,8 @@ class _Gathered(Struct, eq=False):
         return is_time or bool(self.failed) or self.size > STRETCH_BYTES or len(self.tasks) == MAX_TASKS
 
 
-class Stretches(Struct, eq=False):
+@define(eq=False, repr=False)
+class Stretches:
     """Runs tasks of portions.
 
     Args:
@@ -494,7 +501,7 @@ class Stretches(Struct, eq=False):
     """Since when the agent has heard nothing, as far as is known here: when this slave was fed, or has sent results."""
     _ended: float = 0.0
     """When the last block ended."""
-    _gathered: _Gathered = field(default_factory=lambda: _Gathered(0, 0.0))
+    _gathered: _Gathered = Factory(lambda: _Gathered(0, 0.0))
     _large: Sequence[Buffer] = ()
     """The large buffers of the last value."""
 
@@ -719,7 +726,8 @@ class Allowance:
         return True
 
 
-class TaskLogs(Struct, eq=False):
+@define(eq=False, repr=False)
+class TaskLogs:
     """Gathers what the tasks of one slave log.
 
     Args:
@@ -737,15 +745,15 @@ class TaskLogs(Struct, eq=False):
     """The name of the algorithm that runs; empty if none does."""
     waiting: bool = False
     """Whether there is something to send."""
-    _rows: list[LogRow] = field(default_factory=list)
+    _rows: list[LogRow] = Factory(list)
     _size: int = 0
     _left_out: int = 0
     _said_at: float = 0.0
-    _records: Allowance = field(default_factory=lambda: Allowance(MOST_A_SECOND, MOST_AT_ONCE))
-    _bytes: Allowance = field(default_factory=lambda: Allowance(BYTES_A_SECOND, BYTES_AT_ONCE))
-    _sends: Allowance = field(default_factory=lambda: Allowance(SENDS_A_SECOND, SENDS_AT_ONCE))
-    _thread: int = field(default_factory=threading.get_ident)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _records: Allowance = Factory(lambda: Allowance(MOST_A_SECOND, MOST_AT_ONCE))
+    _bytes: Allowance = Factory(lambda: Allowance(BYTES_A_SECOND, BYTES_AT_ONCE))
+    _sends: Allowance = Factory(lambda: Allowance(SENDS_A_SECOND, SENDS_AT_ONCE))
+    _thread: int = Factory(threading.get_ident)
+    _lock: threading.RLock = Factory(threading.RLock)
     _is_sending: bool = False
     """Whether a message is being made or sent. A finalizer of a task may log at any moment, also then."""
     _handler: logging.Handler | None = None

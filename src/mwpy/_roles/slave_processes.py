@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from attrs import Factory, define, frozen
 from msgspec.structs import replace
 
 from mwpy._core.agent import child
@@ -37,7 +37,8 @@ from mwpy._values.options import (
 )
 
 
-class SlaveProcesses(Struct, eq=False):
+@define(eq=False, repr=False)
+class SlaveProcesses:
     """Starts slaves, and reports to the core when they run and end."""
 
     _core: AgentCore
@@ -169,7 +170,8 @@ class NewTemplate(NamedTuple):
         self.orders.close()
 
 
-class SlaveCommand(Struct, frozen=True):
+@frozen
+class SlaveCommand:
     """The command line that starts a slave, and how many slaves share the cores of this agent."""
 
     line: Sequence[str]
@@ -208,7 +210,8 @@ MESSAGE_SLACK = 2 << 20
 """Bytes of a slave's message beyond its results: the header, and the results that are not counted in it."""
 
 
-class Launcher(Struct, eq=False):
+@define(eq=False, repr=False)
+class Launcher:
     """Starts real slave processes.
 
     Args:
@@ -220,7 +223,7 @@ class Launcher(Struct, eq=False):
     command: SlaveCommand
     max_memory_bytes: int = 0
     first: NewTemplate | None = None
-    folders: SlaveFolders = field(default_factory=SlaveFolders)
+    folders: SlaveFolders = Factory(SlaveFolders)
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave of an agent that the master has accepted, as a fresh interpreter.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._values.code import NotComparable, call_digest, code_of, value_digest
@@ -46,7 +46,8 @@ def with_code(
     return AlgorithmDefined(record.definition, record.packed, code.digest.hex(), code.parts)
 
 
-class TaskKeys(Struct, eq=False):
+@define(eq=False, repr=False)
+class TaskKeys:
     """Makes the keys of the tasks of one master.
 
     Args:
@@ -54,10 +55,10 @@ class TaskKeys(Struct, eq=False):
     """
 
     notice: Callable[[str], None]
-    referable: dict[int, tuple[Defined, bytes | None, bytes]] = field(default_factory=dict)
+    referable: dict[int, tuple[Defined, bytes | None, bytes]] = Factory(dict)
     """The tasks to whose results others may refer until they are fetched, by id: their algorithm, their key if it was
     made here, and the encoded call, from which the key follows otherwise."""
-    _reasons: dict[int, str] = field(default_factory=dict)
+    _reasons: dict[int, str] = Factory(dict)
     """For each algorithm: why its last task without a key has none."""
 
     def of(

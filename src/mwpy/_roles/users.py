@@ -11,6 +11,7 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from attrs import Factory, define
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -90,12 +91,13 @@ class User(Struct, eq=False):
     """Outcomes that are not handed over yet. The I/O thread writes this field."""
 
 
-class Users(Struct, eq=False):
+@define(eq=False, repr=False)
+class Users:
     """The threads that use one master."""
 
-    algorithm: User = field(default_factory=User)
+    algorithm: User = Factory(User)
     """The thread of the algorithm; or that of the executor which has a master of its own."""
-    executors: list[User] = field(default_factory=list)
+    executors: list[User] = Factory(list)
     """Those that share the master and have not ended. Their threads add themselves and remove themselves."""
     submitted: int = 0
     """How many tasks the executors have ever submitted."""

@@ -9,7 +9,7 @@ from itertools import repeat
 from random import Random
 from weakref import WeakValueDictionary
 
-from msgspec import Struct, field
+from attrs import Factory, define
 from msgspec.structs import replace
 
 from mwpy._core.master.state import (
@@ -41,13 +41,14 @@ from mwpy._values.task import ReferringBuffers, Result, ResultReference, SlaveKi
 # Checks from outside which reports of tasks the algorithm gets.
 
 
-class ReportChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class ReportChecker:
     """Follows the reports from their tasks to the algorithm."""
 
     checker: HistoryChecker
     given: int = 0
     """How many reports the algorithm got."""
-    _last: dict[tuple[int, int], int] = field(default_factory=dict)
+    _last: dict[tuple[int, int], int] = Factory(dict)
     """The number of the last report of each task and attempt that the algorithm got."""
 
     def gave(self, report: Report) -> None:

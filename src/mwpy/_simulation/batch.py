@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from msgspec import Struct, field
+from attrs import Factory, define, evolve
 from msgspec.structs import replace
 
 from mwpy import resource_file
@@ -37,7 +37,8 @@ NOTICE_S = 6
 """Within this many seconds an overseer can know that a job is at work: a resource file may be read 5 s late."""
 
 
-class SimulatedJob(Struct, eq=False):
+@define(eq=False, repr=False)
+class SimulatedJob:
     """A simulated job."""
 
     job_id: str
@@ -82,7 +83,8 @@ class SimulatedJob(Struct, eq=False):
         return self.state in (JobState.QUEUED, JobState.RUNNING) and not leaves and not self.uncounted
 
 
-class SimulatedBatch(Struct, eq=False):
+@define(eq=False, repr=False)
+class SimulatedBatch:
     """A simulated batch system; it is a `Batch`."""
 
     _world: World
@@ -96,11 +98,11 @@ class SimulatedBatch(Struct, eq=False):
     """Whether all jobs fail at their start at present."""
     has_bad_machine: bool = False
     """Whether all jobs fail at their start on one machine."""
-    queue: dict[str, SimulatedJob] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    submitted: Counter[str] = field(default_factory=Counter)
+    queue: dict[str, SimulatedJob] = Factory(dict)
+    outcomes: dict[str, Outcome] = Factory(dict)
+    submitted: Counter[str] = Factory(Counter)
     """How many jobs of each mark were submitted."""
-    replaceable: Counter[str] = field(default_factory=Counter)
+    replaceable: Counter[str] = Factory(Counter)
     """The largest number of jobs of each mark that needed a replacement."""
     _clusters: int = 0
 
@@ -227,7 +229,7 @@ class SimulatedBatch(Struct, eq=False):
         job.kill()
         ran_s = self._world.now - job.started_at
         outcome = Outcome.of_process(-9 if code is None else code, ran_s, "last words")
-        self.outcomes[job.job_id] = replace(outcome, host=job.machine)
+        self.outcomes[job.job_id] = evolve(outcome, host=job.machine)
 
 
 # Overseers of several computations on a simulated batch system, with every kind of fault.
@@ -260,7 +262,8 @@ LAG_S = 20
 EMPTY = ResourceFile("", 0.0, 60.0, "m", "", (), MemberKeys("", "", ""), 0, 0, 0, "agent", ())
 
 
-class _Computation(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Computation:
     """A computation and its resource file. When its master is killed, the next one begins from the start."""
 
     mark: str
@@ -269,7 +272,7 @@ class _Computation(Struct, eq=False):
     batch: SimulatedBatch
     slaves_per_job: int
     tasks: int
-    clusters: list[Cluster] = field(default_factory=list)
+    clusters: list[Cluster] = Factory(list)
     """A cluster for each life of its master. Agents join only the last one."""
     down_until: float = 1.0
     useful: int = 0
@@ -278,7 +281,7 @@ class _Computation(Struct, eq=False):
     grown: int = 0
     """The sum of all increases of `useful`."""
     content: ResourceFile | None = None
-    history: list[ResourceFile] = field(default_factory=list)
+    history: list[ResourceFile] = Factory(list)
     """All contents that were written, in their order."""
 
     def tick(self, now: float) -> None:

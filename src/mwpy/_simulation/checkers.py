@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._core.master.state import CancelTasks, Running, Stopped
 from mwpy._transport.channel import AGAIN, FAILED, VALUE
@@ -49,17 +50,18 @@ Attempt = tuple[bytes, int, int, int]
 """The connection of an agent, its slave, a task and an attempt."""
 
 
-class EndChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class EndChecker:
     """Knows what slaves ran when they ended. A slave is named by the connection of its agent, and its number."""
 
-    late: dict[Attempt, None] = field(default_factory=dict)
+    late: dict[Attempt, None] = Factory(dict)
     """The attempts that agents gave back because their results waited behind a long task."""
-    ran: dict[tuple[bytes, int], Sequence[int]] = field(default_factory=dict)
+    ran: dict[tuple[bytes, int], Sequence[int]] = Factory(dict)
     """The tasks that slaves ran when they ended, or were about to start; of slaves that damaged nothing they share."""
 
-    killed: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    killed: dict[tuple[bytes, int], int] = Factory(dict)
     """Slaves that were killed when they ran a task that was over a limit, and this task."""
-    too_large: dict[tuple[bytes, int, int], None] = field(default_factory=dict)
+    too_large: dict[tuple[bytes, int, int], None] = Factory(dict)
     """Slaves that alone used more memory than their jobs have, and the tasks that they ran. If the agent is evicted
     then, the task is charged."""
 
@@ -82,18 +84,19 @@ class EndChecker(Struct, eq=False):
 # Checks from outside which hosts are excluded, and that they get no more work.
 
 
-class HostChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class HostChecker:
     """Checks the excluded hosts of one computation."""
 
     _agent_of: dict[SlaveId, str]
     _hosts: dict[str, str]
     """The hosts of all agents that ever were connected."""
-    excluded: dict[str, None] = field(default_factory=dict)
+    excluded: dict[str, None] = Factory(dict)
     times: int = 0
     """How often a host was excluded."""
-    _agents: dict[str, str] = field(default_factory=dict)
+    _agents: dict[str, str] = Factory(dict)
     """The connected agents, and their hosts."""
-    host_of: dict[bytes, str] = field(default_factory=dict)
+    host_of: dict[bytes, str] = Factory(dict)
     """The hosts of connections."""
 
     def heard(self, peer: bytes, hello: messages.Hello) -> None:
@@ -127,22 +130,23 @@ class HostChecker(Struct, eq=False):
 # Checks from outside that a task is at one slave, and who answers it.
 
 
-class AttemptChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class AttemptChecker:
     """Checks the attempts of tasks, by the records of a master."""
 
     tasks: Mapping[int, SubmittedTask]
     _agent_of: dict[SlaveId, str]
     _unaddressed: dict[int, None]
     """Tasks that were addressed to a slave, until the master removed this address."""
-    answered: dict[int, int] = field(default_factory=dict)
+    answered: dict[int, int] = Factory(dict)
     """The attempt of each task whose result counts."""
-    repeated: dict[int, dict[SlaveId, int]] = field(default_factory=dict)
+    repeated: dict[int, dict[SlaveId, int]] = Factory(dict)
     """The tasks that were given to others while slaves may have run them, and the attempts of these slaves."""
-    _straggling: dict[int, str] = field(default_factory=dict)
+    _straggling: dict[int, str] = Factory(dict)
     """The stragglers that were taken from a slave and not sent to another one yet, and the agent of that slave."""
-    _live: dict[int, dict[SlaveId, int]] = field(default_factory=dict)
+    _live: dict[int, dict[SlaveId, int]] = Factory(dict)
     """The slave that has each task, if one has, and its attempt."""
-    _away: dict[str, None] = field(default_factory=dict)
+    _away: dict[str, None] = Factory(dict)
     """The agents that are away."""
 
     def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:
@@ -221,16 +225,17 @@ def _each_number(tasks: Sequence[records.TaskRange]) -> Iterator[tuple[int, int]
 # Checks from outside what tasks get whose arguments refer to results of other tasks, and which of them run.
 
 
-class ReferenceChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class ReferenceChecker:
     """Follows values from the tasks that gave them to those that refer to them."""
 
-    refers: dict[int, Sequence[int]] = field(default_factory=dict)
+    refers: dict[int, Sequence[int]] = Factory(dict)
     """The tasks that refer to others, and these others."""
-    values: dict[int, object] = field(default_factory=dict)
+    values: dict[int, object] = Factory(dict)
     """The values that the algorithm got."""
-    causes: dict[int, int] = field(default_factory=dict)
+    causes: dict[int, int] = Factory(dict)
     """For each task that failed because of another one: the id of that task."""
-    _seen: dict[int, dict[int, object]] = field(default_factory=dict)
+    _seen: dict[int, dict[int, object]] = Factory(dict)
     """The values that each task got."""
 
     def saw(self, task: int, values: dict[int, object]) -> None:
@@ -265,7 +270,8 @@ class ReferenceChecker(Struct, eq=False):
 # Checks from outside which tasks are tried again after exceptions, and how long they pause before.
 
 
-class RetryChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class RetryChecker:
     """Checks the attempts of tasks."""
 
     attempts: AttemptChecker
@@ -274,11 +280,11 @@ class RetryChecker(Struct, eq=False):
     """How many attempts of each task were lost by its own fault, as far as the master knows."""
     cancelled: dict[int, None]
     """Tasks that must not be sent to a slave again."""
-    spoilt: dict[tuple[int, int], None] = field(default_factory=dict)
+    spoilt: dict[tuple[int, int], None] = Factory(dict)
     """Tasks and their attempts that raise an exception, because they run on a bad host."""
     now: float = 0.0
     """The time of the last records."""
-    _due_at: dict[int, float] = field(default_factory=dict)
+    _due_at: dict[int, float] = Factory(dict)
     """When the last pause of each task ends."""
 
     def end_of(self, task: int, attempt: int) -> int:
@@ -328,20 +334,21 @@ Progress = tuple[int, int, int]
 """A state: the task and the attempt that left it, and how far the task is."""
 
 
-class StateChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class StateChecker:
     """Follows the states from their slaves to the next attempts."""
 
     cancelled: dict[int, None]
     """Tasks that must not be sent to a slave again. Nobody needs their states."""
     unheard: dict[bytes, None]
     """Connections that broke, or that the master does not listen to any more."""
-    _arrived: dict[int, Progress] = field(default_factory=dict)
+    _arrived: dict[int, Progress] = Factory(dict)
     """The newest state of each task that reached the master, from any of its attempts."""
-    _newest: dict[tuple[int, int], Progress] = field(default_factory=dict)
+    _newest: dict[tuple[int, int], Progress] = Factory(dict)
     """The newest state of each task and attempt that reached the master."""
-    _expected: dict[tuple[int, int], Progress | None] = field(default_factory=dict)
+    _expected: dict[tuple[int, int], Progress | None] = Factory(dict)
     """For each task and attempt: the state with which the attempt must begin."""
-    left: dict[tuple[bytes, int], Progress] = field(default_factory=dict)
+    left: dict[tuple[bytes, int], Progress] = Factory(dict)
     """The newest state that each slave left, by connection and number. It is forgotten when the slave begins another
     attempt, or has written nonsense into its stream, so that states are lost."""
 
@@ -388,7 +395,8 @@ def read_state(frames: Sequence[Buffer]) -> Progress:
 # Checks from outside that a run with too many failures stops, and goes on when the algorithm knows of it.
 
 
-class StopChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class StopChecker:
     """Checks the stops of one computation. Each method raises an `AssertionError` that says what is wrong."""
 
     failures: int = 0
@@ -434,13 +442,14 @@ ROUNDING_S = 1e-6
 """Tolerance for rounding, in seconds."""
 
 
-class TimeChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class TimeChecker:
     """Checks the times of agents and tasks."""
 
     tasks: Mapping[int, SubmittedTask]
-    goes_on: dict[int, None] = field(default_factory=dict)
+    goes_on: dict[int, None] = Factory(dict)
     """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
-    _ends: dict[str, float | None] = field(default_factory=dict)
+    _ends: dict[str, float | None] = Factory(dict)
     """Until when tasks may run at each agent, as the master knows it."""
 
     def connected(self, record: AgentConnected, now: float) -> None:
@@ -475,29 +484,30 @@ class _Answer(Struct, frozen=True):
     value: object
 
 
-class LifeChecker(Struct, eq=False):
+@define(eq=False, repr=False)
+class LifeChecker:
     """Checks one life against those before."""
 
-    earlier: dict[Occurrence, _Answer] = field(default_factory=dict)
+    earlier: dict[Occurrence, _Answer] = Factory(dict)
     """What the algorithm got in the lives before."""
-    got: dict[Occurrence, _Answer] = field(default_factory=dict)
+    got: dict[Occurrence, _Answer] = Factory(dict)
     """What it got in this life."""
-    numbers: dict[int, int] = field(default_factory=dict)
+    numbers: dict[int, int] = Factory(dict)
     """The number of the call of each task. All other tasks have their ids as numbers."""
-    reused: dict[int, None] = field(default_factory=dict)
+    reused: dict[int, None] = Factory(dict)
     """The tasks that were answered from the run database."""
-    occurrences: dict[int, Occurrence] = field(default_factory=dict)
+    occurrences: dict[int, Occurrence] = Factory(dict)
     life: int = 1
     """The number of this life."""
-    ran: dict[Occurrence, int] = field(default_factory=dict)
+    ran: dict[Occurrence, int] = Factory(dict)
     """The calls that must not run twice and were started, in any life, and that life."""
-    used_up: dict[Occurrence, None] = field(default_factory=dict)
+    used_up: dict[Occurrence, None] = Factory(dict)
     """The calls whose attempts were used up, in any life. The master may have been killed before it stored this."""
-    spent: dict[Occurrence, None] = field(default_factory=dict)
+    spent: dict[Occurrence, None] = Factory(dict)
     """Those of them that the algorithm got back. No later life may run them."""
-    _once: dict[int, None] = field(default_factory=dict)
+    _once: dict[int, None] = Factory(dict)
     """Tasks that must not run twice."""
-    _made: Counter[Identity] = field(default_factory=Counter)
+    _made: Counter[Identity] = Factory(Counter)
 
     def next(self) -> LifeChecker:
         """Make the checker of the next life."""

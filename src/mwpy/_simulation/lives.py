@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
@@ -330,11 +330,12 @@ def _with_code(record: records.AlgorithmDefined, _: Callable[..., Any]) -> recor
 # must never change after it was given out. Tags are left out: they never leave the master.
 
 
-class Replay(Struct, eq=False):
+@define(eq=False, repr=False)
+class Replay:
     """Rebuilds the state of one master from its records."""
 
-    rebuilt: MasterState = field(default_factory=lambda: MasterState(MasterSettings("replayed", "")))
-    _stream: list[tuple[records.Record, bytes]] = field(default_factory=list)
+    rebuilt: MasterState = Factory(lambda: MasterState(MasterSettings("replayed", "")))
+    _stream: list[tuple[records.Record, bytes]] = Factory(list)
 
     @property
     def taken(self) -> list[records.Record]:

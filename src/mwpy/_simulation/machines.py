@@ -17,6 +17,7 @@ from itertools import chain, repeat
 from math import inf
 from random import Random
 
+from attrs import define, evolve
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -761,7 +762,7 @@ class AgentProcess:
             hello = replace(hello, session=f"{generation} {peer.decode()}", returns_s=host.returns_s)
         lifetime_s = host.lifetime_s if world.faulty else None
         ends_at = None if lifetime_s is None else world.now + lifetime_s
-        self.core = AgentCore(replace(host.settings, hello=hello, ends_at=ends_at))
+        self.core = AgentCore(evolve(host.settings, hello=hello, ends_at=ends_at))
         self._agent = Agent(self.core, AgentEdges(self.link, self, self.outlets, self, self, self, self.store, self))
         self._why = ""
         """Why the agent ended."""
@@ -1057,7 +1058,12 @@ NO_HELLO = messages.Hello("", "", "", 0, "", 0)
 """Stands for the first message of an agent that has not started."""
 
 
-class AgentHost(Struct, eq=False):
+SETTINGS = AgentSettings(NO_HELLO, forks=True)
+"""Those of most simulated agents."""
+
+
+@define(eq=False, repr=False)
+class AgentHost:
     """A machine on which agents run, one after the other."""
 
     name: str
@@ -1065,7 +1071,7 @@ class AgentHost(Struct, eq=False):
     """Called when the agent is gone, with its exit code; None if it was killed."""
     num_slaves: int = 2
     job: str = ""
-    settings: AgentSettings = AgentSettings(NO_HELLO, forks=True)
+    settings: AgentSettings = SETTINGS
     max_memory: int | None = None
     """How much memory a slave may have between two tasks, in units of which a task leaks one on average."""
     lifetime_s: float | None = None

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
@@ -96,7 +96,8 @@ class SimulatedAgentLink:
         """Do nothing: the machine decides when the connection ends."""
 
 
-class Connection(Struct, eq=False):
+@define(eq=False, repr=False)
+class Connection:
     """A simulated connection."""
 
     peer: bytes
@@ -323,11 +324,12 @@ class Network:
 # The standard output and error of simulated slaves, and of the agent that passes them on.
 
 
-class SimulatedOutlet(Struct, eq=False):
+@define(eq=False, repr=False)
+class SimulatedOutlet:
     """A standard stream of an agent."""
 
     _world: World
-    data: bytearray = field(default_factory=bytearray)
+    data: bytearray = Factory(bytearray)
     full_until: float = 0.0
     """Until when it accepts nothing."""
     found_full: bool = False
@@ -351,7 +353,8 @@ class SimulatedOutlet(Struct, eq=False):
         """Do nothing: everything is written."""
 
 
-class SimulatedPipe(Struct, eq=False):
+@define(eq=False, repr=False)
+class SimulatedPipe:
     """Standard output or error of a slave."""
 
     _fd: int
@@ -359,8 +362,8 @@ class SimulatedPipe(Struct, eq=False):
     _outlet: SimulatedOutlet
     ended: bool = False
     _closed: bool = False
-    _unread: bytearray = field(default_factory=bytearray)
-    _all: bytearray = field(default_factory=bytearray)
+    _unread: bytearray = Factory(bytearray)
+    _all: bytearray = Factory(bytearray)
 
     def write(self, text: str) -> None:
         """The slave writes."""

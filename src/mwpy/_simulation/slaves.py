@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 
-from msgspec import Struct, field
+from attrs import Factory, define
 from msgspec.structs import replace
 
 from mwpy._simulation.network import SimulatedAgentLink
@@ -55,11 +55,12 @@ def group_of_file(slave: int, ended: Ended, number: int, size: int) -> tuple[mes
     return replace(group, buffers=[1], shares=[Share(name, size)]), [*frames, content]
 
 
-class SimulatedJournal(Struct, eq=False):
+@define(eq=False, repr=False)
+class SimulatedJournal:
     """The results that a slave has finished and not sent."""
 
     _sent_meanwhile: Callable[[], bool]
-    results: list[Ended] = field(default_factory=list)
+    results: list[Ended] = Factory(list)
     num_read: int = 0
     """How many of these results the agent has read, counted from the first."""
 
@@ -82,7 +83,8 @@ class SimulatedJournal(Struct, eq=False):
 # The channel between an agent and a simulated slave: both ends of it, in one object.
 
 
-class SimulatedChannel(Struct, eq=False):
+@define(eq=False, repr=False)
+class SimulatedChannel:
     """The agent's end of the channel to a slave, and the actions of the slave at the other end."""
 
     _fd: int
@@ -101,8 +103,8 @@ class SimulatedChannel(Struct, eq=False):
     """Whether the agent has collected the slave."""
     spoilt: bool = False
     """Whether some code in the slave has written into the stream."""
-    to_slave: deque[Sequence[Buffer]] = field(default_factory=deque)
-    _to_agent: list[list[Buffer]] = field(default_factory=list)
+    to_slave: deque[Sequence[Buffer]] = Factory(deque)
+    _to_agent: list[list[Buffer]] = Factory(list)
     _ended: bool = False
     _nonsense: bool = False
 
@@ -171,13 +173,14 @@ class SimulatedChannel(Struct, eq=False):
 # The shared objects of an agent and its slaves.
 
 
-class SimulatedStore(Struct, eq=False):
+@define(eq=False, repr=False)
+class SimulatedStore:
     """The files of an agent. It checks that each part is written once, and that only what is complete is used."""
 
     _world: World
-    _missing: dict[str, dict[int, None]] = field(default_factory=dict)
+    _missing: dict[str, dict[int, None]] = Factory(dict)
     """The parts that each file lacks."""
-    contents: dict[str, bytes] = field(default_factory=dict)
+    contents: dict[str, bytes] = Factory(dict)
     """The contents of buffers of results, as far as they are here."""
 
     def open(self, share: Share, content: Buffer) -> tuple[str, bool]:
@@ -211,13 +214,14 @@ class SimulatedStore(Struct, eq=False):
         return self._missing.get(digest) == {}
 
 
-class SharesOfSlave(Struct, eq=False):
+@define(eq=False, repr=False)
+class SharesOfSlave:
     """The shared objects that a slave knows, and those that its tasks need."""
 
     _store: SimulatedStore
-    _known: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, str] = Factory(dict)
     """Why each is missing; empty if it is here."""
-    _needed: dict[int, list[str]] = field(default_factory=dict)
+    _needed: dict[int, list[str]] = Factory(dict)
     """What the tasks need that it has not started, by the position of the task."""
 
     def hear(self, message: messages.Message) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 ERASE_RIGHT = "\x1b[K"
 """Lets a terminal erase everything from the cursor to the end of the line."""
@@ -45,14 +45,15 @@ def width_of(stream: TextIO) -> int:
         return USUAL_WIDTH
 
 
-class _Screen(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Screen:
     """The terminal of this process."""
 
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.RLock = Factory(threading.RLock)
     """Held while something is written."""
-    lines: list[LiveLine] = field(default_factory=list)
+    lines: list[LiveLine] = Factory(list)
     """The lines that have not ended. Only the last is drawn."""
-    routed: list[tuple[TextIO, Callable[[str], int], Callable[[str], int]]] = field(default_factory=list)
+    routed: list[tuple[TextIO, Callable[[str], int], Callable[[str], int]]] = Factory(list)
     """The streams on the terminal while a line is shown: each with its method `write`, and what has replaced it."""
     drawn: LiveLine | None = None
     """The line that can be seen now."""

@@ -24,7 +24,8 @@ from importlib.util import resolve_name
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._system.script import MAIN, is_same
 from mwpy._values.functions import NotLoaded, Use, module_of, qualname_of, use_of, uses_of
@@ -110,20 +111,21 @@ _ALSO_GIVEN = "imported"
 """How the name of a part begins that travels with a function by value if a slave does not have it."""
 
 
-class _Walk(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Walk:
     """Follows what a function uses."""
 
     _sources: Sources | None
     """None if no parts are wanted."""
     _found: Mapping[str, object] | None
     _by_value: bool
-    parts: dict[str, dict[str, str]] = field(default_factory=dict)
+    parts: dict[str, dict[str, str]] = Factory(dict)
     """The digest of each part, by module."""
-    modules: dict[str, None] = field(default_factory=dict)
+    modules: dict[str, None] = Factory(dict)
     """The modules of everything that is used and does not travel with the function."""
-    _waiting: list[tuple[FunctionType | type, bool]] = field(default_factory=list)
+    _waiting: list[tuple[FunctionType | type, bool]] = Factory(list)
     """The functions and classes that were not followed, and whether each travels with the function."""
-    _seen: dict[object, object] = field(default_factory=dict)
+    _seen: dict[object, object] = Factory(dict)
     """What was added, with its identity, which therefore nothing else can get."""
 
     def follow_all(self) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._values.installed import is_own
 from mwpy._values.sources import stamp_of
@@ -54,12 +55,13 @@ class _Seen(Struct):
     """Time of modification and size of its file."""
 
 
-class UserModules(Struct, eq=False):
+@define(eq=False, repr=False)
+class UserModules:
     """Compares the user's modules, as this process has loaded them, with their files."""
 
-    edited: set[str] = field(default_factory=set)
+    edited: set[str] = Factory(set)
     """Modules whose files were edited, and that were not loaded again since."""
-    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _seen: dict[str, _Seen] = Factory(dict)
     _num_modules: int = 0
     """How many modules there were when new ones were looked for."""
 

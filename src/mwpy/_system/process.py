@@ -28,7 +28,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO, Any, Generic, TypeVar
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._system import memory
 from mwpy._values.errors import CannotRun, describe_exit
@@ -640,14 +641,15 @@ def _be_fresh() -> None:
     _unblock()
 
 
-class HeldSignals(Struct, eq=False):
+@define(eq=False, repr=False)
+class HeldSignals:
     """Ctrl-C and SIGTERM, while they must not interrupt this thread. Only the main thread handles signals."""
 
     held: bool = False
     """Whether signals wait between `begin` and `end`. To set this is a single step, which no signal can divide."""
-    _handlers: dict[signal.Signals, Handler] = field(default_factory=dict)
+    _handlers: dict[signal.Signals, Handler] = Factory(dict)
     """The handlers that handle the signals otherwise."""
-    _caught: list[int] = field(default_factory=list)
+    _caught: list[int] = Factory(list)
 
     def begin(self) -> None:
         """Hold the signals back. Call `end` in any case, also if this raises an exception."""

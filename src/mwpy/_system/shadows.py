@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-PACKAGES_OF_MWPY = frozenset(("cloudpickle", "msgspec", "zmq"))
+PACKAGES_OF_MWPY = frozenset(("attr", "attrs", "cloudpickle", "msgspec", "zmq"))
 """Each of them is a folder, so a single file with such a name is another module."""
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._system.live_line import ERASE_RIGHT, undrawn
 
@@ -120,7 +120,8 @@ class Outlet:
                 self._waiting.appendleft(rest)
 
 
-class Inlet(Struct, eq=False):
+@define(eq=False, repr=False)
+class Inlet:
     """The agent's end of the pipe that is a slave's standard output or error.
 
     Args:
@@ -136,7 +137,7 @@ class Inlet(Struct, eq=False):
     """Whether the other end is closed, by the slave and by every process that it forked."""
     _incomplete: bytes = b""
     """The beginning of a line that is not passed on yet."""
-    _tail: bytearray = field(default_factory=bytearray)
+    _tail: bytearray = Factory(bytearray)
     _cut: bool = False
 
     def fileno(self) -> int:
@@ -188,7 +189,8 @@ class Inlet(Struct, eq=False):
 # Lines for a file or a standard stream: what is lost when a disk is full, and where the lines of a full file go.
 
 
-class WholeLines(Struct, eq=False):
+@define(eq=False, repr=False)
+class WholeLines:
     """Writes lines so that a failure loses whole lines only. It runs in the thread that writes.
 
     Args:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from attrs import define
 
 from mwpy._system import clock
 from mwpy._system.process import handle_here
@@ -83,7 +83,8 @@ def warned(seconds: float) -> AbstractContextManager[None]:
     return _warned(float(seconds))
 
 
-class _Warning(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Warning:
     """An open block with a warning."""
 
     seconds: float

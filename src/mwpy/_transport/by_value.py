@@ -48,8 +48,8 @@ from types import (
 from typing import IO, Any, Optional, TypeAlias, TypeVar
 
 import cloudpickle
+from attrs import define
 from cloudpickle.cloudpickle import _code_reduce, _should_pickle_by_reference
-from msgspec import Struct
 
 from mwpy._system.packages import generator_kinds, reduced
 from mwpy._system.script import (
@@ -98,7 +98,8 @@ class _Changing(Exception):
     """The function reaches an object that may change."""
 
 
-class Snapshot(Struct, eq=False):
+@define(eq=False, repr=False)
+class Snapshot:
     """What the pickle of a function contained."""
 
     content: bytes

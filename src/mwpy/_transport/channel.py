@@ -47,6 +47,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+from attrs import frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -275,7 +276,8 @@ NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 """The descriptor of a stream was closed, or it belongs to something else now."""
 
 
-class SlaveFds(Struct, frozen=True):
+@frozen
+class SlaveFds:
     """The slave's end, as file descriptors that the slave process inherits."""
 
     stream: int

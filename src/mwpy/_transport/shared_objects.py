@@ -25,7 +25,7 @@ from stat import S_ISREG
 from typing import TypeVar, cast
 from weakref import finalize
 
-from msgspec import Struct, field
+from attrs import Factory, define
 from msgspec.structs import replace
 
 from mwpy._system import memory
@@ -405,11 +405,12 @@ def most_files() -> int:
     return min(MAX_FILES, descriptors // FILES_SHARE)
 
 
-class Store(Struct, eq=False):
+@define(eq=False, repr=False)
+class Store:
     """The files of an agent: it fetches shared objects, and its slaves use them."""
 
-    _files: dict[str, int] = field(default_factory=dict)
-    _missing: dict[str, int] = field(default_factory=dict)
+    _files: dict[str, int] = Factory(dict)
+    _missing: dict[str, int] = Factory(dict)
     """How many bytes each file lacks that is not complete."""
 
     def open(self, share: Share, content: Buffer = b"") -> tuple[str, bool]:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
 from mwpy._values.policy import Policies, TaskPolicy
@@ -134,11 +135,12 @@ def missing_module(name: str) -> str:
     )
 
 
-class Registry(Struct):
+@define
+class Registry:
     """What is known about the script of this process. `mwpy.main` takes the declared algorithms from here."""
 
-    masters: list[Callable[..., int]] = field(default_factory=list)
-    slaves: list[Callable[..., int]] = field(default_factory=list)
+    masters: list[Callable[..., int]] = Factory(list)
+    slaves: list[Callable[..., int]] = Factory(list)
     used: bool = False
     """Whether the script has called `mwpy.main` or `mwpy.local_master`."""
     is_slave: bool = False

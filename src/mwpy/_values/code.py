@@ -30,6 +30,7 @@ from types import (
 )
 from typing import Any
 
+from attrs import Factory, define
 from msgspec import Struct, field
 
 from mwpy._values.algorithm import PYTHON as PYTHON_VERSION
@@ -288,12 +289,13 @@ _THINGS = (
 """What is followed, or never changes."""
 
 
-class Watch(Struct, eq=False):
+@define(eq=False, repr=False)
+class Watch:
     """What the code of one function depends on."""
 
-    _facts: list[tuple[Callable[[], Iterable[Any]], list[int | bytes]]] = field(default_factory=list)
+    _facts: list[tuple[Callable[[], Iterable[Any]], list[int | bytes]]] = Factory(list)
     """How values are read, and by what each of them counts."""
-    _kept: list[object] = field(default_factory=list)
+    _kept: list[object] = Factory(list)
     """What counts by its identity, so that nothing else gets this identity."""
 
     def add(self, read: Callable[[], Iterable[Any]]) -> None:
@@ -353,16 +355,17 @@ NOT_YET = bytes(DIGEST_BYTES)
 """What a node counts for in the value that contains it, until the nodes have labels."""
 
 
-class Reached(Struct, eq=False):
+@define(eq=False, repr=False)
+class Reached:
     """What one function reaches."""
 
-    watch: Watch = field(default_factory=Watch)
+    watch: Watch = Factory(Watch)
     """What this depends on."""
-    _known: dict[object, Node] = field(default_factory=dict)
+    _known: dict[object, Node] = Factory(dict)
     """The nodes by what they are made from."""
-    _kept: list[object] = field(default_factory=list)
+    _kept: list[object] = Factory(list)
     """What nodes are made from, so that nothing else gets the identity of one of these objects."""
-    _waiting: deque[tuple[Callable[..., None], Node, Any]] = field(default_factory=deque)
+    _waiting: deque[tuple[Callable[..., None], Node, Any]] = Factory(deque)
     """The nodes that were not followed."""
 
     def follow_all(self) -> None:
@@ -693,7 +696,8 @@ def _argument_digest(value: object, resolve: Resolve | None) -> bytes:
         raise NotComparable(reason_of(error)) from error
 
 
-class _Named(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Named:
     """Says how classes, functions and references count in arguments."""
 
     resolve: Resolve | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from attrs import Factory, define
 from msgspec import Struct
 
 from mwpy._values import records
@@ -99,7 +100,8 @@ RECORD_BYTES = 500
 _WITH_FRAMES = records.ResultsReceived, records.ResultsHandedOver
 
 
-class Given(Struct, eq=False):
+@define(eq=False, repr=False)
+class Given:
     """Records that are written together, and what follows."""
 
     records: Sequence[records.Record]
@@ -108,7 +110,7 @@ class Given(Struct, eq=False):
     """When they were stated, in seconds since 1970."""
     then: Callable[[], None] | None = None
     """Called in the writer's thread when the records are in the file. It must not wait."""
-    calls: Mapping[int, bytes] = {}
+    calls: Mapping[int, bytes] = Factory(dict)
     """The encoded arguments of tasks that failed, by id, as far as they are known."""
     may_wait: bool = False
     """Whether everything that is to be called later may be called a little later."""
@@ -116,6 +118,6 @@ class Given(Struct, eq=False):
     size: int = 0
     """About how many bytes they take. It is found out here."""
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         framed = (record for record in self.records if isinstance(record, _WITH_FRAMES))
         self.size = RECORD_BYTES * len(self.records) + sum(len(frame) for record in framed for frame in record.frames)

@@ -15,7 +15,7 @@ from reprlib import Repr
 from types import TracebackType
 from typing import Any
 
-from msgspec import Struct
+from attrs import frozen
 
 from mwpy._values.bounds import TaskId
 from mwpy._values.last_words import Death
@@ -249,7 +249,8 @@ class OutOfTime(MwpyError):
         )
 
 
-class FailureKind(Struct, frozen=True):
+@frozen
+class FailureKind:
     """Failures of one kind, in `TooManyFailures`."""
 
     kind: str

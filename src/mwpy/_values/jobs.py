@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from attrs import frozen
 from msgspec import Struct, field
 
 from mwpy._values.errors import describe_exit
@@ -95,7 +96,8 @@ class End(Enum):
     """Its processes are gone, or its machine does not answer. Nothing more is known."""
 
 
-class Outcome(Struct, frozen=True):
+@frozen
+class Outcome:
     """The end of a job that has left the queue."""
 
     end: End

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Self
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from attrs import Factory, evolve, frozen
+from msgspec import Struct
 
 from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_SLAVES
 from mwpy._values.errors import UsageError
@@ -418,7 +418,8 @@ _CONVERSIONS: dict[str, Callable[[str], Any]] = {
 """How a value is read: by the name of its option, or by the form of the value. Other forms list all values."""
 
 
-class Option(Struct, frozen=True):
+@frozen
+class Option:
     """One option: its name without `--mw-`, the form of its value, and the help text."""
 
     name: str
@@ -467,7 +468,8 @@ class Role(Enum):
 _FOR_AGENTS = ("slave-max-tasks", "slave-max-memory", "slave-start-timeout", "slave-start", "idle-exit")
 
 
-class Options(Struct, frozen=True):
+@frozen
+class Options:
     """The options of one process; `OPTIONS` has a sentence about each."""
 
     role: Role = Role.LOCAL
@@ -510,13 +512,13 @@ class Options(Struct, frozen=True):
     reuse_changed_code: bool = False
     run_database_notices: bool = True
     """Whether messages say what the run database has. Only `mwpy.local_master` sets it."""
-    policies: Policies = field(default_factory=Policies)
+    policies: Policies = Factory(Policies)
     """The policies of all tasks."""
     job_end: float | None = None
     """When the batch system ends this job, in Unix seconds."""
     job_memory: int | None = None
     """How much memory this job has, in bytes; None if this is unknown."""
-    after_file: frozenset[str] = field(default_factory=frozenset)
+    after_file: frozenset[str] = Factory(frozenset)
     """Which of master_host, master_port and member_id were given after `--mw-resource-file`. In a slave they override
     the file, as in CL-MW."""
 
@@ -667,7 +669,7 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
     policies: Any = {name: values.pop(name) for name in Policies.__annotations__ if name in values}
     options = Options(role=role, key=environment.get(KEY_VARIABLE), policies=policies, **values)
     end, memory = job_end(environment), job_memory(environment)
-    return replace(options, after_file=after_file, job_end=end, job_memory=memory)
+    return evolve(options, after_file=after_file, job_end=end, job_memory=memory)
 
 
 def job_end(environment: Mapping[str, str]) -> float | None:

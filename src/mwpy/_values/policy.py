@@ -8,7 +8,8 @@ from math import ceil, floor, log10
 from operator import index
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
-from msgspec import Struct, field
+from attrs import Factory, define, frozen
+from msgspec import Struct
 
 from mwpy._values.bounds import MAX_SECONDS, SlaveId
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
@@ -311,7 +312,8 @@ OTHER_KINDS = "other kinds"
 _FORM = r"(?P<number>\d+(\.\d+)?)\s*(?P<percent>%)?\s*(?P<finish>,\s*finish)?"  # compiled when it is used
 
 
-class MaxFailures(Struct, frozen=True):
+@frozen
+class MaxFailures:
     """At how many failures a run stops, and whether its running tasks may finish then."""
 
     number: float
@@ -359,10 +361,11 @@ class MaxFailures(Struct, frozen=True):
         return f"{self.number:g}{'%' if self.is_percentage else ''}{',finish' if self.finish else ''}"
 
 
-class FailuresByKind(Struct, eq=False):
+@define(eq=False, repr=False)
+class FailuresByKind:
     """Counts failures by their kind, and keeps the first one of each."""
 
-    _kinds: dict[str, FailureKind] = field(default_factory=dict)
+    _kinds: dict[str, FailureKind] = Factory(dict)
 
     def add(self, failure: TaskFailed) -> None:
         """Count a failure."""

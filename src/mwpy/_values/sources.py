@@ -20,7 +20,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._values.functions import Chain, chains_in, functions_in
 from mwpy._values.installed import is_interactive, is_own, origin_of
@@ -172,12 +172,13 @@ def _is_idle(node: ast.AST) -> bool:
     return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
-class Sources(Struct, eq=False):
+@define(eq=False, repr=False)
+class Sources:
     """The texts of the modules of one process."""
 
-    _texts: dict[str, Text] = field(default_factory=dict)
+    _texts: dict[str, Text] = Factory(dict)
     """By file."""
-    _stamps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _stamps: dict[str, tuple[int, int]] = Factory(dict)
     """Time of modification and size of the file of each module that was loaded, as it was then."""
     _num_modules: int = 0
     """How many modules there were when new ones were looked for."""

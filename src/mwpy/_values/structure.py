@@ -41,7 +41,8 @@ from struct import pack
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._values.bounds import shortened
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode_sorted
@@ -146,18 +147,19 @@ class _Level(Struct, eq=False):
     """The lowest depth to which a reference in it leads back."""
 
 
-class _Walk(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Walk:
     """One walk over a value."""
 
     named: Named
-    stack: list[_Level] = field(default_factory=list)
-    _depths: dict[int, int] = field(default_factory=dict)
+    stack: list[_Level] = Factory(list)
+    _depths: dict[int, int] = Factory(dict)
     """The depths of the objects that the walk is in, by the identity of the object."""
-    _known: dict[int, bytes] = field(default_factory=dict)
+    _known: dict[int, bytes] = Factory(dict)
     """The digests of objects from which no reference leads back to an object that contains them."""
-    _cyclic: dict[int, None] = field(default_factory=dict)
+    _cyclic: dict[int, None] = Factory(dict)
     """The other objects that the walk has left."""
-    _kept: list[object] = field(default_factory=list)
+    _kept: list[object] = Factory(list)
     """All objects that the walk has left, so that no other object gets the identity of one of them."""
     _revisits: int = 0
 

@@ -19,6 +19,7 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, Generic, SupportsIndex, TypeVar
 
+from attrs import frozen
 from msgspec import Struct
 
 from mwpy._values.bounds import Buffer, SlaveId, TaskId, shortened
@@ -29,7 +30,8 @@ from mwpy._values.messagepack import MALFORMED, STORED, Pickled, decoder
 from mwpy._values.phrases import text_of
 
 
-class StoredAt(Struct, frozen=True):
+@frozen
+class StoredAt:
     """Where a value in the run database is. It is read when it is asked for, in the thread that asks."""
 
     row: int

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from attrs import define
 
 from mwpy._roles.join import Inquirer
 from mwpy._system import clock
@@ -64,7 +64,8 @@ def make_parser() -> Parser:
     return parser
 
 
-class _Screen(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Screen:
     """Shows one text after the other.
 
     Args:

@@ -18,8 +18,7 @@ from mmap import PROT_READ, mmap
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal, Unpack
 
-from msgspec import Struct
-from msgspec.structs import replace
+from attrs import Factory, define, evolve, frozen
 
 import mwpy
 from mwpy import Policies, TaskCall, UsageError
@@ -103,7 +102,8 @@ def _failed(kind: type[CommandFailed], text: str, outcome: bytes) -> CommandFail
     return kind(text, pickle.loads(outcome))
 
 
-class Outcome(Struct, eq=False):
+@define(eq=False, repr=False)
+class Outcome:
     """What a program did.
 
     Examples:
@@ -124,7 +124,7 @@ class Outcome(Struct, eq=False):
     that the program did not write is missing."""
     stdout_file: File
     stderr_file: File
-    followed: dict[str, tuple[int, bytes]] = {}
+    followed: dict[str, tuple[int, bytes]] = Factory(dict)
     """By the names in `follow` of the command: the size of each file, and its last bytes, at the end."""
     attempt: int = 0
     """Which attempt of its task it was; 0 outside of a task."""
@@ -170,7 +170,7 @@ class Outcome(Struct, eq=False):
         """Return what a failure brings back: the ends of the standard streams, the archive, and no other outputs."""
         streams = (self.stdout_file, self.stderr_file)
         ends = [File(each.name, bytes(each.content[-MAX_FAILED_BYTES:])) for each in streams]
-        return replace(self, outputs={}, stdout_file=ends[0], stderr_file=ends[1])
+        return evolve(self, outputs={}, stdout_file=ends[0], stderr_file=ends[1])
 
 
 class Command:
@@ -203,7 +203,7 @@ class Command:
         more: dict[str, Any] = {}
         for name, found in files.items():
             more |= {f"{name}/{each.name}": each for each in found} if isinstance(found, list) else {name: found}
-        return Command(self.line, replace(self.options, inputs={**self.options.inputs, **more}), self.policy)
+        return Command(self.line, evolve(self.options, inputs={**self.options.inputs, **more}), self.policy)
 
     def task(self, *values: Any, **parameters: Any) -> TaskCall[Outcome]:
         """Make a call to submit: one run with these values of the placeholders.
@@ -321,7 +321,8 @@ def _check_names(names: Iterable[str], values: Mapping[str, Any]) -> None:
         known[each.name] = each
 
 
-class Options(Struct, frozen=True):
+@frozen
+class Options:
     """What `command` was given beside the line."""
 
     name: str

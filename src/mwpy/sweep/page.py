@@ -12,7 +12,8 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from msgspec import Struct, field, structs
+from attrs import Factory, define
+from msgspec import structs
 
 from mwpy import UsageError
 from mwpy.sweep.compare import Difference
@@ -25,7 +26,8 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".p
 MAX_ROWS, MAX_OUTPUTS, MAX_LINES, MAX_CHARACTERS, MAX_BYTES = 1000, 50, 40, 200, 100_000
 
 
-class Page(Struct):
+@define
+class Page:
     """Examines outputs that differ, and collects those that the page shows.
 
     Args:
@@ -35,7 +37,7 @@ class Page(Struct):
 
     pixels: float | None
     room: int
-    outputs: list[str] = field(default_factory=list)
+    outputs: list[str] = Factory(list)
     seen: int = 0
 
     def examine(self, difference: Difference, old: File | None, new: File | None) -> Difference | None:

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from attrs import frozen
 
 from mwpy import UsageError
 
@@ -37,7 +37,8 @@ _FIELD = re.compile(
 _IN_DOUBLE_QUOTES = re.compile(r'(["\\$`])')
 
 
-class Field(Struct, frozen=True):
+@frozen
+class Field:
     """A placeholder in a text."""
 
     name: str
@@ -49,7 +50,8 @@ class Field(Struct, frozen=True):
         return f"{{{self.name}{self.operator}{f':{self.format}' if self.format else ''}}}"
 
 
-class Template(Struct, frozen=True):
+@frozen
+class Template:
     """A text with placeholders."""
 
     parts: tuple[str | Field, ...]
@@ -173,7 +175,8 @@ def _sign_of_shells(line: str) -> str:
     return found[0] if found else ""
 
 
-class Line(Struct, frozen=True):
+@frozen
+class Line:
     """The command line of a program, with placeholders."""
 
     words: tuple[Template, ...]

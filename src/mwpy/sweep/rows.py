@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 import mwpy
 from mwpy.sweep.command import Command, Outcome
@@ -81,14 +82,15 @@ class Named:
         return one_run(plan, values, files)
 
 
-class Row(Struct):
+@define
+class Row:
     """A row of a sweep, and what its runs have brought back."""
 
     number: int
     missing: int
     """How many of its runs have not ended."""
-    results: dict[str, int | float | str] = field(default_factory=dict)
-    outputs: dict[str, File | list[File]] = field(default_factory=dict)
+    results: dict[str, int | float | str] = Factory(dict)
+    outputs: dict[str, File | list[File]] = Factory(dict)
     failure: str = ""
     """Why a run failed, with a command that repeats it; empty if none did."""
     is_cancelled: bool = False
@@ -98,7 +100,7 @@ class Row(Struct):
     finished: float = 0.0
     """When the last run ended, in seconds since 1970."""
     streams: tuple[File, File] | None = None
-    archives: dict[str, File] = field(default_factory=dict)
+    archives: dict[str, File] = Factory(dict)
     """The folders of runs, by the name of their stage."""
 
     def take(self, result: mwpy.Result[Ran], stage: str) -> None:

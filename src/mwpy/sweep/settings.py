@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from attrs import define
 from msgspec import Struct, field
 
 from mwpy import UsageError
@@ -127,7 +128,8 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
             raise UsageError(f"{where} has a wrong setting: {error}") from error
 
 
-class Sweep(Struct):
+@define
+class Sweep:
     """A sweep that can run: the settings, and what is made of them."""
 
     settings: Settings

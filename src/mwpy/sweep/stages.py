@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from attrs import evolve, frozen
 from msgspec import Struct, field
 
 import mwpy
@@ -57,7 +58,8 @@ class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=
         return cast(Policies, {name: limit for name, limit in limits.items() if limit is not None})
 
 
-class Stage(Struct, frozen=True):
+@frozen
+class Stage:
     """A program of a sweep that can run."""
 
     name: str
@@ -234,4 +236,4 @@ def _with_results(stages: Sequence[Stage], results: Sequence[Result]) -> list[St
     for result in results:
         having = [number for number, stage in enumerate(stages) if result.file in stage.command.options.outputs]
         taken[having[-1] if having else -1].append(result)
-    return [msgspec.structs.replace(stage, results=tuple(own)) for stage, own in zip(stages, taken, strict=True)]
+    return [evolve(stage, results=tuple(own)) for stage, own in zip(stages, taken, strict=True)]

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from attrs import evolve, frozen
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 import mwpy
 from mwpy import ExitCode, TaskId, UsageError
@@ -117,7 +117,8 @@ def digests_of(sweep: Sweep) -> dict[str, str]:
     return {f"{name}{_of(sweep, stage)}": digest for stage in sweep.stages for name, digest in stage.digests().items()}
 
 
-class Selection(Struct, frozen=True):
+@frozen
+class Selection:
     """Which rows of a sweep run at one start."""
 
     first: int | None = None
@@ -209,7 +210,7 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
         UsageError: a setting is wrong.
     """
     if job.pid and selection.again != "failed":  # it starts once more, and the rows that were asked for are known
-        selection = replace(selection, again="")
+        selection = evolve(selection, again="")
     known, changed = known_of(sweep, selection)
     for name in changed if not selection.accept else ():
         _say(f"mwpy sweep: {name} has changed, so its runs are made again (--accept keeps their results)")

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from math import inf
 
-from msgspec import Struct, field
+from attrs import Factory, define, evolve, frozen
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take_named
@@ -64,7 +65,8 @@ TRANSITIONS: dict[ChildEvent, dict[ChildState, ChildState]] = {
 }
 
 
-class HeldSpan(Struct, frozen=True, eq=False):
+@frozen(eq=False)
+class HeldSpan:
     """Tasks that were passed on to a slave and are not finished; see `holding`."""
 
     first: int
@@ -82,7 +84,7 @@ class HeldSpan(Struct, frozen=True, eq=False):
         left = self.count - count
         kind = self.limits, self.is_portion
         rest = HeldSpan(self.first + count, left, self.attempt, self.position + count, *kind)
-        return replace(self, count=count), rest
+        return evolve(self, count=count), rest
 
 
 class Doom(Struct, frozen=True):
@@ -107,7 +109,8 @@ class Former(Struct, frozen=True):
     """The id that the slave had there."""
 
 
-class Newest(Struct, eq=False):
+@define(eq=False, repr=False)
+class Newest:
     """The newest state or report of a slave's tasks, on its way to the master; see `Traffic.decide`."""
 
     waiting: tuple[messages.Checkpoint | messages.Reported, Sequence[Buffer]] | None = None
@@ -124,7 +127,8 @@ class Newest(Struct, eq=False):
         return -inf if leaving else self.until
 
 
-class Child(Struct, eq=False):
+@define(eq=False, repr=False)
+class Child:
     """A slave process, as its agent sees it."""
 
     number: int
@@ -134,7 +138,7 @@ class Child(Struct, eq=False):
     """When the agent decided to start it."""
     state: ChildState = ChildState.STARTING
     """While it waits for the template, it has no process."""
-    held: deque[HeldSpan] = field(default_factory=deque)
+    held: deque[HeldSpan] = Factory(deque)
     """The tasks that were passed on to it and are not finished, in order."""
     former: Former | None = None
     """The former generation to which it belongs; None if it belongs to the present one. See `contact.py`."""
@@ -162,7 +166,7 @@ class Child(Struct, eq=False):
     """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False
     """Whether it has sent a message."""
-    unprinted: bytearray = field(default_factory=bytearray)
+    unprinted: bytearray = Factory(bytearray)
     """The part of its standard error that the agent holds back."""
     print_at: float | None = None
     """When to print what is held back."""
@@ -172,9 +176,9 @@ class Child(Struct, eq=False):
     """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
     spared_until: float | None = None
     """When to kill it because of a cancelled task."""
-    states: Newest = field(default_factory=Newest)
+    states: Newest = Factory(Newest)
     """The newest state that a task of it left."""
-    reports: Newest = field(default_factory=Newest)
+    reports: Newest = Factory(Newest)
     """The newest report of a task of it."""
     killed_at: int | None = None
     """Position of the task for which it was killed. In its memory may be the next position, because a slave
@@ -372,7 +376,8 @@ FAREWELL_S = 2.0
 """Seconds that slaves get for their tear-down when the master is lost, and that killed slaves get to disappear."""
 
 
-class AgentSettings(Struct, frozen=True):
+@frozen
+class AgentSettings:
     """What the core needs to know about its agent."""
 
     hello: messages.Hello
@@ -718,13 +723,14 @@ UNBOUNDED = 1 << 30
 _LIVING = (ChildState.STARTING, ChildState.READY, ChildState.STOPPING)
 
 
-class AgentState(Struct, eq=False):
+@define(eq=False, repr=False)
+class AgentState:
     """The state that the parts of an agent's core share."""
 
     settings: AgentSettings
-    children: dict[int, Child] = field(default_factory=dict)
+    children: dict[int, Child] = Factory(dict)
     """The slave processes, by number."""
-    actions: AgentActions = field(default_factory=AgentActions)
+    actions: AgentActions = Factory(AgentActions)
     template_bytes: int = 0
     """How much memory the template has, which slaves share."""
 

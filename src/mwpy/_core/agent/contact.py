@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 
-from msgspec import Struct, field
+from attrs import Factory, define, evolve
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
@@ -58,7 +58,8 @@ from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ExitCode
 
 
-class FormerTasks(Struct, eq=False):
+@define(eq=False, repr=False)
+class FormerTasks:
     """Leads slaves from one generation of the master to the next."""
 
     _state: AgentState
@@ -69,19 +70,19 @@ class FormerTasks(Struct, eq=False):
     """Whether the next generation has not accepted this agent yet."""
     _generation: str = ""
     """The generation that has accepted this agent last."""
-    _left: dict[str, None] = field(default_factory=dict)
+    _left: dict[str, None] = Factory(dict)
     """The generations that had accepted it before."""
     _sessions: int = 0
     """How many sessions were named since the first one."""
     _settings: tuple[int, int] = (0, 0)
     """The settings of the master with which slaves were started."""
-    _recalling: dict[int, None] = field(default_factory=dict)
+    _recalling: dict[int, None] = Factory(dict)
     """The slaves from which tasks of the generation that ended last are being taken back."""
-    _taken_back: list[messages.Revoked] = field(default_factory=list)
+    _taken_back: list[messages.Revoked] = Factory(list)
     """What was taken back, until it is said to the next generation."""
     _to_say_all: str = ""
     """The generation that ended last, until everything about it is said; then empty."""
-    _reported: dict[int, None] = field(default_factory=dict)
+    _reported: dict[int, None] = Factory(dict)
     """The slaves with running tasks of a former generation that the master knows."""
 
     def has_left(self, generation: str) -> bool:
@@ -99,7 +100,7 @@ class FormerTasks(Struct, eq=False):
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
-        state.settings = replace(state.settings, hello=replace(hello, generation=refused.generation, resumed=""))
+        state.settings = evolve(state.settings, hello=replace(hello, generation=refused.generation, resumed=""))
         self._reported.clear()
         self._starts.begin_again()
         self._shares.begin_again()
@@ -111,7 +112,7 @@ class FormerTasks(Struct, eq=False):
         state, hello = self._state, self._state.settings.hello
         self._sessions += 1
         name = f"{hello.session.partition('.')[0]}.{self._sessions}"
-        state.settings = replace(state.settings, hello=replace(hello, session=name))
+        state.settings = evolve(state.settings, hello=replace(hello, session=name))
 
     def _make_former(self, child: Child, former: Former) -> None:
         child.former = former
@@ -127,7 +128,7 @@ class FormerTasks(Struct, eq=False):
         was_joining, is_other = self.is_joining, self.is_joining and self._settings != settings
         former, self._settings = self._generation, settings
         self.is_joining, self._generation = False, welcome.generation
-        state.settings = replace(state.settings, hello=replace(state.settings.hello, generation=welcome.generation))
+        state.settings = evolve(state.settings, hello=replace(state.settings.hello, generation=welcome.generation))
         if was_joining:
             self._starts.renew()
         for child in state.living():
@@ -307,7 +308,8 @@ class Phase(PlainEnum):
 _CONNECTED = Phase.CONNECTED
 
 
-class Outage(Struct, eq=False):
+@define(eq=False, repr=False)
+class Outage:
     """Looks for the master."""
 
     _state: AgentState
@@ -327,7 +329,7 @@ class Outage(Struct, eq=False):
     """When the agent was last back."""
     _short: int = 0
     """How many connections in a row were short."""
-    _addresses: list[str] = field(default_factory=list)
+    _addresses: list[str] = Factory(list)
     """The addresses that are left to try in this round."""
     _address: str = ""
     """The address that was tried last."""

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.agent.child import OVERWROTE, UNBOUNDED, AgentState, Child, ChildState, Doom, Outgoing
 from mwpy._core.holding import known
@@ -110,13 +110,14 @@ KILLED_TOO_S = 0.25
 """Seconds between a slave's end by SIGKILL and its report: the agent itself may be killed next."""
 
 
-class Watch(Struct, eq=False):
+@define(eq=False, repr=False)
+class Watch:
     """Looks at slaves, and kills or replaces them."""
 
     _state: AgentState
     reads_journals: bool = True
     """Whether journals are read; False if the master fixes the size of groups of results."""
-    _stops: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=STOPS_KEPT))
+    _stops: deque[tuple[float, float]] = Factory(lambda: deque(maxlen=STOPS_KEPT))
     """When this agent resumed after a stop, and for how many seconds it was stopped. Its slaves are stopped with it."""
     _is_short: bool = False
     """Whether the job seems to be short of memory, so that all slaves are measured exactly."""

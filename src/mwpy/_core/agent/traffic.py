@@ -20,6 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import chain
 
+from attrs import Factory, define
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -73,7 +74,8 @@ SPARED_S = 0.1
 """Seconds that a slave gets to finish a cancelled task before it is killed: less than a fresh slave needs to start."""
 
 
-class Traffic(Struct, eq=False):
+@define(eq=False, repr=False)
+class Traffic:
     """Tasks, results, states and reports that pass through the agent."""
 
     _state: AgentState
@@ -262,11 +264,12 @@ HELD_BACK_BYTES = 64 * 1024
 """How much of a starting slave's standard error is held back. When there is more, it is printed."""
 
 
-class StartOutput(Struct, eq=False):
+@define(eq=False, repr=False)
+class StartOutput:
     """Holds back the standard error of starting slaves."""
 
     _state: AgentState
-    _printed: dict[tuple[str, str], None] = field(default_factory=dict)
+    _printed: dict[tuple[str, str], None] = Factory(dict)
     """The last words (standard error, fault) of slaves that ended before they were up."""
 
     def wrote(self, child: Child, data: bytes, now: float) -> None:
@@ -338,11 +341,12 @@ class _Kept(Struct, eq=False):
     """The slaves that know it."""
 
 
-class Shares(Struct, eq=False):
+@define(eq=False, repr=False)
+class Shares:
     """Decides which shared objects the agent fetches, gives to slaves and drops."""
 
     _state: AgentState
-    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[str, _Kept] = Factory(OrderedDict)
     """All of them, by digest. The first one was used least recently."""
 
     def passed_on(self, child: Child, group: messages.Tasks) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from math import inf
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
@@ -35,12 +35,13 @@ from mwpy._values.task import SlaveKind, SlaveState
 _UNORDERED = SlaveKind.UNORDERED
 
 
-class SlaveKinds(Struct, eq=False):
+@define(eq=False, repr=False)
+class SlaveKinds:
     """Assigns kinds to slaves."""
 
     state: MasterState
     handback: HandBack
-    wanted: dict[SlaveKind, int] = field(default_factory=lambda: dict.fromkeys(SlaveKind, 0))
+    wanted: dict[SlaveKind, int] = Factory(lambda: dict.fromkeys(SlaveKind, 0))
     """How many slaves of each kind the algorithm asked for."""
     unordered_unasked: bool = True
     """Whether the algorithm never said how many unordered slaves it wants. Then it wants as many as there are tasks."""
@@ -197,7 +198,8 @@ UNKNOWN = f"{NEXT} without the run database of this agent's generation, so it wa
 EXPIRED = "it came back too late: the master has given its tasks to others"
 
 
-class Admission(Struct, eq=False):
+@define(eq=False, repr=False)
+class Admission:
     """Decides who joins."""
 
     state: MasterState
@@ -206,7 +208,7 @@ class Admission(Struct, eq=False):
     """How many peers were refused since the last agent was accepted."""
     last_refusal: str = ""
     """The address of the last refused peer, and the reason."""
-    _ignored: dict[bytes, int] = field(default_factory=dict)
+    _ignored: dict[bytes, int] = Factory(dict)
     """The connections of peers that were refused, and how many of their messages were ignored."""
 
     # ---- agents --------------------------------------------------------------------------------------------

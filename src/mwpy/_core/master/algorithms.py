@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._values.bounds import Buffer
@@ -74,18 +75,19 @@ class Defined:
         return OVERHEAD_BYTES + len(self.record.packed) + sum(each.share.size for each in self.shares)
 
 
-class Algorithms(Struct, eq=False):
+@define(eq=False, repr=False)
+class Algorithms:
     """All algorithms that the core knows. Only the taskjar changes them."""
 
-    defined: dict[int, Defined] = field(default_factory=dict)
+    defined: dict[int, Defined] = Factory(dict)
     """The algorithms, by number."""
     size: int = 0
     """The sizes of all algorithms, in bytes."""
-    idle: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    idle: OrderedDict[int, None] = Factory(OrderedDict)
     """Algorithms by value without runnable tasks; the first one has been idle for the longest time."""
     highest: int = -1
     """The highest number that was ever defined."""
-    packages: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = Factory(dict)
     """The packages that algorithms ever named, and the master's versions of them."""
 
     def add(self, record: AlgorithmDefined) -> None:
@@ -165,10 +167,11 @@ class FailedCall(Struct, frozen=True):
         return len(self.algorithm.packed) + len(self.payload) + sum(map(len, self.buffers))
 
 
-class FailedCalls(Struct, eq=False):
+@define(eq=False, repr=False)
+class FailedCalls:
     """The newest calls of one master that failed."""
 
-    _calls: dict[int, FailedCall] = field(default_factory=dict)
+    _calls: dict[int, FailedCall] = Factory(dict)
     _size: int = 0
 
     def keep(self, call: FailedCall) -> None:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from attrs import define
 
 from mwpy._core.holding import known
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
@@ -99,7 +99,8 @@ GROUP_BYTES = 200
 """About how many bytes a group takes without its records."""
 
 
-class Logs(Struct, eq=False):
+@define(eq=False, repr=False)
+class Logs:
     """Takes over records."""
 
     state: MasterState

@@ -11,6 +11,7 @@ from itertools import chain
 from math import inf
 from weakref import KeyedRef
 
+from attrs import Factory, define
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -271,7 +272,8 @@ def first_turn(pending: PendingTasks, slave: ConnectedSlave, now: float) -> Need
 # definition that was forgotten is sent again when it is needed again.
 
 
-class Definitions(Struct, eq=False):
+@define(eq=False, repr=False)
+class Definitions:
     """Decides which process keeps which definition."""
 
     state: MasterState
@@ -469,7 +471,8 @@ def _with_expected(limits: Limits, span: Span) -> Limits:
     return replace(limits, expected=expected or None)
 
 
-class Dispatch(Struct, eq=False):
+@define(eq=False, repr=False)
+class Dispatch:
     """Sends pending tasks to slaves."""
 
     state: MasterState
@@ -477,7 +480,7 @@ class Dispatch(Struct, eq=False):
     handback: HandBack
     definitions: Definitions
     shares: Shares
-    reserved: list[ConnectedAgent] = field(default_factory=list)
+    reserved: list[ConnectedAgent] = Factory(list)
     """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
     look_again: float | None = None
     """When to look again for a slave that can give tasks back; None if there is no need."""

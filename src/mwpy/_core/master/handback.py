@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from msgspec import Struct
+from attrs import define
 
 from mwpy._core.master.spans import Span, portion_of, size_of
 from mwpy._core.master.state import MasterState
@@ -19,7 +19,8 @@ from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
 NO_SLAVE = SlaveId("")
 
 
-class HandBack(Struct, eq=False):
+@define(eq=False, repr=False)
+class HandBack:
     """Ends tasks that no slave will run."""
 
     state: MasterState

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.spans import Span
@@ -85,7 +85,8 @@ STARTS = "(start of a slave)"
 """Stands for the name of an algorithm: the starts of slaves."""
 
 
-class _Witness(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Witness:
     """What ended on another host."""
 
     ended: int = 0
@@ -98,7 +99,8 @@ class _Witness(Struct, eq=False):
             self.ended, self.bad = self.ended // 2, self.bad // 2
 
 
-class _Suspicion(Struct, eq=False):
+@define(eq=False, repr=False)
+class _Suspicion:
     """What ended since the first bad attempt of an algorithm on a host."""
 
     first: int
@@ -109,9 +111,9 @@ class _Suspicion(Struct, eq=False):
     score: int = 0
     ended: int = 0
     bad: int = 0
-    witnesses: dict[str, _Witness] = field(default_factory=dict)
+    witnesses: dict[str, _Witness] = Factory(dict)
     """The other hosts on which tasks with such ids ended."""
-    _beyond: deque[tuple[int, str, int, int]] = field(default_factory=lambda: deque(maxlen=BEYOND_KEPT))
+    _beyond: deque[tuple[int, str, int, int]] = Factory(lambda: deque(maxlen=BEYOND_KEPT))
     """What ended on other hosts with higher ids: id, host, how many attempts, how many bad ones."""
 
     def count(self, last: int, ended: int, bad: int) -> None:
@@ -137,22 +139,23 @@ class _Suspicion(Struct, eq=False):
         return [each for each in self.witnesses.values() if each.bad <= limit * each.ended]
 
 
-class Hosts(Struct, eq=False):
+@define(eq=False, repr=False)
+class Hosts:
     """Decides which hosts get no more work."""
 
     state: MasterState
     admission: Admission
     deadline: float | None = None
     """When the next excluded host may come back, on the core's clock; None if no host is excluded."""
-    suspicions: dict[str, dict[str, _Suspicion]] = field(default_factory=dict)
+    suspicions: dict[str, dict[str, _Suspicion]] = Factory(dict)
     """By the name of the algorithm, and by the suspected host. No algorithm is without suspicions."""
-    ripe: dict[tuple[str, str], None] = field(default_factory=dict)
+    ripe: dict[tuple[str, str], None] = Factory(dict)
     """The algorithms and hosts that should be judged."""
-    _until: dict[str, float] = field(default_factory=dict)
+    _until: dict[str, float] = Factory(dict)
     """The excluded hosts, and when they may come back."""
-    _times: dict[str, int] = field(default_factory=dict)
+    _times: dict[str, int] = Factory(dict)
     """How often hosts were excluded."""
-    _jobs: dict[str, dict[str, None]] = field(default_factory=dict)
+    _jobs: dict[str, dict[str, None]] = Factory(dict)
     """The last jobs on the excluded hosts."""
     _starts: int = 0
     """How many slaves have started or died in their start; this stands for their ids."""

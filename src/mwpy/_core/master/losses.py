@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from attrs import Factory, define
 from msgspec import Struct, field
 
 from mwpy._core.holding import TaskIds, known, take, take_out
@@ -44,12 +45,13 @@ OUTDATED_ALLOWED = 1000
 """How many pauses of tasks that are not delayed any more may be kept, beside as many as there are delayed tasks."""
 
 
-class Delays(Struct, eq=False):
+@define(eq=False, repr=False)
+class Delays:
     """Returns tasks, and ends their pauses."""
 
     state: MasterState
     handback: HandBack
-    _ends: list[tuple[float, int, int]] = field(default_factory=list)
+    _ends: list[tuple[float, int, int]] = Factory(list)
     """A heap of the ends of pauses: when, on the core's clock, and the id and the last attempt of the task. Those of
     tasks that were cancelled or given up are outdated."""
 
@@ -126,7 +128,8 @@ class _Silent(Struct, eq=False):
     """How many attempts of each algorithm were lost."""
 
 
-class Losses(Struct, eq=False):
+@define(eq=False, repr=False)
+class Losses:
     """Decides what follows when slaves and agents are gone."""
 
     state: MasterState
@@ -135,9 +138,9 @@ class Losses(Struct, eq=False):
     totals: Totals
     delays: Delays
     hosts: Hosts
-    departures: dict[str, int] = field(default_factory=dict)
+    departures: dict[str, int] = Factory(dict)
     """Why agents left, and how many left for each reason; the last reason last."""
-    _silent: dict[str, _Silent] = field(default_factory=dict)
+    _silent: dict[str, _Silent] = Factory(dict)
     """The last agents from which nothing was heard, and their slaves."""
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
@@ -372,7 +375,8 @@ def _more_memory(span: Span, allowed: int) -> int:
 # for all of them.
 
 
-class Refusals(Struct, eq=False):
+@define(eq=False, repr=False)
+class Refusals:
     """Hands back the tasks that all slaves refuse."""
 
     state: MasterState
@@ -420,7 +424,8 @@ SHOWN = 3
 """How many agents that are away a message names."""
 
 
-class Absences(Struct, eq=False):
+@define(eq=False, repr=False)
+class Absences:
     """Decides how long the master waits for agents that are away."""
 
     state: MasterState

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+from attrs import Factory, define
 from msgspec import Struct, field
 
 from mwpy._core.master.spans import Span
@@ -68,7 +69,8 @@ FEEDING_BYTES = MAX_WAITING_BYTES // 4
 """An agent for which more waits is sent no tasks. So a correct agent is not dropped, however slowly it reads."""
 
 
-class ConnectedAgent(Struct, eq=False):
+@define(eq=False, repr=False)
+class ConnectedAgent:
     """An agent that the master accepted: one connection, and the slaves behind it."""
 
     name: str
@@ -91,15 +93,15 @@ class ConnectedAgent(Struct, eq=False):
     """Until when a task may run there at most, on the core's clock; None if unknown."""
     peer: bytes = b""
     """The name of its connection."""
-    slaves: dict[int, ConnectedSlave] = field(default_factory=dict)
+    slaves: dict[int, ConnectedSlave] = Factory(dict)
     """Its slaves, by the numbers that the agent gave them."""
-    known: dict[int, None] = field(default_factory=dict)
+    known: dict[int, None] = Factory(dict)
     """The algorithms, by number, that this agent has from the master."""
-    by_value: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    by_value: OrderedDict[int, int] = Factory(OrderedDict)
     """Those of them that travel by value, and their sizes in bytes. The first one was used least recently."""
     bytes_by_value: int = 0
     """The sum of these sizes."""
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = Factory(dict)
     """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
     """Why it is about to leave; empty while it serves."""

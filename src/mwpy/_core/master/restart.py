@@ -26,6 +26,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
+from attrs import Factory, define
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -350,15 +351,16 @@ BUCKETS = 65_521
 because keys of plain arguments are not hashed: many of them differ in few bytes."""
 
 
-class Occurrences(Struct, eq=False):
+@define(eq=False, repr=False)
+class Occurrences:
     """All occurrences of all keys."""
 
     _mark: bytes = bytes(MARK_BYTES)
-    _buckets: dict[int, bytearray] = field(default_factory=dict)
+    _buckets: dict[int, bytearray] = Factory(dict)
     """The first occurrence of each key."""
-    _later: dict[bytes, array[int]] = field(default_factory=dict)
+    _later: dict[bytes, array[int]] = Factory(dict)
     """The other occurrences of each key that has several."""
-    _taken: dict[bytes, int] = field(default_factory=dict)
+    _taken: dict[bytes, int] = Factory(dict)
     """How many of these this generation has taken."""
 
     def begin(self, generation: int) -> None:
@@ -480,7 +482,8 @@ class KnownCode(Struct, eq=False):
         return self if self.answered or self.other is None else self.other
 
 
-class KnownCodes(Struct, eq=False):
+@define(eq=False, repr=False)
+class KnownCodes:
     """All codes.
 
     Args:
@@ -496,11 +499,11 @@ class KnownCodes(Struct, eq=False):
     any_code: bool
     _generation: int = 0
     """The generation that is read, or this one."""
-    _codes: dict[tuple[str, str], KnownCode] = field(default_factory=dict)
+    _codes: dict[tuple[str, str], KnownCode] = Factory(dict)
     """By the name and the code of the algorithm."""
-    each: list[KnownCode] = field(default_factory=list)
+    each: list[KnownCode] = Factory(list)
     """All codes."""
-    _answered: dict[str, dict[str, KnownCode]] = field(default_factory=dict)
+    _answered: dict[str, dict[str, KnownCode]] = Factory(dict)
     """For each name: its codes with answers. The one that was answered last is the last one."""
 
     @property
@@ -605,25 +608,26 @@ FORBIDDEN = (
 USED_UP = "before the master was started again, {reason}. --mw-rerun failed runs it again"
 
 
-class Answers(Struct, eq=False):
+@define(eq=False, repr=False)
+class Answers:
     """The answers of occurrences, by number."""
 
-    rows: array[int] = field(default_factory=lambda: array("q"))
+    rows: array[int] = Factory(lambda: array("q"))
     """The names of the rows of the file that have answers."""
-    walls: array[float] = field(default_factory=lambda: array("d"))
+    walls: array[float] = Factory(lambda: array("d"))
     """For each row: when its results arrived."""
-    origins: array[int] = field(default_factory=lambda: array("I"))
+    origins: array[int] = Factory(lambda: array("I"))
     """For each row: the place of its slave in `slaves`."""
-    slaves: dict[tuple[SlaveId, str], int] = field(default_factory=dict)
+    slaves: dict[tuple[SlaveId, str], int] = Factory(dict)
     """The slaves, each with its host, and their numbers."""
-    _row_of: array[int] = field(default_factory=lambda: array("I"))
+    _row_of: array[int] = Factory(lambda: array("I"))
     """For each occurrence: 1 more than the place of its row in `rows`; 0 if it has no answer."""
-    _places: array[int] = field(default_factory=lambda: array("I"))
-    _seconds: array[float] = field(default_factory=lambda: array("d"))
-    _ends: array[int] = field(default_factory=lambda: array("H"))
+    _places: array[int] = Factory(lambda: array("I"))
+    _seconds: array[float] = Factory(lambda: array("d"))
+    _ends: array[int] = Factory(lambda: array("H"))
     """For each occurrence: its attempts times 2, and 1 more if it failed. Without an answer: 1 if it may not run again.
     """
-    used_up: dict[int, str] = field(default_factory=dict)
+    used_up: dict[int, str] = Factory(dict)
     """The occurrences without an answer whose attempts are used up, and why they became unrunnable."""
 
     def extend(self, count: int) -> None:
@@ -971,7 +975,8 @@ _UNUSABLE = (
 )
 
 
-class Succession(Struct, eq=False):
+@define(eq=False, repr=False)
+class Succession:
     """Receives results of former generations."""
 
     state: MasterState

@@ -18,7 +18,7 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
-from msgspec import Struct
+from attrs import define
 
 from mwpy._core.holding import TaskIds, begins, places_of, take, take_named
 from mwpy._core.master import dispatch
@@ -51,7 +51,8 @@ VALUE_BYTES = 40
 _result: type[Result[object]] = Result
 
 
-class Results(Struct, eq=False):
+@define(eq=False, repr=False)
+class Results:
     """Takes over results and returned tasks."""
 
     state: MasterState
@@ -266,7 +267,8 @@ _REFERENCE_ADVICE = (
 )
 
 
-class References(Struct, eq=False):
+@define(eq=False, repr=False)
+class References:
     """Keeps results, and ends the waiting of blocked tasks."""
 
     state: MasterState
@@ -338,7 +340,8 @@ _CHECKPOINT_ADVICE = (
 )
 
 
-class Checkpoints(Struct, eq=False):
+@define(eq=False, repr=False)
+class Checkpoints:
     """Keeps the newest state of each task."""
 
     state: MasterState
@@ -363,7 +366,8 @@ class Checkpoints(Struct, eq=False):
 # slave is kept. No record is made of it.
 
 
-class Reports(Struct, eq=False):
+@define(eq=False, repr=False)
+class Reports:
     """Keeps the newest report of each slave."""
 
     state: MasterState

@@ -15,6 +15,7 @@ from itertools import islice
 from math import inf
 from typing import TypeVar
 
+from attrs import Factory, define
 from msgspec import Struct, field, structs
 
 from mwpy._core.master import dispatch
@@ -62,7 +63,8 @@ UNLESS_QUEUED = "If none is queued in a batch system"
 """The master does not see the queues of batch systems, so it does not know whether slaves will come from there."""
 
 
-class SilenceWatch(Struct, eq=False):
+@define(eq=False, repr=False)
+class SilenceWatch:
     """Decides when to say that nothing progresses."""
 
     deadline: float | None = None
@@ -75,7 +77,7 @@ class SilenceWatch(Struct, eq=False):
     """When the watch last observed that nothing can progress; None in a pause."""
     _pause: float | None = None
     """When the pause began."""
-    _reasons: set[str] = field(default_factory=set)
+    _reasons: set[str] = Factory(set)
 
     def reset(self, deadline: float | None) -> None:
         """There was progress, or the user does not wait. Observe again no later than at the deadline."""
@@ -126,7 +128,8 @@ _REMEDIES = {
 """What a user can do if the slaves that are there are not sent the tasks that wait."""
 
 
-class Silence(Struct, eq=False):
+@define(eq=False, repr=False)
+class Silence:
     """Says why nothing progresses."""
 
     state: MasterState
@@ -136,7 +139,7 @@ class Silence(Struct, eq=False):
     delays: Delays
     feeding: Feeding
     answers: Answers
-    watch: SilenceWatch = field(default_factory=SilenceWatch)
+    watch: SilenceWatch = Factory(SilenceWatch)
     waits_for_disk: bool = False
     """Whether results wait for the disk of the run database. The master says so if this takes long."""
 
@@ -251,7 +254,8 @@ USUAL = 10.0
 names this number."""
 
 
-class LongTasks(Struct, eq=False):
+@define(eq=False, repr=False)
+class LongTasks:
     """Says which tasks run for long. While there are such tasks, each interval is `GROWTH` times the one before."""
 
     state: MasterState
@@ -343,11 +347,12 @@ _FIGURES = {SlaveState.IDLE: "idle", SlaveState.BUSY: "busy", SlaveState.AWAY: "
 R = TypeVar("R", AlgorithmStatus, HostStatus)
 
 
-class Rate(Struct, eq=False):
+@define(eq=False, repr=False)
+class Rate:
     """How many tasks end in a second."""
 
     state: MasterState
-    _samples: deque[tuple[float, int]] = field(default_factory=deque)
+    _samples: deque[tuple[float, int]] = Factory(deque)
     """When, and how many tasks had ended then. The first one is at least `RATE_S` old, or the first of all."""
     _due: float = -inf
     """When to take the next sample."""
@@ -399,7 +404,8 @@ _FATE_OF = {
 Question = messages.AskStatus | messages.AskTask
 
 
-class Answers(Struct, eq=False):
+@define(eq=False, repr=False)
+class Answers:
     """Says what the master does, and why a task waits or how it ended."""
 
     state: MasterState
@@ -677,15 +683,16 @@ PAUSE_S = 0.05
 """
 
 
-class Inquiries(Struct, eq=False):
+@define(eq=False, repr=False)
+class Inquiries:
     """Answers inquirers, one after the other."""
 
     state: MasterState
     admission: Admission
     answers: Answers
-    _open: dict[bytes, Question] = field(default_factory=dict)
+    _open: dict[bytes, Question] = Factory(dict)
     """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
-    _inquirers: dict[bytes, int] = field(default_factory=dict)
+    _inquirers: dict[bytes, int] = Factory(dict)
     """The connections of all inquirers: how many questions each has asked."""
     _next_at: float = 0.0
     """When the next answer may be given, on the core's clock."""

@@ -13,7 +13,8 @@ from enum import Enum, IntEnum
 from operator import attrgetter
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define, frozen
+from msgspec import Struct
 
 from mwpy._core.holding import TaskIds, take_out
 from mwpy._core.master.algorithms import FailedCall
@@ -72,7 +73,8 @@ class Running(Enum):
     """They are killed, and none of the cancelled tasks comes back to the algorithm."""
 
 
-class CancelTasks(Struct, frozen=True, eq=False):
+@frozen(eq=False)
+class CancelTasks:
     """Cancel tasks. Those that have ended stay as they are."""
 
     ranges: Sequence[tuple[int, int]]
@@ -275,14 +277,15 @@ NOTICES_A_MINUTE = 100
 """How many notices with a key are shown in a minute."""
 
 
-class Notices(Struct, eq=False):
+@define(eq=False, repr=False)
+class Notices:
     """Chooses the notices that are shown."""
 
-    newest: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
+    newest: deque[tuple[float, str]] = Factory(lambda: deque(maxlen=NOTICES_KEPT))
     """The newest notices, and when they were shown, by the monotonic clock."""
-    _keys: dict[str, None] = field(default_factory=dict)
+    _keys: dict[str, None] = Factory(dict)
     """The keys of the notices that were shown; the oldest is first."""
-    _shown_at: deque[float] = field(default_factory=deque)
+    _shown_at: deque[float] = Factory(deque)
     """When those of the last minute were shown."""
     _left_out: int = 0
     """How many notices were not shown since the last one that was."""
@@ -370,30 +373,31 @@ class LogGroup(Struct, frozen=True):
     """About how many bytes they take."""
 
 
-class Actions(Struct):
+@define
+class Actions:
     """Everything that must be done now; the order of the fields is the order of execution."""
 
-    records: list[records.Record] = []
-    sends: list[Send] = []
-    forget: list[bytes] = []
-    disconnect: list[bytes] = []
-    results: list[Result[object]] = []
-    unrunnable: list[UnrunnableTask] = []
-    owned: dict[Any, list[Any]] = {}
+    records: list[records.Record] = Factory(list)
+    sends: list[Send] = Factory(list)
+    forget: list[bytes] = Factory(list)
+    disconnect: list[bytes] = Factory(list)
+    results: list[Result[object]] = Factory(list)
+    unrunnable: list[UnrunnableTask] = Factory(list)
+    owned: dict[Any, list[Any]] = Factory(dict)
     """What has ended of tasks that have an owner, by owner: results, unrunnable tasks, and values of items as
     `Stretch`. `results` and `unrunnable` have the others."""
-    connected: list[SlaveId] = []
-    disconnected: list[SlaveId] = []
-    failed: list[FailedCall] = []
+    connected: list[SlaveId] = Factory(list)
+    disconnected: list[SlaveId] = Factory(list)
+    failed: list[FailedCall] = Factory(list)
     """The calls of those results that are failures of tasks."""
-    cancelled: list[tuple[Asking, list[TaskId]]] = []
+    cancelled: list[tuple[Asking, list[TaskId]]] = Factory(list)
     """The answers to `CancelTasks` and `HoldResults`: those of its tasks that had not ended; to `GoOn`: the tasks that
     did not run; to `TakeReports`: none, because `reports` has them."""
-    reports: list[tuple[Any, Report]] = []
+    reports: list[tuple[Any, Report]] = Factory(list)
     """The newest reports of tasks that run, with the owners of the tasks, if the algorithm has asked for them."""
     result_bytes: int = 0
     """About how many bytes `results` and `owned` take."""
-    logged: list[LogGroup] = []
+    logged: list[LogGroup] = Factory(list)
     """What tasks have logged."""
     stopped: Stopped | None = None
     """Whether the run is stopped just now."""

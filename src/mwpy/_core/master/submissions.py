@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from attrs import define
 from msgspec import Struct, field
 
 from mwpy._core.holding import TaskIds
@@ -238,7 +239,8 @@ def _keys(payloads: Sequence[bytes], given: Sequence[bytes | None]) -> bytes:
 # the task is CANCELLING. If such a task comes back unfinished for any reason, it is cancelled then.
 
 
-class Cancellation(Struct, eq=False):
+@define(eq=False, repr=False)
+class Cancellation:
     """Does what `CancelTasks` asks for."""
 
     state: MasterState

@@ -20,6 +20,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from attrs import Factory, define
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -61,7 +62,8 @@ class HeldTasks(Struct, eq=False):
         return sum(self.load.values())
 
 
-class AllocatedTasks(Struct, eq=False):
+@define(eq=False, repr=False)
+class AllocatedTasks:
     """All tasks that slaves hold. Only the taskjar adds and removes them."""
 
     held: dict[SlaveId, HeldTasks]
@@ -182,16 +184,17 @@ class Referred(Struct, eq=False):
         return [self.shared[at].share.digest if at in self.shared else "" for at in range(len(self.frames))]
 
 
-class BlockedTasks(Struct, eq=False):
+@define(eq=False, repr=False)
+class BlockedTasks:
     """All blocked tasks. Only the taskjar adds and removes them."""
 
-    tasks: dict[int, Span] = field(default_factory=dict)
+    tasks: dict[int, Span] = Factory(dict)
     """The tasks, by id. Each has a span of its own."""
-    results: dict[int, Referred] = field(default_factory=dict)
+    results: dict[int, Referred] = Factory(dict)
     """The results that are kept, by the id of their task."""
-    num_missing: dict[int, int] = field(default_factory=dict)
+    num_missing: dict[int, int] = Factory(dict)
     """For each blocked task: how many of the results to which it refers have no value yet."""
-    ripe: dict[int, None] = field(default_factory=dict)
+    ripe: dict[int, None] = Factory(dict)
     """The ids of the blocked tasks that need not wait any longer."""
     bytes: int = 0
     """How many bytes all values take in the master."""
@@ -370,10 +373,11 @@ OLD_WORDS_CHARACTERS = 300
 _NO_END = SlaveEnded(SlaveId(""), Cause.CRASH, "", "", NO_WORDS)
 
 
-class KeptDeaths(Struct, eq=False):
+@define(eq=False, repr=False)
+class KeptDeaths:
     """The deaths that tasks are charged with."""
 
-    _whole: deque[Death] = field(default_factory=deque)
+    _whole: deque[Death] = Factory(deque)
     """The latest deaths; their last words are not truncated."""
     _size: int = 0
     """The size of these deaths, in characters."""
@@ -434,10 +438,11 @@ def _history(span: Span, death: Death) -> tuple[Death, ...]:
 # Delayed tasks, which pause before their next attempt. `Delays` decides when their pauses are over.
 
 
-class DelayedTasks(Struct, eq=False):
+@define(eq=False, repr=False)
+class DelayedTasks:
     """All delayed tasks. Only the taskjar adds and removes them."""
 
-    tasks: dict[int, Span] = field(default_factory=dict)
+    tasks: dict[int, Span] = Factory(dict)
     """The tasks, by id. Each has a span of its own, because its pause may end at any time."""
 
     def add(self, spans: Iterable[Span], pause_s: float) -> list[Span]:
@@ -471,7 +476,8 @@ class DelayedTasks(Struct, eq=False):
 # The states that tasks left for their next attempts. `Checkpoints` decides which of them count.
 
 
-class LeftStates(Struct, eq=False):
+@define(eq=False, repr=False)
+class LeftStates:
     """Keeps the newest state of each task, in the span of the task. Only the taskjar adds and removes states."""
 
     allocated: AllocatedTasks
@@ -632,12 +638,13 @@ MAX_SPAN = 1000
 """The largest number of tasks in a span that is new or may still be extended: to extend or cut a span copies it."""
 
 
-class PendingTasks(Struct, eq=False):
+@define(eq=False, repr=False)
+class PendingTasks:
     """All pending tasks. Only the taskjar adds and removes them."""
 
-    queues: OrderedDict[Needs, deque[Span]] = field(default_factory=OrderedDict)
+    queues: OrderedDict[Needs, deque[Span]] = Factory(OrderedDict)
     """Pending tasks that any slave may run. No queue is empty. The first queue has the next turn."""
-    special: dict[Needs, deque[Span]] = field(default_factory=dict)
+    special: dict[Needs, deque[Span]] = Factory(dict)
     """Pending tasks that are addressed to a slave, or must run alone. No queue is empty."""
     count: int = 0
     """How many tasks are pending."""
@@ -826,14 +833,15 @@ RANGES_MAX = 100_000
 """How many ranges are kept at most. Each takes 16 bytes. The ids of later tasks are not known."""
 
 
-class ReusedIds(Struct, eq=False):
+@define(eq=False, repr=False)
+class ReusedIds:
     """The counts, and ranges of ids in ascending order."""
 
     count: int = 0
     failed: int = 0
     """How many of the tasks failed."""
-    _firsts: array[int] = field(default_factory=lambda: array("q"))
-    _ends: array[int] = field(default_factory=lambda: array("q"))
+    _firsts: array[int] = Factory(lambda: array("q"))
+    _ends: array[int] = Factory(lambda: array("q"))
 
     def add(self, first: int, count: int, failed: int) -> None:
         """Add ids that are higher than all others, and how many of these tasks failed."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from msgspec import Struct, field
+from attrs import Factory, define, frozen
 from msgspec.structs import replace
 
 from mwpy._core.master.spans import Span
@@ -35,15 +35,16 @@ STATED_EVERY_S = 600.0
 """Seconds between two statements of all totals, if something happens."""
 
 
-class Totals(Struct, eq=False):
+@define(eq=False, repr=False)
+class Totals:
     """Counts what was done and what was lost."""
 
     state: MasterState
-    rows: dict[tuple[str, str], records.Total] = field(default_factory=dict)
+    rows: dict[tuple[str, str], records.Total] = Factory(dict)
     """By algorithm and host."""
-    kinds: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    kinds: dict[tuple[str, str], dict[str, int]] = Factory(dict)
     """How many tasks failed, by the type of their exceptions, for each row."""
-    _changed: dict[tuple[str, str], None] = field(default_factory=dict)
+    _changed: dict[tuple[str, str], None] = Factory(dict)
     """The rows that have changed since they were stated."""
     state_at: float = 0.0
     """When to state the totals again, on the core's clock."""
@@ -150,7 +151,8 @@ FAILURES_KEPT = 1000
 TEXT_CHARACTERS = 500
 
 
-class RecentFailure(Struct, frozen=True):
+@frozen
+class RecentFailure:
     """How a task failed."""
 
     task: int
@@ -165,13 +167,14 @@ class RecentFailure(Struct, frozen=True):
         return f"task {self.task} ({self.algorithm}){place}: {self.text}"
 
 
-class RecentFailures(Struct, eq=False):
+@define(eq=False, repr=False)
+class RecentFailures:
     """Counts failures by kind, and keeps the newest ones."""
 
     state: MasterState
-    kinds: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = Factory(dict)
     """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
-    newest: dict[int, RecentFailure] = field(default_factory=dict)
+    newest: dict[int, RecentFailure] = Factory(dict)
     """The newest failures by the id of the task; the last one is the newest."""
     _seen: int = 0
     """How many failures the jar had counted when the actions were last searched."""
@@ -222,16 +225,17 @@ def _short(text: str) -> str:
 # have ended, the core answers which tasks did not run, and goes on with an empty jar and new counts.
 
 
-class Stop(Struct, eq=False):
+@define(eq=False, repr=False)
+class Stop:
     """Decides when the run stops, and when it goes on."""
 
     state: MasterState
     cancellation: Cancellation
     stopped: bool = False
     """Whether each task is cancelled."""
-    _asked: list[GoOn] = field(default_factory=list)
+    _asked: list[GoOn] = Factory(list)
     """The commands that were not answered yet."""
-    _not_run: list[TaskId] = field(default_factory=list)
+    _not_run: list[TaskId] = Factory(list)
     """The tasks that were cancelled since the stop."""
     _failed_before: int = 0
     """How many tasks had failed when the run went on after the last stop."""

@@ -13,7 +13,8 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, field
+from attrs import Factory, define
+from msgspec import Struct
 
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import FINISHED, End, Job, JobState, MemberKeys, Outcome, ResourceFile
@@ -59,7 +60,8 @@ def is_failure(outcome: Outcome) -> bool:
     return failed and outcome.ran_s < YOUNG_S
 
 
-class Pause(Struct, eq=False):
+@define(eq=False, repr=False)
+class Pause:
     """A pause after something that went wrong. Each pause in a row is twice the one before."""
 
     first_s: float
@@ -97,22 +99,23 @@ AVOIDED_S = 3600.0
 """Seconds until an avoided machine is tried again. After a repair it is useful again."""
 
 
-class Failures(Struct, eq=False):
+@define(eq=False, repr=False)
+class Failures:
     """The jobs of a computation that failed at their start. A machine whose name is not known is ``""``.
 
     Several failures in a row pause the submissions. After the pause, one job at a time is allowed.
     """
 
     in_a_row: int = 0
-    pause: Pause = field(default_factory=lambda: Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
+    pause: Pause = Factory(lambda: Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
     tried_elsewhere_at: float | None = None
     """When the last job was tried, if it avoids the machines where jobs failed; otherwise None."""
     excluded: Sequence[str] = ()
     """The machines that the master has excluded, as far as their names are known."""
     _last_at: float = -math.inf
-    _on: dict[str, deque[float]] = field(default_factory=dict)
+    _on: dict[str, deque[float]] = Factory(dict)
     """The times of the failures in a row, by machine."""
-    _good: dict[str, None] = field(default_factory=dict)
+    _good: dict[str, None] = Factory(dict)
     """The machines on which a job has run well."""
 
     def count(self, outcome: Outcome, now: float) -> float | None:
@@ -217,21 +220,22 @@ class _Submission(Struct, eq=False):
     """Whether one of its jobs was in a list, or is known to have ended. Then the others were in the queue, too."""
 
 
-class JobTable(Struct, eq=False):
+@define(eq=False, repr=False)
+class JobTable:
     """The jobs of one computation."""
 
-    listed: Mapping[str, Job] = field(default_factory=dict)
+    listed: Mapping[str, Job] = Factory(dict)
     """The jobs in the last list."""
-    machines: dict[str, str] = field(default_factory=dict)
+    machines: dict[str, str] = Factory(dict)
     """The machines of the last jobs, also of those that have ended."""
-    _expected: dict[str, _Submission] = field(default_factory=dict)
+    _expected: dict[str, _Submission] = Factory(dict)
     """Jobs that were submitted and have not been in a list yet. They may have ended."""
     _uncertain: int = 0
     """How many jobs may exist because an attempt to submit them ended without an answer."""
     _uncertain_at: float = 0.0
-    _removed: dict[str, float] = field(default_factory=dict)
+    _removed: dict[str, float] = Factory(dict)
     """Listed jobs that were removed, and when."""
-    unexplained: dict[str, int] = field(default_factory=dict)
+    unexplained: dict[str, int] = Factory(dict)
     """Jobs that left the list for an unknown reason, and how often the batch system was asked for the reason."""
 
     # ---- what happens ----------------------------------------------------------------------------------------
@@ -366,7 +370,8 @@ UNREAD = ResourceFile("", 0.0, 0.0, "", "", (), MemberKeys("", "", ""), 0, 0, 0,
 """What is known of a resource file before it is read."""
 
 
-class WatchedComputation(Struct, eq=False):
+@define(eq=False, repr=False)
+class WatchedComputation:
     """One computation: its resource file, its jobs, and what was decided about them."""
 
     mark: str
@@ -382,9 +387,9 @@ class WatchedComputation(Struct, eq=False):
     """Whether the last attempt to read the file succeeded."""
     _changed_at: float | None = None
     """When a changed timestamp in the file was last seen; None before the first change."""
-    jobs: JobTable = field(default_factory=JobTable)
-    failures: Failures = field(default_factory=Failures)
-    refusals: Pause = field(default_factory=lambda: Pause(FIRST_RETRY_S, LONGEST_RETRY_S))
+    jobs: JobTable = Factory(JobTable)
+    failures: Failures = Factory(Failures)
+    refusals: Pause = Factory(lambda: Pause(FIRST_RETRY_S, LONGEST_RETRY_S))
     """The pause after the batch system has refused submissions."""
     finished_at: float | None = None
     """When the overseer first saw that it is finished."""
@@ -394,11 +399,11 @@ class WatchedComputation(Struct, eq=False):
     """Whether a list of jobs has arrived since it is watched."""
     surplus_since: float | None = None
     """Since when more jobs wait than are needed."""
-    _idle_since: dict[str, float] = field(default_factory=dict)
+    _idle_since: dict[str, float] = Factory(dict)
     """Connected jobs without work, and since when."""
-    _unconnected_since: dict[str, float] = field(default_factory=dict)
+    _unconnected_since: dict[str, float] = Factory(dict)
     """Running jobs that are not connected to the present master, and since when."""
-    _unconnected: list[str] = field(default_factory=list)
+    _unconnected: list[str] = Factory(list)
     """Those of them that probably never connect."""
     starved_since: float | None = None
     """Since when it has needed jobs and had none because of the limit of jobs in the queue."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct, field
+from attrs import Factory, define
 
 from mwpy._core.overseer import events
 from mwpy._core.overseer.computation import (
@@ -82,11 +82,12 @@ def share(wanting: Sequence[tuple[WatchedComputation, int]], budget: int) -> lis
     return shares
 
 
-class OverseerCore(Struct, eq=False):
+@define(eq=False, repr=False)
+class OverseerCore:
     """The decisions of an overseer, without I/O."""
 
     _settings: OverseerSettings
-    computations: dict[str, WatchedComputation] = field(default_factory=dict)
+    computations: dict[str, WatchedComputation] = Factory(dict)
     """The watched computations, by mark."""
     _free_places: int | None = None
     """How many more jobs the batch system can take, by its last list; None if it has a queue."""
@@ -96,12 +97,12 @@ class OverseerCore(Struct, eq=False):
     """Whether a list has arrived since the last decision."""
     _round: Pause | None = None
     """The time until the next round; None before the first one."""
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _recent: deque[tuple[float, int]] = Factory(deque)
     """The submissions of the last minute: when, and how many jobs."""
-    _open: dict[tuple[str, str], Pause] = field(default_factory=dict)
+    _open: dict[tuple[str, str], Pause] = Factory(dict)
     """The open complaints, by the mark of a computation and what they are about, and when each is said again. The mark
     is empty if no computation is concerned."""
-    _actions: OverseerActions = field(default_factory=OverseerActions)
+    _actions: OverseerActions = Factory(OverseerActions)
 
     def watch(self, computation: WatchedComputation) -> None:
         """Watch another computation from now on."""
