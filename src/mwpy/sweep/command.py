@@ -22,7 +22,7 @@ from attrs import Factory, define, evolve, frozen
 
 import mwpy
 from mwpy import Policies, TaskCall, UsageError
-from mwpy.sweep.files import SMALL_BYTES, File, file, files_in, for_this_machine, shown
+from mwpy.sweep.files import SMALL_BYTES, File, file, files_in, for_this_machine, place, shown
 from mwpy.sweep.placeholders import Line, Template, unknown
 from mwpy.sweep.process import Ended, last_lines, own_folder, packed, run
 
@@ -407,7 +407,7 @@ class _Attempt:
         """Put the files into the folder that the program needs."""
         for name, source in {**self.options.inputs, **self.files}.items():
             self._path(name).parent.mkdir(parents=True, exist_ok=True)
-            for_this_machine(source).place(self._path(name))
+            place(for_this_machine(source), self._path(name))
         for name, template in self.options.templates.items():
             self._path(name).parent.mkdir(parents=True, exist_ok=True)
             self._path(name).write_bytes(template.filled(self.values).encode(errors="surrogateescape"))

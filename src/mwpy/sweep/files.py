@@ -83,26 +83,6 @@ class File:
             file.write(self.content)
         return target
 
-    def place(self, path: Path) -> None:
-        """Write the file where other programs may use it at the same time, unless it is there already.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        if not self._is_at(path):
-            unfinished = path.with_name(f".{path.name}.{node()}.{os.getpid()}")
-            self.save(unfinished)
-            unfinished.replace(path)
-
-    def _is_at(self, path: Path) -> bool:
-        content = self.content
-        try:
-            if path.stat().st_size != len(content) or not os.access(path, os.X_OK if self.executable else os.R_OK):
-                return False
-        except FileNotFoundError:
-            return False
-        return path.read_bytes() == content
-
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         content = self._content
         if isinstance(content, bytes | memoryview | mmap.mmap):
@@ -119,6 +99,28 @@ class File:
 
     def __repr__(self) -> str:
         return f"<File {self.name!r}>"
+
+
+def place(file: File, path: Path) -> None:
+    """Write a file where other programs may use it at the same time, unless it is there already.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if not _is_at(path, file):
+        unfinished = path.with_name(f".{path.name}.{node()}.{os.getpid()}")
+        file.save(unfinished)
+        unfinished.replace(path)
+
+
+def _is_at(path: Path, file: File) -> bool:
+    content = file.content
+    try:
+        if path.stat().st_size != len(content) or not os.access(path, os.X_OK if file.executable else os.R_OK):
+            return False
+    except FileNotFoundError:
+        return False
+    return path.read_bytes() == content
 
 
 def _file(name: str, content: Any, executable: bool, digest: str) -> File:
