@@ -56,7 +56,7 @@ def test_a_healthy_computation_has_no_faults(stage: Stage, master: Running, wher
         *("memory", "disk", "time left"),
     ]
     assert "accepted it as AGENT-0; round trip " in found["master"]
-    assert re.search(r"libzmq \S+, pyzmq \S+, msgspec \S+, cloudpickle \S+$", found["libraries"])
+    assert re.search(r"libzmq \S+, pyzmq \S+, msgspec \S+, cloudpickle \S+, attrs \S+$", found["libraries"])
     assert run.out.endswith("all is well\n")
     until(lambda: "AGENT-0 -> left: it was an examination" in stage.audit.read_text(), "its leaving in the audit file")
     assert "REFUSED" not in stage.audit.read_text()
