@@ -22,10 +22,10 @@ from mwpy._transport.codec import Codec
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy.testing import Cluster
 
-IDLE_S = 0.18
-"""The longest time that a slave may be idle while an item waits at another one: the 50 ms that results may wait behind a
-long item, `SILENT_S` of the dispatch, and the time of four messages, which bring the last result of the idle slave, take
-items back, and send them. A message takes 5 ms on average here, and sometimes much longer."""
+IDLE_S = 0.16
+"""The longest time that a slave may be idle while an item waits at another one: `SILENT_S`, and the time of four
+messages, which bring the last result of the idle slave, take items back, and send them. A message takes 5 ms on average
+here, and sometimes much longer."""
 
 AGENTS = 2
 
