@@ -155,7 +155,9 @@ def test_records_of_tasks_come_before_their_futures_end(
     }
 
 
-def test_other_threads_may_use_the_executor_and_not_the_master(mw: mwpy.LocalMaster, executor: mwpy.Executor) -> None:
+def test_other_threads_may_use_the_executor_and_not_the_master(
+    mw: mwpy.LocalMaster, executor: mwpy.Executor, tmp_path: Path
+) -> None:
     """Neither may a callback, which the thread of the executor calls."""
     found: list[object] = []
 
@@ -166,8 +168,9 @@ def test_other_threads_may_use_the_executor_and_not_the_master(mw: mwpy.LocalMas
             found.append(str(error))
         found.append(executor.submit(abs, -1))
 
-    future = executor.submit(abs, -2)
-    future.add_done_callback(use)
+    future = executor.submit(chores.wait_for, str(tmp_path / "gate"), 1)
+    future.add_done_callback(use)  # it is called in this thread if the future is done
+    (tmp_path / "gate").touch()
     until(lambda: len(found) == 2, "the callback")
     text, submitted = found
     assert "belongs to the thread MainThread" in str(text)
