@@ -343,7 +343,7 @@ class StateChecker:
     unheard: dict[bytes, None]
     """Connections that broke, or that the master does not listen to any more."""
     _arrived: dict[int, Progress] = Factory(dict)
-    """The newest state of each task that reached the master, from any of its attempts."""
+    """The newest state of each task that reached the master while the slave that left it had the task."""
     _newest: dict[tuple[int, int], Progress] = Factory(dict)
     """The newest state of each task and attempt that reached the master."""
     _expected: dict[tuple[int, int], Progress | None] = Factory(dict)
@@ -352,8 +352,8 @@ class StateChecker:
     """The newest state that each slave left, by connection and number. It is forgotten when the slave begins another
     attempt, or has written nonsense into its stream, so that states are lost."""
 
-    def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
-        """A state reaches the master, perhaps a repeated one."""
+    def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer], *, counts: bool) -> None:
+        """A state reaches the master, perhaps a repeated one. It counts unless its task was taken from its slave."""
         if peer in self.unheard:
             return
         state = read_state(frames)
@@ -363,7 +363,8 @@ class StateChecker:
         before = self._newest.get((task, attempt)) or self._expected[task, attempt] or (task, 0, 0)
         assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
         self._newest[task, attempt] = state
-        self._arrived[task] = state
+        if counts:
+            self._arrived[task] = state
 
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
         """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
@@ -771,10 +772,16 @@ class HistoryChecker:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
         self._uncharged[peer, slave] = None
 
-    def heard(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer]) -> None:
-        """The master gets a message, perhaps once more."""
+    def heard(
+        self, peer: bytes, message: messages.Message, frames: Sequence[Buffer], *, is_of_former: bool = False
+    ) -> None:
+        """The master gets a message, perhaps once more.
+
+        Args:
+            is_of_former: whether it is about a task that was taken from this slave.
+        """
         if isinstance(message, messages.Checkpoint):
-            self.states.heard(peer, message, frames)
+            self.states.heard(peer, message, frames, counts=not is_of_former)
         if isinstance(message, messages.Hello | messages.SlaveReady):
             if message in self._begun.setdefault(peer, []):
                 self.unheard[peer] = None  # the master drops it

@@ -10,17 +10,18 @@ had sent a message to the master.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from attrs import Factory, define
 
+from mwpy._core.master.members import ConnectedSlave
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
 from mwpy._transport import wire
 from mwpy._transport.stream import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values import messages
-from mwpy._values.bounds import Buffer
+from mwpy._values.bounds import Buffer, SlaveId
 
 ADDRESS = "simulated"
 
@@ -182,6 +183,8 @@ class Network:
     def __init__(
         self, world: World, checker: HistoryChecker, wake_master: Callable[[], None], generation: str = "g1"
     ) -> None:
+        self.given_back: Mapping[SlaveId, ConnectedSlave] = {}
+        """Slaves from which the master has taken tasks that they may still run."""
         self._world = world
         self._checker = checker
         self.generation = generation
@@ -254,10 +257,17 @@ class Network:
             came_before = not isinstance(message, OF_CONNECTION) and self._came_before(agent)
             returns = isinstance(message, messages.Hello) and not self._may_join(message)
             if not (came_before or returns):
-                self._checker.heard(agent, *decoded)
+                self._checker.heard(agent, *decoded, is_of_former=self._is_of_former(message))
             self.master.arrive(Frames(connection.peer, ADDRESS, frames))
         if again and isinstance(message, ONCE):  # the master drops the agent, and reads nothing that arrives after this
             self._checker.unheard[agent] = None
+
+    def _is_of_former(self, message: messages.Message) -> bool:
+        """Whether a message is about a task that was taken from its slave."""
+        if not isinstance(message, messages.Checkpoint):
+            return False
+        given_back = (span for slave in self.given_back.values() for span in slave.given_back)
+        return any(message.task in span.ids and span.attempt == message.attempt for span in given_back)
 
     def _came_before(self, agent: bytes) -> bool:
         """Count a message that arrives. Return whether its agent sends it again, because it had not heard more."""
