@@ -797,7 +797,7 @@ class HistoryChecker:
         self.ends.died(peer, message, leaves=peer in self._leaving)
         leaves = peer in self._leaving or self.hosts.host_of.get(peer) in self.hosts.excluded
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
-        if message.running and message.cause.is_charged and not message.allowed and not leaves:
+        if message.running and message.cause.is_charged and not message.allowed and not leaves and not is_of_former:
             # an agent that leaves because of the memory of a slave knew the cause before the slave was killed
             together = (peer, message.slave) in self._uncharged and message.cause is not Cause.OUT_OF_MEMORY
             assert not together, f"task {message.running} is charged for a slave that it did not kill"

@@ -257,17 +257,18 @@ class Network:
             came_before = not isinstance(message, OF_CONNECTION) and self._came_before(agent)
             returns = isinstance(message, messages.Hello) and not self._may_join(message)
             if not (came_before or returns):
-                self._checker.heard(agent, *decoded, is_of_former=self._is_of_former(message))
+                self._checker.heard(agent, *decoded, is_of_former=self._is_of_former(connection.peer, message))
             self.master.arrive(Frames(connection.peer, ADDRESS, frames))
         if again and isinstance(message, ONCE):  # the master drops the agent, and reads nothing that arrives after this
             self._checker.unheard[agent] = None
 
-    def _is_of_former(self, message: messages.Message) -> bool:
+    def _is_of_former(self, peer: bytes, message: messages.Message) -> bool:
         """Whether a message is about a task that was taken from its slave."""
-        if not isinstance(message, messages.Checkpoint):
+        if not isinstance(message, messages.Checkpoint | messages.SlaveDied):
             return False
-        given_back = (span for slave in self.given_back.values() for span in slave.given_back)
-        return any(message.task in span.ids and span.attempt == message.attempt for span in given_back)
+        task = message.task if isinstance(message, messages.Checkpoint) else message.running
+        slaves = (each for each in self.given_back.values() if (each.agent.peer, each.number) == (peer, message.slave))
+        return any(task in span.ids for slave in slaves for span in slave.given_back)
 
     def _came_before(self, agent: bytes) -> bool:
         """Count a message that arrives. Return whether its agent sends it again, because it had not heard more."""
