@@ -531,10 +531,22 @@ def test_useless_jobs_give_up_their_places_when_these_are_needed() -> None:
     assert desk.look(600.0).remove == []
     desk.write("b", slaves_needed=2)
     actions = desk.look()
-    assert (actions.remove, actions.submit) == (["1.0", "1.1"], [])
-    assert "A: removes 2 jobs, held or not connected, and others need their places: 1.0, 1.1" in said(actions)
+    assert (actions.remove, actions.submit) == (["1.1", "1.0"], [])
+    assert "A: removes 2 jobs, held or not connected, and others need their places: 1.1, 1.0" in said(actions)
     desk.gone("1.0", "1.1")
     assert desk.look().submit == [Submit("b", 2)]
+
+
+def test_a_held_job_gives_up_its_place_before_one_that_runs_and_never_connects() -> None:
+    desk = Desk(max_jobs=3)
+    desk.watch("a", slaves_needed=0, priority=1, connected_jobs={"1.2": 1})
+    desk.watch("b", slaves_needed=0)
+    for job, state in ("1.0", HELD), ("1.1", RUNNING), ("1.2", RUNNING):
+        desk.job(job, state)
+    desk.look()
+    desk.look(600.0)
+    desk.write("b", slaves_needed=1)
+    assert desk.look().remove == ["1.0"]
 
 
 def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None:

@@ -202,7 +202,7 @@ class OverseerCore:
     def _begin_pause(self, now: float) -> None:
         """Plan the next round: each pause is longer than the one before while the batch system does not answer."""
         if self._round is None or self._answers:
-            self._round = Pause(self._settings.interval_s, LONGEST_PAUSE_S)
+            self._round = Pause(self._settings.interval_s, max(self._settings.interval_s, LONGEST_PAUSE_S))
         self._round.begin(now)
 
     def take_actions(self) -> OverseerActions:
@@ -402,7 +402,7 @@ class OverseerCore:
         """Remove `count` jobs: first useless jobs, then waiting jobs of computations with a lower priority."""
 
         def useless(each: WatchedComputation) -> list[Job]:
-            return [*each.jobs.live(JobState.HELD), *each.unconnected()]
+            return [*each.unconnected(), *each.jobs.live(JobState.HELD)]
 
         reason = "held or not connected, and others need their places"
         count -= self._remove_some(active, useless, count, reason, now)
