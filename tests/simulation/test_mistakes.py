@@ -140,8 +140,8 @@ def whatever_the_policy_says(_: Any) -> Any:
 
     def changed(self: Any, now: float) -> list[Any]:
         busy = [slave for slave in self.state.members.slaves.values() if slave.held.spans and not slave.agent.is_away]
-        first = [(slave, slave.held.spans[0]) for slave in busy]
-        return [slave for slave, span in first if span.algorithm.succeeded and self.state.may_give_away(span)]
+        first, given = [(slave, slave.held.spans[0]) for slave in busy], self.state.given_away()
+        return [slave for slave, span in first if span.algorithm.succeeded and self.state.may_give_away(span, given)]
 
     return changed
 

@@ -154,6 +154,24 @@ def test_a_value_that_an_agent_brings_back_counts_also_if_its_task_was_given_to_
     assert not [*core.state.jar.spans()]
 
 
+def test_an_agent_that_is_back_has_its_tasks_again_if_nobody_else_got_them(core: MasterCore) -> None:
+    """They go on as if their messages had only been late: nothing is said, and they are sent to no other slave."""
+    join(core, "a")
+    submit(core, 1)
+    decide(core, 0.0)
+    vanish(core, "a", 40.0)
+    decide(core, 70.0)
+    core.handle(Returned(b"a", "there"), 80.0)
+    actions = decide(core, 80.0)
+    assert (begun(actions), core.state.jar.pending.count) == ([], 0)
+    join(core, "b", now=81.0)
+    for now in (82.0, 90.0, 110.0):
+        actions = decide(core, now)
+        assert (begun(actions), notices(actions)) == ([], [])
+    assert [result.task_id for result in answer(core, "a", 1, 1, 111.0).results] == [1]
+    assert not [*core.state.jar.spans()]
+
+
 def test_a_failure_that_an_agent_brings_back_does_not_count_if_its_task_runs_elsewhere(core: MasterCore) -> None:
     away_with_tasks(core, 1)
     assert begun(decide(core, 70.0)) == [1]

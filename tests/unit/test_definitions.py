@@ -99,6 +99,24 @@ def test_what_tasks_need_is_kept_even_if_it_is_too_large(core: MasterCore) -> No
     assert decide(core) == ([], [3])
 
 
+def test_an_agent_keeps_what_a_slave_needs_for_a_task_that_was_given_to_another_agent() -> None:
+    core = MasterCore(MasterSettings("m", "g", max_definition_bytes=2 * SIZE))
+    receive(core, messages.Hello("m", "g", "host", 1, "3.11", 2))
+    receive(core, messages.SlaveReady(1))
+    core.submit([span(1, by_value(1))])
+    decide(core)
+    connect(core, b"b")
+    [slave, _] = core.state.members.slaves.values()
+    core.kinds.give_away(slave, [*slave.held.spans], "it takes long")
+    assert decide(core) == ([([1], [])], [])
+    receive(core, messages.SlaveReady(2))
+    for task, number, forgotten in (2, 2, []), (3, 3, [2]):
+        core.submit([span(task, by_value(number))])
+        assert decide(core)[0] == [([number], forgotten)]
+        receive(core, Results(2, [task], [1], [1], [0.1], []), b"a", payload(1, [b"\x07"]))
+        decide(core)
+
+
 def test_what_was_learned_of_a_forgotten_algorithm_is_forgotten_too(core: MasterCore) -> None:
     """A late report of an agent about it is ignored. A number that was never defined is the agent's fault."""
     run(core, 1, 1)

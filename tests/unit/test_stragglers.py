@@ -158,6 +158,25 @@ def test_the_place_is_at_another_agent_and_best_on_another_host(master: Master) 
 # How attempts end
 
 
+def test_what_waits_behind_a_straggler_that_was_given_away_is_none(master: Master) -> None:
+    """It has not begun. When the straggler has failed, its time begins."""
+    master.core.state.settings = replace(master.core.state.settings, task_group=2)
+    master.submit(count=2)
+    assert master.held("a1") == [4, 5]
+    master.agent("b")
+    master.agent("c")
+    master.pass_time(1.1)
+    assert (master.held("a1"), master.held("b1"), master.held("c1")) == ([5], [4], [])
+    master.pass_time(1.1)
+    assert (master.held("a1"), master.held("c1")) == ([5], [])
+    master.answer("a1", 4, fails=True)
+    master.answer("b1", 4, 2)
+    master.pass_time(0.9)
+    assert (master.held("b1"), master.held("c1")) == ([], [])
+    master.pass_time(0.2)
+    assert sorted(master.held("b1") + master.held("c1")) == [5]
+
+
 def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Master) -> None:
     """What the first slave leaves later does not count. The next attempt gets the state of the second one."""
     task = master.submit()

@@ -300,7 +300,7 @@ Restart:
 
 Slow machines:
   --mw-speculate
-      If slaves are idle, start a second attempt of a task that runs for far longer than others. The first answer
+      If slaves are idle, start a second attempt of a task that runs for far longer than others. The first value
       counts. This holds for all tasks that may run again, unless their policy differs.
 
 Time:

@@ -75,7 +75,7 @@ class Policies(TypedDict, total=False):
     """
     speculate: bool
     """Whether a second attempt of the task may run at the same time, at another agent: if slaves are idle, and the task
-    has run for far longer than the other tasks of its algorithm. The first answer counts, and the other attempt is
+    has run for far longer than the other tasks of its algorithm. The first value counts, and the other attempt is
     killed. False by default, because the task may then run twice at once."""
     key: Any
     """With a run database: what the task is recognised by after a restart, instead of its arguments. It is a value of

@@ -17,6 +17,7 @@ from math import inf
 
 from attrs import Factory, define
 
+from mwpy._core.holding import TaskIds, take_out
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.spans import Span
@@ -73,8 +74,26 @@ class SlaveKinds:
             self.state.record(records.TasksReturned(slave.sid, [span.whole for span in spans], reason))
             self.unload(slave)
 
+    def reclaim(self, slave: ConnectedSlave, tasks: TaskIds, attempt: int, *, only_waiting: bool = False) -> None:
+        """Give a slave tasks again that were taken from it. The slaves that have them now are killed.
+
+        Args:
+            attempt: that in which it has them.
+            only_waiting: whether it gets only those that no other slave has.
+        """
+        for holder, found in [*self.state.jar.places(tasks)]:
+            if holder is None or not only_waiting:
+                take_out(slave.given_back, TaskIds((each.first, each.count) for each in found))
+                self.state.record(records.TasksReclaimed(slave.sid, found, attempt, holder))
+                if holder is not None:
+                    other = self.state.members.slaves[holder]
+                    self.state.cancel_at(other.agent, found)
+                    other.last_heard = self.state.now
+                    self.unload(other)
+        self.unload(slave)
+
     def unload(self, slave: ConnectedSlave) -> None:
-        """Update a slave that holds fewer tasks than before."""
+        """Update a slave that may run fewer tasks than before, or again others."""
         self.state.unload(slave)
         if slave.freed:
             self._settle_freed(slave)

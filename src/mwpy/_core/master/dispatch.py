@@ -181,7 +181,7 @@ def useful(members: Members, pending: int, fixed: int | None) -> int:
         if slave.held.spans:
             shared = fixed is None and (slave.asked_back or _has_to_spare(slave))
             slaves += slave.kind_to_be is SlaveKind.UNORDERED
-            slaves += slave.held.count - 1 if shared else 0
+            slaves += slave.held.count - (not slave.given_back) if shared else 0
     return slaves
 
 
@@ -229,7 +229,7 @@ def _has_to_spare(slave: ConnectedSlave) -> bool:
         and not slave.agent.leaving
         and not slave.asked_back
         and not slave.gave_nothing_back
-        and slave.held.count >= 2
+        and slave.held.count >= (1 if slave.given_back else 2)
         and not any(span.policy.sid for span in slave.held.spans)
     )
 
@@ -237,8 +237,7 @@ def _has_to_spare(slave: ConnectedSlave) -> bool:
 def why_not(slave: ConnectedSlave, span: Span, now: float) -> WaitReason | None:
     """Why a slave is not sent tasks, whatever it and its agent hold; None if it may be sent them.
 
-    A task that is addressed to the slave is held back for
-    lack of time only if its policy says how long it takes.
+    A task that is addressed to the slave is held back for lack of time only if its policy says how long it takes.
     """
     agent, number, policy = slave.agent, span.algorithm.number, span.policy
     if number in slave.refused:
@@ -303,12 +302,13 @@ class Definitions:
 
     def _forget_there(self, agent: ConnectedAgent) -> list[int]:
         """The numbers of the algorithms that an agent must forget."""
-        slaves, excess = agent.slaves.values(), agent.bytes_by_value - self.state.settings.max_definition_bytes
+        excess = agent.bytes_by_value - self.state.settings.max_definition_bytes
+        needed = {number for slave in agent.slaves.values() for number in slave.needed} if excess > 0 else ()
         forgotten: list[int] = []
         for number, size in agent.by_value.items():
             if excess <= 0:
                 break
-            if not any(number in slave.held.load for slave in slaves):
+            if number not in needed:
                 excess -= size
                 forgotten.append(number)
         for number in forgotten:
@@ -330,10 +330,10 @@ class Definitions:
             self.state.record(records.AlgorithmsForgotten(forgotten))
 
     def check(self) -> None:
-        """Assert that each agent has the definitions of all tasks that its slaves hold."""
+        """Assert that each agent has the definitions of all tasks that its slaves may run."""
         for slave in self.state.members.slaves.values():
-            unknown = [number for number in slave.held.load if number not in slave.agent.known]
-            assert not unknown, f"{slave.sid} holds tasks of algorithms {unknown}, which were not sent to it"
+            unknown = [number for number in slave.needed if number not in slave.agent.known]
+            assert not unknown, f"{slave.sid} may run tasks of algorithms {unknown}, which were not sent to it"
         for agent in self.state.members.agents.values():
             assert agent.bytes_by_value == sum(agent.by_value.values()), f"the sizes at {agent.name} were miscounted"
             assert not agent.by_value.keys() - agent.known.keys(), f"{agent.name} keeps what it does not know"
@@ -488,7 +488,8 @@ class Dispatch:
     """When the next task becomes a straggler, on the core's clock; None if it would stay at its slave."""
 
     def decide(self, now: float) -> None:
-        """Send tasks to slaves that have room. If no task is pending then, take tasks back for idle slaves."""
+        """Send tasks to slaves that have room, suspects and addressed tasks first. If no task is pending then, take
+        tasks back for idle slaves, and give stragglers to them."""
         pending = self.state.jar.pending
         if pending.special or self.reserved:
             self._send_suspects(now)
@@ -734,17 +735,18 @@ class Dispatch:
                 task = span.part(span.first, 1, span.sent + 1)
                 usual = f"others took {span.algorithm.mean_s:.3g} s on average"
                 reason = f"it has run for {now - slave.last_heard:.0f} s, and {usual}"
-                self.kinds.give_away(slave, span.singles()[:1], reason)
+                self.kinds.give_away(slave, [span.between(0, 1)], reason)
                 self.feed(place, records.TasksAllocated(place.sid, [task]), now)
 
     def _with_stragglers(self, now: float) -> list[ConnectedSlave]:
         """The slaves that run stragglers. Find out, too, when the next task becomes one."""
         found: list[ConnectedSlave] = []
+        given = self.state.given_away()
         for slave in self.state.members.slaves.values():
-            span = slave.held.spans[0] if slave.held.spans else None
+            span = slave.held.spans[0] if slave.held.spans and not slave.given_back else None  # else it runs another
             if span is None or not span.policy.speculate or span.algorithm.succeeded < KNOWN:
                 continue
-            if slave.agent.is_away or not self.state.may_give_away(span):
+            if slave.agent.is_away or not self.state.may_give_away(span, given):
                 continue
             usual_s = max(span.algorithm.mean_s or 0.0, span.policy.seconds_expected or 0.0)
             due = slave.last_heard + max(LEAST_LATE_S, USUAL * usual_s)

@@ -4,7 +4,7 @@ Each lost attempt has a cause (see `_values/causes.py`), and the cause decides w
 a slave dies, its death is charged to the task that it ran. When an agent leaves and says so, no task is charged. When
 nothing is heard from an agent, the network is blamed. When an agent ends without notice, a task may have killed it. The
 master does not know which tasks its slaves ran, so all tasks that they held are suspects. Most of them are innocent:
-they run again, and after several such losses they run alone (see `Isolation`). If an agent comes back, it is a new
+they run again, and after several such losses they run alone (see `Dispatch`). If an agent comes back, it is a new
 agent with new slaves.
 """
 
@@ -461,7 +461,7 @@ class Absences:
         timeout_s = self.state.settings.client_timeout_s
         self.state.notice(
             f"{agent.place} is away{tasks}: {reason}. It has {agent.returns_s:.0f} s to come back; then "
-            f"its tasks run elsewhere. Idle slaves start them again after {timeout_s:.0f} s, but not with retry=False",
+            f"its tasks run elsewhere. Other slaves get them after {timeout_s:.0f} s, but not with retry=False",
             key=f"away {agent.name}",
         )
 
@@ -478,6 +478,9 @@ class Absences:
                     self.state.change(slave, SlaveEvent.FEED)
                     self.state.members.hungry[slave.sid] = slave
                 slave.last_heard = now
+                for attempt in dict.fromkeys(span.attempt for span in slave.given_back):
+                    ids = TaskIds((span.first, span.count) for span in slave.given_back if span.attempt == attempt)
+                    self.losses.kinds.reclaim(slave, ids, attempt, only_waiting=True)
         self.state.notice(f"{agent.place} is back after {now - agent.away_since:.0f} s", key=f"back {agent.name}")
 
     def decide(self, now: float) -> None:
@@ -489,8 +492,9 @@ class Absences:
                 self.state.actions.forget.append(agent.peer)
             elif agent.gives_at is not None and agent.gives_at <= now:
                 agent.gives_at = None
+                given = self.state.given_away()
                 for slave in agent.slaves.values():
-                    able = [span for span in slave.held.spans if self.state.may_give_away(span)]
+                    able = [span for span in slave.held.spans if self.state.may_give_away(span, given)]
                     self.losses.kinds.give_away(slave, able, f"{agent.name}, which holds it, is away")
 
     @property

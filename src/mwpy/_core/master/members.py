@@ -108,7 +108,7 @@ class ConnectedAgent:
     loss: Cause = Cause.AGENT_LOST
     """The cause of the loss of the tasks that it holds, if it goes now."""
     reserved: bool = False
-    """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `Isolation`."""
+    """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `Dispatch`."""
     away_since: float = 0.0
     """If it is away: since when nothing was heard from it, on the core's clock."""
     away_until: float = 0.0
@@ -202,6 +202,11 @@ class ConnectedSlave(Struct, eq=False):
     def is_busy(self) -> bool:
         """Whether it has a task to run."""
         return bool(self.held.spans or self.given_back)
+
+    @property
+    def needed(self) -> set[int]:
+        """The numbers of the algorithms of which it may run tasks."""
+        return {*self.held.load, *(span.algorithm.number for span in self.given_back)}
 
     @property
     def kind_to_be(self) -> SlaveKind:

@@ -168,20 +168,15 @@ class Results:
         return groups.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
 
     def _reclaim(self, slave: ConnectedSlave, group: messages.Results, now: float) -> None:
-        """A slave has answered tasks that were given to others. It has them again, wherever they are; others end."""
-        taken = take(slave.given_back, group.tasks, group.counts, group.attempts)
+        """A slave has answered tasks that were given to others. It has them again if they have values."""
         numbers = [number for number, _ in groups.each_task(group)]
         failures = dict.fromkeys(numbers[place] for place in group.failed)
-        for span in taken:
-            good = TaskIds((number, 1) for number in span.ids if number not in failures)
-            for holder, tasks in [*self.state.jar.places(good)]:
-                self.state.record(records.TasksReclaimed(slave.sid, tasks, span.attempt, holder))
-                if holder is not None:
-                    other = self.state.members.slaves[holder]
-                    self.state.cancel_at(other.agent, tasks)
-                    other.last_heard = now
-                    self.kinds.unload(other)
-        self.kinds.unload(slave)
+        taken = take(slave.given_back, group.tasks, group.counts, group.attempts)
+        for attempt in dict.fromkeys(span.attempt for span in taken):
+            ids = (number for span in taken if span.attempt == attempt for number in span.ids)
+            good = TaskIds((number, 1) for number in ids if number not in failures)
+            self.kinds.reclaim(slave, good, attempt)
+            slave.last_heard = now
 
     def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
         """Give out the calls of the tasks that failed."""

@@ -287,7 +287,7 @@ class LongTasks:
 
     def _slaves_with_long_tasks(self, now: float) -> Iterator[ConnectedSlave]:
         for slave in self.state.members.slaves.values():
-            if slave.held.spans:
+            if slave.held.spans and not slave.given_back:  # else it runs a task that others have
                 usual_s = self.state.members.pace.get(slave.held.spans[0].algorithm.number, 0.0)
                 if now >= slave.last_heard + max(FIRST_LOOK_S, USUAL * usual_s):
                     yield slave
@@ -548,7 +548,7 @@ class Answers:
             needed_s=span.needed_s,
             reasons=reasons,
             agents=agents,
-            places=[*filter(None, (self._place(slave, task, now) for slave in self.state.members.slaves.values()))],
+            places=self._places(span, before, now),
             deaths=[shortened(str(death), TEXT_CHARACTERS) for death in span.deaths[-DEATHS_SHOWN:]],
         )
 
@@ -594,13 +594,13 @@ class Answers:
 
     # ---- slaves and agents -----------------------------------------------------------------------------------
 
-    def _place(self, slave: ConnectedSlave, task: int, now: float) -> Place | None:
-        """Where a slave has a task; None if it does not have it."""
-        found = _in_queue(slave.held.spans, task)
-        if found is None:
-            return None
-        (span, before), agent = found, slave.agent
-        return Place(slave.sid, agent.name, agent.host, span.attempt, before, max(0.0, now - slave.last_heard))
+    def _places(self, span: Span, before: int, now: float) -> list[Place]:
+        """The slave that has a task, with so many tasks before it; nothing if none has it."""
+        if span.sid is None or span.state not in (TaskState.ALLOCATED, TaskState.CANCELLING):
+            return []
+        slave = self.state.members.slaves[span.sid]
+        waited_s = max(0.0, now - slave.last_heard)
+        return [Place(slave.sid, slave.agent.name, slave.agent.host, span.attempt, before, waited_s)]
 
     def _by_agent(self, span: Span, now: float) -> list[WaitReason]:
         """Why agents are not sent a task: all, or that of the slave to which it is addressed. Equal reasons are one."""

@@ -460,12 +460,20 @@ class MasterState:
             self._end_elsewhere(TaskIds((span.first, span.count) for span in spans))
         return spans
 
-    def may_give_away(self, span: Span) -> bool:
+    def given_away(self) -> TaskIds:
+        """The tasks that were taken from slaves which may still run them."""
+        slaves = self.members.given_back.values()
+        return TaskIds((span.first, span.count) for slave in slaves for span in slave.given_back)
+
+    def may_give_away(self, span: Span, given: TaskIds) -> bool:
         """Whether the tasks of a span may be given to another slave although one may run them: once, and not if the
-        next loss would end them."""
-        given = (each for slave in self.members.given_back.values() for each in slave.given_back)
+        next loss would end them.
+
+        Args:
+            given: those that were given to others already.
+        """
         is_for_any = span.policy.sid is None and span.state is TaskState.ALLOCATED
-        return is_for_any and span.can_lose(1) and not any(each.first in span.ids for each in given)
+        return is_for_any and span.can_lose(1) and not any(given.among(span))
 
     def _end_elsewhere(self, ids: TaskIds) -> None:
         """Tasks have ended: let the agents kill them at the slaves that had them before."""

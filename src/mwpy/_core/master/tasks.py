@@ -18,7 +18,7 @@ from functools import partial
 from itertools import accumulate, chain, pairwise
 from math import inf
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from attrs import Factory, define
 from msgspec import Struct, field
@@ -606,9 +606,6 @@ def move(spans: Sequence[Span], event: TaskEvent) -> None:
 # A task that comes back goes to the head of its queue, because it is the oldest; of several, the oldest is the first. A
 # task that ran when its slave died goes to the tail instead. If the task killed the slave, the other tasks run before
 # it kills the next slave. If another fault killed the slave, that fault may have ended before the task runs again.
-
-
-K = TypeVar("K")
 
 
 class Needs(Struct, frozen=True):
