@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.stored import NOON, Failures, algorithm, opened, received, submitted, write
+from tests.stored import NOON, Failures, algorithm, opened, received, sample, submitted, write
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings
@@ -288,6 +288,23 @@ def test_a_row_without_its_checksum_does_not_count_and_is_named(path: Path, tabl
     lost: list[str] = []
     assert not answers_of(path, lost)
     assert [name.partition(" of ")[2] for name in lost] == [table]
+
+
+@pytest.mark.parametrize("kind", ["generations", "agents", "slaves", "losses", "submissions", "results"])
+def test_a_record_that_cannot_be_read_is_left_out_and_named(path: Path, kind: str) -> None:
+    """Everything else is used and shown."""
+    sample(path)
+    with closing(sqlite3.connect(path)) as connection:
+        [row] = connection.execute(f"SELECT min(seq) FROM records WHERE kind = '{kind}'").fetchone()
+        connection.execute("UPDATE records SET body = substr(body, 2) WHERE seq = ?", (row,))
+        connection.commit()
+    lost: list[str] = []
+    answers_of(path, lost)
+    assert lost == [f"row {row} of {kind}"]
+    with RunDatabase(path) as run:
+        run.summary()
+        list(run.attempts(generation=1))
+        assert len(list(run.tasks(generation=1))) == (0 if kind == "submissions" else 12)
 
 
 def test_a_generation_that_only_its_rows_show_has_its_number(path: Path) -> None:

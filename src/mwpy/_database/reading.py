@@ -14,7 +14,7 @@ from msgspec import Struct
 from mwpy._database import rows
 from mwpy._database.opening import Connection, open_for_reading
 from mwpy._database.rows import Damaged, StoredResults, ValueFiles, frames_checksum, read_results
-from mwpy._database.schema import CHECKED, RESTART_KINDS, row_checksum
+from mwpy._database.schema import CHECKED, RARE, RESTART_KINDS, row_checksum
 from mwpy._values import groups
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.earlier import (
@@ -59,7 +59,7 @@ def _read_earlier(
     """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
     in the order of their records.
 
-    Rows that fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
+    Rows that cannot be read or fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
     file itself are compared with their checksums, so that damage is found before an answer is used: as with large
     values, the newest `CHECKED_BYTES`.
 
@@ -69,6 +69,9 @@ def _read_earlier(
     Raises:
         RunDatabaseError: the file is damaged.
     """
+    for seq, kind in connection.rows(f"SELECT seq, kind FROM records WHERE {RARE} AND NOT json_valid(body)"):
+        if kind not in RESTART_KINDS:  # these have checksums
+            on_lost(f"row {seq} of {kind}")
     found = connection.rows("SELECT generation, sid, host FROM hosts WHERE host IS NOT NULL")
     hosts = {(generation, sid): str(host) for generation, sid, host in found}
     usable = files.usable()

@@ -6,7 +6,7 @@ rows are in the order in which the master stated the records: `seq` numbers them
 their first id, their number and their attempt. If the tasks of a group of results are not consecutive, `first` is 0,
 and the keys of the JSON objects `attempts` and `seconds` are the ids. A JSON array has the places 0, 1, 2 as its keys.
 So `first + key` is a task in both cases, and the views need `json_each` only. Where an array would say nothing, it is
-missing, and the views make one with `count` zeros.
+missing, and the views make one with `count` zeros. A body that is damaged is in no view.
 
 Each row that a restart uses has a checksum over all that decides about a value: which task got which result. A row that
 fails it does not count. SQLite itself notices damage only where it breaks the structure of a page. A CRC-32 finds each
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 APPLICATION_ID = 0x6D777079
 """Marks a SQLite file as a run database: the characters `mwpy`."""
 
-VERSION = 10
+VERSION = 11
 
 RESTART_KINDS = ("algorithms", "submissions", "once", "results")
 """The kinds of rows that a restart reads. They have checksums."""
@@ -139,7 +139,7 @@ FROM (
     FROM (SELECT * FROM submissions WHERE answers IS NOT NULL LIMIT -1) u, json_each(u.answers) j
 ) t
 LEFT JOIN (SELECT * FROM algorithms LIMIT -1) a ON a.generation = t.generation AND a.number = t.algorithm
-LEFT JOIN records r ON r.seq = t.at_row
+LEFT JOIN records r ON r.seq = t.at_row AND json_valid(r.body)
 LEFT JOIN failures f ON f.generation = r.generation AND f.sid = r.who AND f.task = r.first + t.at_place
     AND f.attempt = r.attempt
 LEFT JOIN hosts g ON g.generation = r.generation AND g.sid = r.who;
@@ -149,8 +149,8 @@ CREATE VIEW notices AS SELECT generation, at, substr(text, 8) AS text FROM event
 
 def _view(kind: str, columns: str) -> str:
     columns = re.sub(r"\$(\w+)", r"json_extract(body, '$.\1') AS \1", columns)
-    where = "" if kind in _FREQUENT else f" AND {RARE}"
-    return f"CREATE VIEW {kind} AS SELECT seq, generation, {columns} FROM records WHERE kind = '{kind}'{where};\n"
+    where = f"kind = '{kind}'{'' if kind in _FREQUENT else f' AND {RARE}'} AND json_valid(body)"
+    return f"CREATE VIEW {kind} AS SELECT seq, generation, {columns} FROM records WHERE {where};\n"
 
 
 def _zeros(found: re.Match[str]) -> str:
