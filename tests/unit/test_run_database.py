@@ -80,6 +80,20 @@ def test_the_view_of_attempts_has_a_row_for_each_attempt(path: Path) -> None:
     ]
 
 
+def test_a_task_that_was_answered_before_has_no_failure_of_another_task(path: Path) -> None:
+    """Its result came with those of tasks that are not consecutive. Then the row of the results names no first task."""
+    writer = opened(path)
+    failed = received({1: ValueError("not squarable")}), received({3: 9, 5: ValueError("no square")})
+    write(writer, algorithm(), *slave(), submitted(1, 5), *failed)
+    writer.close()
+    with closing(opened(path)) as writer:
+        rows = [each.row for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
+        reused = ReusedTasks(1, 2, 1, "square", keys(1, 2), [rows[1]] * 2, [0, 1], [1])
+        write(writer, algorithm(), records.ResultsReused([reused]))
+    with RunDatabase(path) as run:
+        assert [(each["state"], each["message"]) for each in run.tasks()] == [("finished", None), ("failed", None)]
+
+
 def test_a_task_that_must_not_run_again_is_shown_as_unrunnable(path: Path) -> None:
     with closing(opened(path)) as writer:
         write(writer, algorithm(), records.TasksForbidden(named(1, 2, 0), keys(1, 2), "why"))

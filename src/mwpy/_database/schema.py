@@ -77,7 +77,7 @@ _SHOWN = {
     "algorithms": "first AS number, $name, $reference, $code, $parts",
     "submissions": "at, first, count, $algorithm, $policy, $failed, $answers, data AS keys",
     "once": "at, first, count, $may_have_run, $reason",
-    "allocations": "at, who AS sid, first AS base, count, attempt, $reason",
+    "allocations": "at, who AS sid, first AS base, count, attempt",
     "results": "at, who AS sid, first AS base, count, attempt, $attempts, $seconds, $total_s, $failed, $host, $file, "
     "data AS head, frames",
     "failures": "at, first AS task, attempt, who AS sid, $type, $message, $traceback, $arguments",
@@ -140,7 +140,7 @@ FROM (
 ) t
 LEFT JOIN (SELECT * FROM algorithms LIMIT -1) a ON a.generation = t.generation AND a.number = t.algorithm
 LEFT JOIN records r ON r.seq = t.at_row AND json_valid(r.body)
-LEFT JOIN failures f ON f.generation = r.generation AND f.sid = r.who AND f.task = r.first + t.at_place
+LEFT JOIN failures f ON r.first AND f.generation = r.generation AND f.sid = r.who AND f.task = r.first + t.at_place
     AND f.attempt = r.attempt
 LEFT JOIN hosts g ON g.generation = r.generation AND g.sid = r.who;
 CREATE VIEW notices AS SELECT generation, at, substr(text, 8) AS text FROM events WHERE kind = 'Notice';
