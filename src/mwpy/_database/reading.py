@@ -59,9 +59,9 @@ def _read_earlier(
     """Yield what the generations before this one submitted and answered, which tasks they sent that must not run twice,
     in the order of their records.
 
-    Rows that cannot be read or fail their checksums are left out, and answers whose large values are missing or damaged. Values in the
-    file itself are compared with their checksums, so that damage is found before an answer is used: as with large
-    values, the newest `CHECKED_BYTES`.
+    Rows that cannot be read or fail their checksums are left out, and answers whose large values are missing or
+    damaged. Values in the file itself are compared with their checksums, so that damage is found before an answer is
+    used: as with large values, the newest `CHECKED_BYTES`.
 
     Args:
         on_lost: called with the name of each row, and of the file of each large value, that is missing or damaged.
