@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,6 @@ def test_bindings_that_end_or_do_not_answer_or_fail_are_an_error(
     monkeypatch.setattr(htcondor, "CALL_S", 0.1)
     with pytest.raises(BatchUnavailable, match="HTCondor gave no answer within 0 s: is its schedd overloaded"):
         call("import signal; signal.pause()")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    with pytest.raises(BatchUnavailable, match=r"HTCondor's Python bindings cannot be called: .*No such file"):
+        call("")

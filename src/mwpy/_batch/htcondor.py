@@ -114,6 +114,8 @@ class HTCondor:
             ran = process.run(command, timeout_s=CALL_S, standard_input=json.dumps([name, arguments]).encode())
         except process.TimedOut as error:
             raise BatchUnavailable(f"HTCondor gave {error}: is its schedd overloaded?") from None
+        except OSError as error:
+            raise BatchUnavailable(f"HTCondor's Python bindings cannot be called: {error}") from error
         if ran.returncode:
             raise BatchUnavailable(f"HTCondor's Python bindings ended with {ran.end}")
         answer = json.loads(ran.out)
