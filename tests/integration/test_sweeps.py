@@ -468,6 +468,16 @@ collect = [
         command_line.main(["failed", "study.toml"])
 
 
+def test_a_collection_that_would_overwrite_its_own_files_is_refused(sweep: Sweep, tmp_path: Path) -> None:
+    program = "sh -c 'mkdir a b; echo {x} > a/o; echo {x} > b/o; echo {x} > c'"
+    outputs = ("--output", "a/o", "--output", "b/o", "--output", "c")
+    assert sweep(program, "--values", "x=1..2", *outputs, "--folder", "s") == 0
+    for to, output in ("all/{x}/{file}", "*"), ("all/{file}", "c"):
+        with pytest.raises(mwpy.UsageError, match=f"has two files for {tmp_path}/all/"):
+            command_line.main(["collect", "s", "--to", to, "--output", output])
+    assert command_line.main(["collect", "s", "--to", "all/{x}/{file}", "--output", "c"]) == 0
+
+
 def test_a_sweep_says_as_json_how_it_ended(sweep: Sweep, capfd: pytest.CaptureFixture[str]) -> None:
     """What the runs print is on standard error then."""
     assert sweep("echo printed {}; test {} != 2", "--shell", "--json", ":::", "1", "2") == 1

@@ -142,18 +142,27 @@ class _ToOneFile(_Taker):
 class _ToFiles(_Taker):
     """Writes an output of each run, or all that count, into files of its own, whose names have its parameters."""
 
+    def __init__(self, sweep: Sweep, collection: Collection) -> None:
+        super().__init__(sweep, collection)
+        self.intermediate = {name for stage in sweep.stages for name in stage.command.options.intermediate}
+        self.written: set[Path] = set()
+
     def take(self, row: Row) -> None:
         values = {**self.sweep.rows.row(row.number), "#": row.number + 1}
         output = self.collection.output or STDOUT
-        commands = [stage.command for stage in self.sweep.stages]
-        intermediate = {name for command in commands for name in command.options.intermediate}
         taken = (
             [output]
             if output in row.outputs or output != ALL
-            else [name for name in row.outputs if name not in intermediate]
+            else [name for name in row.outputs if name not in self.intermediate]
         )
         for each in (file for name in taken for file in files_in(row.outputs.get(name))):
             path = self.sweep.base / Template.of(self.collection.to).filled({**values, "file": each.name})
+            if path in self.written:
+                raise UsageError(
+                    f"the collection {self.collection.to} has two files for {path}: distinguish rows by {{#}}, and "
+                    f"files of one row by {{file}}; collect outputs with the same file name apart, by output"
+                )
+            self.written.add(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             each.save(path)
 
