@@ -97,7 +97,7 @@ def test_outputs_that_only_serve_later_tasks_are_not_saved(mw: mwpy.LocalMaster,
     assert [path.relative_to(tmp_path) for path in saved] == [Path("study/7") / n for n in ("a.png", "b.png", "STDOUT")]
     assert (tmp_path / "study/7/STDOUT").read_text() == "7\n"
     outcome.outputs["other"] = mwpy.File("a.png", b"other")
-    with pytest.raises(UsageError, match=r"two files have the name a\.png"):
+    with pytest.raises(UsageError, match=rf"two files have the name a\.png in {tmp_path}: save one of them apart"):
         outcome.save(tmp_path)
 
 
@@ -114,6 +114,21 @@ def test_inputs_stay_in_a_folder_that_the_user_chose_and_are_not_written_again(t
     script.write_text("#!/bin/sh\necho two\n")
     assert mwpy.command("./run.sh", inputs=[script], folder=there.parent)().stdout == "two\n"
     assert [path.name for path in there.parent.iterdir()] == ["run.sh"]
+
+
+def test_a_template_in_a_folder_that_the_user_chose_is_never_seen_half_written(tmp_path: Path) -> None:
+    """Another run may read it meanwhile, so it is replaced as a whole, and only if its text has changed."""
+    (tmp_path / "conf.in").write_text("x = {x}\n")
+    there = tmp_path / "host" / "conf"
+    there.parent.mkdir()
+    program = mwpy.command("cat conf", templates={"conf": tmp_path / "conf.in"}, folder=there.parent)
+    assert program(x=1).stdout == "x = 1\n"
+    first = there.stat()
+    assert program(x=1).stdout == "x = 1\n"
+    assert there.stat() == first
+    with there.open() as other:
+        assert program(x=2).stdout == "x = 2\n"
+        assert other.read() == "x = 1\n"
 
 
 def test_an_output_is_the_input_of_a_later_program(mw: mwpy.LocalMaster) -> None:

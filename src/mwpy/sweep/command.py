@@ -162,7 +162,7 @@ class Outcome:
             OSError: one cannot be written.
         """
         kept = {name: value for name, value in self.outputs.items() if name not in self.intermediate}
-        _check_names((), kept)
+        _check_names((), kept, str(folder), "save one of them apart, as in outcome.outputs['name'].save(path)")
         Path(folder).mkdir(parents=True, exist_ok=True)
         return [each.save(folder) for value in kept.values() for each in files_in(value)]
 
@@ -278,7 +278,8 @@ class Command:
         for where, template in self.options.texts(self.line):
             if (error := unknown(template.names, prepared, where)) is not None:
                 raise error
-        _check_names([*self.options.inputs, *self.options.templates], prepared)
+        rename = "give one another name, as in mwpy.file(path, name='other')"
+        _check_names([*self.options.inputs, *self.options.templates], prepared, "the folder of a run", rename)
         self.line.filled({name: shown(value) for name, value in prepared.items()})
         return prepared
 
@@ -309,15 +310,12 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in names) or "none"
 
 
-def _check_names(names: Iterable[str], values: Mapping[str, Any]) -> None:
-    """Check that no two files have the same name in the folder of a run."""
+def _check_names(names: Iterable[str], values: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Check that no two files have the same name in a folder."""
     known: dict[str, File | None] = dict.fromkeys(names)
     for each in (each for value in values.values() for each in files_in(value)):
         if each.name in known and known[each.name] != each:
-            raise UsageError(
-                f"two files have the name {each.name} in the folder of a run: give one another name, as in "
-                f"mwpy.file(path, name='other')"
-            )
+            raise UsageError(f"two files have the name {each.name} in {where}: {remedy}")
         known[each.name] = each
 
 
@@ -410,7 +408,8 @@ class _Attempt:
             place(for_this_machine(source), self._path(name))
         for name, template in self.options.templates.items():
             self._path(name).parent.mkdir(parents=True, exist_ok=True)
-            self._path(name).write_bytes(template.filled(self.values).encode(errors="surrogateescape"))
+            text = template.filled(self.values).encode(errors="surrogateescape")
+            place(File(self._path(name).name, text), self._path(name))
 
     def _path(self, name: str) -> Path:
         return self.folder / name

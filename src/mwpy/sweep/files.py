@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from pickle import PickleBuffer
 from platform import machine, node
@@ -114,13 +114,10 @@ def place(file: File, path: Path) -> None:
 
 
 def _is_at(path: Path, file: File) -> bool:
-    content = file.content
-    try:
-        if path.stat().st_size != len(content) or not os.access(path, os.X_OK if file.executable else os.R_OK):
-            return False
-    except FileNotFoundError:
+    if not path.exists() or not os.access(path, os.X_OK if file.executable else os.R_OK):
         return False
-    return path.read_bytes() == content
+    with path.open("rb") as there:
+        return file_digest(there, "sha256").hexdigest() == file.digest
 
 
 def _file(name: str, content: Any, executable: bool, digest: str) -> File:
