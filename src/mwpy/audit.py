@@ -158,18 +158,15 @@ def _total_of(parts: re.Match[str]) -> records.Total:
 def _lines(path: Path) -> Iterator[str]:
     """The lines of an audit file and its older parts, oldest first."""
     older = [path.parent / f"{path.name}.{number}" for number in range(KEPT, 0, -1)]
+    start = "a computation writes one when it is given --mw-audit-file FILE"
     try:
         for part in (*(each for each in older if each.exists()), path):
             with part.open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 for number, line in enumerate(lines):
                     if not number and " [A] " not in line:
-                        raise UsageError(
-                            f"{part} is not an audit file: a computation writes one when it is given "
-                            f"--mw-audit-file FILE (the run database does not have the last output of slaves)"
-                        )
+                        raise UsageError(f"{part} is not an audit file: {start}")
                     yield line
     except OSError as error:
-        start = "a computation writes one when it is given --mw-audit-file FILE"
         raise UsageError(
             f"cannot read the audit file {path}: {error.strerror}; "
             f"{ASK_OWNER if isinstance(error, PermissionError) else start}"

@@ -28,8 +28,8 @@ from msgspec.structs import asdict
 
 from mwpy import resource_file
 from mwpy._batch import Batch
-from mwpy._doctor import examination
 from mwpy._doctor.diagnosis import Finding
+from mwpy._doctor.examination import examine
 from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import counted
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
@@ -64,7 +64,7 @@ def _findings(parsed: argparse.Namespace) -> list[Finding]:
         batches.update(batch.apart())
     elif parsed.system not in (None, "local"):
         batches[""] = batch
-    return examination.examine(
+    return examine(
         parsed.path,
         content,
         batches,
