@@ -27,6 +27,7 @@ from tests.stored import (
 
 from mwpy._database import store
 from mwpy._database.rows import LARGE_BYTES
+from mwpy._database.schema import VERSION
 from mwpy._database.store import LogSync
 from mwpy._values import records
 from mwpy._values.causes import Cause
@@ -147,7 +148,9 @@ def test_a_symbolic_link_to_a_run_database_lets_no_second_master_in(path: Path) 
 def test_a_file_of_another_version_is_refused_by_name(path: Path, version: int) -> None:
     run(path)
     asked(path, f"PRAGMA user_version = {version}")
-    with pytest.raises(RunDatabaseError, match=rf"run\.db is of version {version}, and this mwpy reads version 10"):
+    with pytest.raises(
+        RunDatabaseError, match=rf"run\.db is of version {version}, and this mwpy reads version {VERSION}"
+    ):
         opened(path)
 
 
