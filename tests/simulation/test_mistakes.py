@@ -146,6 +146,18 @@ def whatever_the_policy_says(_: Any) -> Any:
     return changed
 
 
+def count_from_one(returned: Any) -> Any:
+    """The attempts of a task that comes back are counted from the first one again."""
+
+    def changed(self: Any, record: Any, tags: Any) -> Any:
+        spans = returned(self, record, tags)
+        for span in spans:
+            span.attempt = span.sent = 0
+        return spans
+
+    return changed
+
+
 def charge_the_first(_: Any) -> Any:
     """The first task that a slave holds counts as the one that it runs."""
     return lambda self, _: (self.held[0].first, self.held[0].attempt) if self.held else (0, 0)
@@ -258,6 +270,8 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
     ),
     "late results are not looked for": (f"{AGENT}limits.LATE_S", value(60.0), "waits in slave . behind a long task"),
     "they are not looked for again": (f"{AGENT}limits.AGAIN_S", value(60.0), "waits in slave . behind a long task"),
+    "attempts are counted again": (f"{CORE}tasks.Taskjar._returned", count_from_one, "is sent in attempt 1 again"),
+    "pauses are longer": (f"{CORE}spans.Span.next_pause_s", value(30.0), "pauses for 30.0 s, not"),
     "another task is charged": (f"{AGENT}child.Child.running", charge_the_first, "is said to have run at a death, not"),
     "another task fails": (
         "mwpy._values.groups.select",

@@ -146,12 +146,18 @@ class AttemptChecker:
     """The stragglers that were taken from a slave and not sent to another one yet, and the agent of that slave."""
     _live: dict[int, dict[SlaveId, int]] = Factory(dict)
     """The slave that has each task, if one has, and its attempt."""
+    _last: dict[int, int] = Factory(dict)
+    """The last attempt of each task."""
     _away: dict[str, None] = Factory(dict)
     """The agents that are away."""
 
     def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:
         """Whether a slave has an attempt of a task, as far as the master knows."""
         return self._live.get(task, {}).get(sid) == attempt
+
+    def was_taken(self, sid: SlaveId | None, task: int) -> bool:
+        """Whether a task was taken from a slave that may still run it, and did not return there."""
+        return sid in self.repeated.get(task, ()) and sid not in self._live.get(task, ())
 
     def at(self, agent: str) -> list[int]:
         """The tasks that were sent to an agent and did not come back."""
@@ -169,6 +175,8 @@ class AttemptChecker:
                     assert not self._live.get(task), f"task {task} is sent to {sid}, but {self._live[task]} has it"
                     agent = self._straggling.pop(task, "")
                     assert agent != self._agent_of[sid], f"two attempts of task {task} are at one agent: {agent}"
+                    assert attempt > self._last.get(task, 0), f"task {task} is sent in attempt {attempt} again"
+                    self._last[task] = attempt
                     self._live.setdefault(task, {})[sid] = attempt
             case records.TasksReclaimed(sid, tasks, attempt, holder):
                 if holder is not None:
@@ -308,12 +316,14 @@ class RetryChecker:
                 assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
                 self.charged[task] = self.charged.get(task, 0) + 1
 
-    def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
+    def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
         """Tasks come back. If they are charged, they pause."""
         self.lost(tasks, charges)
-        if any(charge.is_charged for charge in charges):
-            for task in _each(tasks):
-                self._due_at[task] = self.now + self.attempts.tasks[task].policy.after * 2 ** (self.charged[task] - 1)
+        is_charged = any(charge.is_charged for charge in charges)
+        for task in _each(tasks):
+            wanted_s = self.attempts.tasks[task].policy.after * 2 ** (self.charged[task] - 1) if is_charged else 0.0
+            assert pause_s == wanted_s, f"task {task} pauses for {pause_s} s, not {wanted_s} s"
+            self._due_at[task] = self.now + pause_s
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
@@ -651,6 +661,8 @@ class HistoryChecker:
         """For each slave: the newest started task that is addressed to it."""
         self._begun: dict[bytes, list[messages.Message]] = {}
         """The messages of each connection that must not come twice."""
+        self.sids: dict[tuple[bytes, int], SlaveId] = {}
+        """The ids of slaves, by the connections of their agents and their numbers."""
         self._dead: dict[tuple[bytes, int], None] = {}
         self._uncharged: dict[tuple[bytes, int], None] = {}
         """Slaves that have ended well, or were killed together with their agent, or because the task that they ran was
@@ -735,8 +747,8 @@ class HistoryChecker:
                 waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid])
-            case records.TasksReturned(_, tasks, _, charges):
-                self.retries.returned(tasks, charges)
+            case records.TasksReturned(_, tasks, _, charges, pause_s):
+                self.retries.returned(tasks, charges, pause_s)
             case records.ResultsReceived(_, results):
                 repeated = [task for task, _ in groups.each_task(results) if task in self.attempts.repeated]
                 self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
@@ -772,16 +784,11 @@ class HistoryChecker:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
         self._uncharged[peer, slave] = None
 
-    def heard(
-        self, peer: bytes, message: messages.Message, frames: Sequence[Buffer], *, is_of_former: bool = False
-    ) -> None:
-        """The master gets a message, perhaps once more.
-
-        Args:
-            is_of_former: whether it is about a task that was taken from this slave.
-        """
+    def heard(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer]) -> None:
+        """The master gets a message, perhaps once more."""
         if isinstance(message, messages.Checkpoint):
-            self.states.heard(peer, message, frames, counts=not is_of_former)
+            taken = self.attempts.was_taken(self.sids.get((peer, message.slave)), message.task)
+            self.states.heard(peer, message, frames, counts=not taken)
         if isinstance(message, messages.Hello | messages.SlaveReady):
             if message in self._begun.setdefault(peer, []):
                 self.unheard[peer] = None  # the master drops it
@@ -797,7 +804,8 @@ class HistoryChecker:
         self.ends.died(peer, message, leaves=peer in self._leaving)
         leaves = peer in self._leaving or self.hosts.host_of.get(peer) in self.hosts.excluded
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
-        if message.running and message.cause.is_charged and not message.allowed and not leaves and not is_of_former:
+        taken = self.attempts.was_taken(self.sids.get((peer, message.slave)), message.running)
+        if message.running and message.cause.is_charged and not message.allowed and not leaves and not taken:
             # an agent that leaves because of the memory of a slave knew the cause before the slave was killed
             together = (peer, message.slave) in self._uncharged and message.cause is not Cause.OUT_OF_MEMORY
             assert not together, f"task {message.running} is charged for a slave that it did not kill"

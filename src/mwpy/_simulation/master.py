@@ -71,7 +71,6 @@ class SimulatedMaster:
         )
         checker.most_waiting = settings.max_waiting_bytes
         core = MasterCore(settings)
-        self.network.given_back = core.state.members.given_back
         if store is not None:
             store.read_into(core)
         self.io = MasterIo(core, self.network.master, self, world, start, store)

@@ -10,18 +10,17 @@ had sent a message to the master.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from attrs import Factory, define
 
-from mwpy._core.master.members import ConnectedSlave
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
 from mwpy._transport import wire
 from mwpy._transport.stream import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values import messages
-from mwpy._values.bounds import Buffer, SlaveId
+from mwpy._values.bounds import Buffer
 
 ADDRESS = "simulated"
 
@@ -183,8 +182,6 @@ class Network:
     def __init__(
         self, world: World, checker: HistoryChecker, wake_master: Callable[[], None], generation: str = "g1"
     ) -> None:
-        self.given_back: Mapping[SlaveId, ConnectedSlave] = {}
-        """Slaves from which the master has taken tasks that they may still run."""
         self._world = world
         self._checker = checker
         self.generation = generation
@@ -257,18 +254,10 @@ class Network:
             came_before = not isinstance(message, OF_CONNECTION) and self._came_before(agent)
             returns = isinstance(message, messages.Hello) and not self._may_join(message)
             if not (came_before or returns):
-                self._checker.heard(agent, *decoded, is_of_former=self._is_of_former(connection.peer, message))
+                self._checker.heard(agent, *decoded)
             self.master.arrive(Frames(connection.peer, ADDRESS, frames))
         if again and isinstance(message, ONCE):  # the master drops the agent, and reads nothing that arrives after this
             self._checker.unheard[agent] = None
-
-    def _is_of_former(self, peer: bytes, message: messages.Message) -> bool:
-        """Whether a message is about a task that was taken from its slave."""
-        if not isinstance(message, messages.Checkpoint | messages.SlaveDied):
-            return False
-        task = message.task if isinstance(message, messages.Checkpoint) else message.running
-        slaves = (each for each in self.given_back.values() if (each.agent.peer, each.number) == (peer, message.slave))
-        return any(task in span.ids for slave in slaves for span in slave.given_back)
 
     def _came_before(self, agent: bytes) -> bool:
         """Count a message that arrives. Return whether its agent sends it again, because it had not heard more."""
@@ -291,6 +280,8 @@ class Network:
             repeated = self._arrived.get(connection.agent, 0) - (message.handled or 0)
             assert repeated >= 0, "the master has handled messages that did not arrive"
             self._repeated[connection.agent] = repeated
+        elif isinstance(message, messages.SlaveNamed) and connection is not None:
+            self._checker.sids[connection.agent, message.slave] = message.sid
         if connection is None:
             self._world.after(0.0, lambda: self.master.lose(peer))
             return
