@@ -267,6 +267,77 @@ def test_the_core_neither_prints_nor_opens() -> None:
     )
 
 
+SET_TYPES = ("set[", "frozenset[", "AbstractSet[")
+WITHOUT_ORDER = ("all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum")
+"""Functions whose result does not depend on the order of what they get."""
+
+
+def loops_over_sets(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Find loops over sets, and calls with them, as (line, set): sets by their form, and names that stand for sets."""
+    nodes = [*ast.walk(tree)]
+    named: set[str] = set()
+    for each in nodes:
+        match each:
+            case ast.AnnAssign(target=target, annotation=kind) | ast.arg(arg=target, annotation=ast.expr() as kind):
+                if ast.unparse(kind).startswith(SET_TYPES):
+                    named.add(target if isinstance(target, str) else ast.unparse(target).split(".")[-1])
+            case ast.Assign(targets=[target], value=value) if is_set(value, set()):
+                named.add(ast.unparse(target).split(".")[-1])
+    allowed: set[ast.AST] = set()
+    for each in nodes:
+        match each:
+            case ast.Call(func=ast.Name(id=name), args=[*arguments]) if name in WITHOUT_ORDER:
+                allowed.update(arguments)
+            case ast.Set(elts=[*elements]):
+                allowed.update(elements)
+    for each in nodes:
+        found: list[ast.expr] = []
+        match each:
+            case ast.For(iter=found_in) | ast.YieldFrom(value=found_in):
+                found = [found_in]
+            case ast.ListComp() | ast.DictComp() | ast.GeneratorExp() if each not in allowed:
+                found = [part.iter for part in each.generators]
+            case ast.Starred(value=found_in) if each not in allowed:
+                found = [found_in]
+            case ast.Call(func=ast.Name(id="list" | "tuple" | "iter" | "enumerate" | "map"), args=[*arguments]):
+                found = arguments if each not in allowed else []
+            case ast.Call(func=ast.Attribute(value=found_in, attr="pop"), args=[]):
+                found = [found_in]
+        yield from ((one.lineno, ast.unparse(one)) for one in found if is_set(one, named))
+
+
+def is_set(node: ast.AST, named: set[str]) -> bool:
+    """Whether an expression is a set, by its form or by its name."""
+    match node:
+        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.BinOp(left, ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), right):
+            return is_set(left, named) or is_set(right, named)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in named
+    return False
+
+
+def test_the_core_iterates_over_no_set() -> None:
+    """The order of a set differs from run to run, and would change the actions of the core."""
+    for source in (
+        "for x in {1, 2}: pass",
+        "class A:\n    idle: set[int]\n    def f(self): return [x for x in self.idle]",
+        "def f(gone: frozenset[int]): return list(gone)",
+        "gone = set()\nfirst = gone.pop()",
+    ):
+        assert [*loops_over_sets(ast.parse(source))], f"not found: {source}"
+    fine = "gone: set[int] = set()\nfor x in sorted(gone): print(x in gone, len(gone), {*gone}, {y for y in gone})"
+    assert not [*loops_over_sets(ast.parse(fine))]
+    tell(
+        [
+            f"{module.shown}:{line} iterates over the set {text!r}: sort it, or use a dict with None as values"
+            for module in CORE
+            for line, text in loops_over_sets(module.tree)
+        ]
+    )
+
+
 # Lengths and names
 
 
