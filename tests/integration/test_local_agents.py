@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ UNNEEDED = {
     *("pkgutil", "random", "shutil", "tempfile", "urllib.parse", "zipfile"),
     *("cloudpickle", "joblib", "sqlite3", "zmq"),
     *("mwpy._batch", "mwpy._database", "mwpy._doctor", "mwpy._simulation", "mwpy._transport.link"),
-    *("mwpy._roles.executor_future", "mwpy._roles.join", "mwpy._roles.log_records", "mwpy._roles.runner"),
+    *("mwpy._roles.join", "mwpy._roles.log_records", "mwpy._roles.runner"),
     *("mwpy._roles.overseer", "mwpy._roles.run_store", "mwpy.executor", "mwpy.joblib", "mwpy.resource_file"),
 }
 """Modules that no process needs before the first result, except `logging` and its handler in a slave."""
@@ -53,6 +54,7 @@ def test_until_the_first_result_no_process_loads_what_it_does_not_need(tmp_path:
         run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
         return [{*line.split()} for line in run.stdout.splitlines()]
 
+    assert all(importlib.util.find_spec(name) for name in UNNEEDED)
     master, slave = lines(FIRST_RESULT)
     [agent] = lines(AGENT)
     assert {"mwpy.master", "functions_of_user"} <= master
