@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mwpy._system.memory import resident_bytes, used_by
-from mwpy._system.process import Child, TimedOut, run, start
+from mwpy._system.process import UNKNOWN, Child, TimedOut, run, start
 
 
 def python(code: str, **options: object) -> Child:
@@ -113,6 +113,14 @@ def test_a_detached_child_leaves_what_it_forked_running() -> None:
     os.killpg(child.pid, signal.SIGKILL)
     assert read_all(reading) == b""
     os.close(reading)
+
+
+def test_a_child_that_other_code_has_waited_for_has_ended() -> None:
+    """The master algorithm may call `os.wait()`, and so take the end of the agent from the thread that watches it."""
+    child = python("")
+    os.waitpid(child.pid, 0)
+    assert (child.poll(), child.describe_exit()) == (UNKNOWN, "exit code 255")
+    child.kill()
 
 
 def test_a_program_that_does_not_exist_is_an_error() -> None:

@@ -36,6 +36,10 @@ from mwpy._values.errors import CannotRun, describe_exit
 from mwpy._values.options import AGENT
 
 
+UNKNOWN = 255
+"""The exit code of a child whose end is not known, as in asyncio."""
+
+
 class Child:
     """One started process; made by `start`, or by a child (see `forks.py`).
 
@@ -100,11 +104,17 @@ class Child:
         """Check whether it has ended, and if so kill the rest of its group. Never waits.
 
         Returns:
-            None while it runs. Later its exit code, or the negative number of the signal that killed it.
+            None while it runs. Later its exit code, or the negative number of the signal that killed it; `UNKNOWN` if
+            other code of this process has waited for it.
         """
         if self._returncode is None:
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return None
+            try:
+                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    return None
+            except ChildProcessError:  # the user's code called os.wait(), or ignores SIGCHLD
+                self._returncode = UNKNOWN
+                self.leave()
+                return UNKNOWN
             if not self._detached:
                 self._kill_group()
             _, status, usage = os.wait4(self.pid, 0)
@@ -115,7 +125,7 @@ class Child:
         return self._returncode
 
     def leave(self) -> None:
-        """Wait no more for the end of a detached child."""
+        """Wait no more for the end of a child that is detached, or that other code has waited for."""
         if self._process is not None and self._process.returncode is None:
             self._process.returncode = 0  # else Python warns that it still runs
 
