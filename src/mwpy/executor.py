@@ -288,7 +288,7 @@ class Tasks:
         future: Future[Any] = Future(self._kill)
         with self._lock:
             if self._refusal is not None:
-                raise self._refusal
+                raise self._refusal.with_traceback(None)  # else each call would add to the traceback of the ones before
             try:
                 terms = self._calls.terms(self._algorithm(function), policy)
                 payload, buffers, key, refers = self._calls.task(terms, args, kwargs)

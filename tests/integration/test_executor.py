@@ -132,6 +132,12 @@ def test_a_callback_may_submit_and_shut_down() -> None:
     executor.submit(abs, -1).add_done_callback(call)
     executor._tasks.join()
     assert [future.result(0) for future in later] == [3]
+    depths = []
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as refused:
+            executor.submit(abs, -2)
+        depths.append(len(refused.traceback))
+    assert depths[0] == depths[1]
 
 
 def test_asyncio_waits_for_futures(executor: mwpy.Executor) -> None:

@@ -35,7 +35,6 @@ from mwpy._system import memory
 from mwpy._values.errors import CannotRun, describe_exit
 from mwpy._values.options import AGENT
 
-
 UNKNOWN = 255
 """The exit code of a child whose end is not known, as in asyncio."""
 
