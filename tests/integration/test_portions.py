@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mwpy
@@ -57,3 +58,22 @@ def test_a_map_of_items_that_run_once_gives_the_values_before_the_item_that_is_l
         next(values)
     ran = log.read_text().split()
     assert len(ran) == len({*ran})
+
+
+BUFFER = bytearray(200_000)
+
+
+def grow(number: int) -> object:
+    """Resize a buffer of the process, and return its memory."""
+    BUFFER.append(number)
+    return np.frombuffer(BUFFER, np.uint8)
+
+
+@pytest.mark.parametrize("in_portions", [True, False])
+def test_a_value_that_was_sent_is_released_before_the_next_task(mw: mwpy.Master, in_portions: bool) -> None:
+    """A task can resize the bytearray whose memory an earlier task has returned."""
+    if in_portions:
+        found = [*mw.map(grow, range(4), chunksize=4)]
+    else:
+        found = [result.value for result in mw.as_completed(mwpy.task(grow, number) for number in range(4))]
+    assert sorted(map(len, found)) == [200_001 + number for number in range(4)]  # type: ignore[arg-type]

@@ -541,6 +541,7 @@ class Stretches:
                 gathered.size += len(last)
             if large or gathered.is_due(now, STRETCH_S if now - began <= count * SHORT_S else STRETCH_S / 2):
                 self.flush(large)
+                large = ()  # a bytearray whose memory it is cannot be resized by the next task
                 gathered = self._begin(span)
             is_timed = now - began > count * TIMED_S
             if span.attempt < CAREFUL_ATTEMPT:
