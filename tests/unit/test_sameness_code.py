@@ -230,6 +230,12 @@ def test_paths_below_the_folder_of_a_module_do_not_count(module: Modules) -> Non
             ["function app.A.g changed"],
         ),
         (
+            "class A:\n    @staticmethod\n    def g(x): return x\ndef f(): return A.g()",
+            "static",
+            "class",
+            ["class app.A changed"],
+        ),
+        (
             "import functools\nclass A:\n    @functools.cached_property\n    def g(self): return 1\ndef f(): return A",
             "1",
             "2",
@@ -287,6 +293,17 @@ def test_a_change_is_reported_where_it_is(
     changed = source.replace(old, new)
     assert reported(code_of(module(source).f), code_of(module(changed).f)) == sentences
     assert code_of(module(source).f) == code_of(module(source).f)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_each_function_of_a_property_counts(module: Modules, place: int) -> None:
+    source = "class A:\n    @property\n    def x(self): return {}\n    @x.setter\n    def x(self, y): self.y = {}\n"
+    source += "    @x.deleter\n    def x(self): self.y = {}\ndef f(): return A"
+    numbers = [0, 0, 0]
+    before = code_of(module(source.format(*numbers)).f)
+    numbers[place] = 7
+    [*_, sentence] = reported(before, code_of(module(source.format(*numbers)).f))
+    assert "function app.A.x" in sentence
 
 
 def test_annotations_that_a_library_may_have_read_count(module: Modules) -> None:

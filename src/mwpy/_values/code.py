@@ -170,15 +170,16 @@ _HAS_DOCSTRING = 0x4000000
 
 
 def class_digest(kind: type) -> bytes:
-    """Return the digest of the source of a class, without its functions; that of its name if it has no source."""
+    """Return the digest of the source of a class, without its functions, and of what these are, such as properties;
+    that of its name if it has no source."""
     source = SOURCES.of_class(kind)
     if source is None:
         return hash_of(b"class", kind.__qualname__.encode())
     _, node = source
-    functions = ((name, each) for name, value in vars(kind).items() for each in functions_in(value))
-    without = {name for name, each in functions if is_inside(each, kind)}
-    body = [each for each in node.body if getattr(each, "name", None) not in without]
-    content = normal_text([*node.decorator_list, *node.bases, *node.keywords, *body])
+    functions = [(name, *found) for name, value in vars(kind).items() for found in functions_in(value)]
+    roles = {name: role for name, role, each in functions if is_inside(each, kind)}
+    body = [each for each in node.body if getattr(each, "name", None) not in roles]
+    content = normal_text([*node.decorator_list, *node.bases, *node.keywords, *body]) + str(sorted(roles.items()))
     return hash_of(b"class source", content.encode(errors="surrogatepass"))
 
 

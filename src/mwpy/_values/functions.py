@@ -196,7 +196,7 @@ def _of_class(kind: type) -> Iterator[Use]:
     if issubclass(kind, Enum):
         yield Use("attribute", "members", {name: each.value for name, each in kind.__members__.items()})
     for name, value in members.items():
-        yield from (Use("method", name, each) for each in functions_in(value))
+        yield from (Use("method", name + role, each) for role, each in functions_in(value))
         hidden = issubclass(kind, Enum) or (name.startswith("__") and name.endswith("__"))
         if not hidden and (isinstance(value, type) or _is_data(type(value))):
             yield Use("attribute", name, value)
@@ -207,19 +207,23 @@ def _is_data(kind: type) -> bool:
     return kind in _DATA or kind.__module__.partition(".")[0] in _MODULES_OF_DATA
 
 
-def functions_in(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions in an attribute of a class."""
+_INSIDE: dict[type, tuple[str, ...]] = {
+    **dict.fromkeys((classmethod, staticmethod), ("__func__",)),
+    property: ("fget", "fset", "fdel"),
+    **dict.fromkeys((cached_property, partialmethod), ("func",)),
+    _lru_cache_wrapper: ("__wrapped__",),
+}
+"""Where the attributes of classes that Python makes of functions have these."""
+
+
+def functions_in(value: Any, role: str = "") -> Iterator[tuple[str, FunctionType]]:
+    """Yield the functions in an attribute of a class, and the role of each, such as ` property.fset`."""
     if isinstance(value, FunctionType):
-        yield value
-    elif isinstance(value, classmethod | staticmethod):
-        yield from functions_in(value.__func__)
-    elif isinstance(value, property):
-        for each in (value.fget, value.fset, value.fdel):
-            yield from functions_in(each)
-    elif isinstance(value, cached_property | partialmethod):
-        yield from functions_in(value.func)
-    elif isinstance(value, _lru_cache_wrapper):
-        yield from functions_in(value.__wrapped__)
+        yield role, value
+    for kind, names in _INSIDE.items():
+        if isinstance(value, kind):
+            for name in names:
+                yield from functions_in(getattr(value, name), f"{role} {kind.__name__}.{name}")
 
 
 def use_of(chain: Chain, space: Mapping[str, Any]) -> Use | None:

@@ -206,7 +206,7 @@ class Sources:
 
     def of_class(self, kind: type) -> tuple[Text, ast.ClassDef] | None:
         """Return the text in which a class is defined, and its definition. In a notebook, its methods know the cell."""
-        functions = [each for value in vars(kind).values() for each in functions_in(value)]
+        functions = [each for value in vars(kind).values() for _, each in functions_in(value)]
         files = dict.fromkeys(each.__code__.co_filename for each in functions if is_inside(each, kind))
         for text in (self.of(kind.__module__), *(self._at(file, None) for file in files)):
             node = text.class_at(kind.__qualname__) if text is not None else None
