@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mwpy._system.own_code import differences, used_by
+from mwpy._values.algorithm import Initialized
 from mwpy._values.code import code_of
 from mwpy._values.messages import ModuleCode
 from mwpy._values.sources import Sources
@@ -262,6 +263,41 @@ def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:
     }
     load({**FILES, "own_helpers": HELPERS.replace("FACTOR = 3", "FACTOR = 4")})
     assert differences(theirs, Sources()) == ["variable FACTOR in own_helpers.py"]
+
+
+def test_what_a_callable_object_is_made_of_counts(load: Load) -> None:
+    """The arguments of a partial and the initializer of an executor travel with the function of a task."""
+    load(FILES)
+    helpers = sys.modules["own_helpers"]
+    made = functools.partial(max, key=helpers.scale)
+    started = Initialized("mark", helpers.deep, (helpers.Model,), made)
+    assert {*_code(started, by_value=True)["own_helpers"].parts} >= {"function scale", "function deep", "class Model"}
+
+
+def test_variables_that_come_from_a_module_with_everything_else_count(load: Load) -> None:
+    app = "from own_other import *\nfrom own_helpers import *\ndef f(x):\n    return x * SIZE\n"
+    theirs = _code(load({**FILES, "own_app": app}).f)
+    load({"own_helpers": HELPERS.replace("SIZE = 5", "SIZE = 6")})
+    assert differences(theirs, Sources()) == ["variable SIZE in own_helpers.py"]
+
+
+def test_what_slaves_find_in_the_script_counts_in_a_closure(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes by name, although the function around it travels by value."""
+    script = load({"own_app": "def scale(x):\n    return x\nclass Model:\n    def run(self):\n        return 1\n"})
+    for each in (script.scale, script.Model, script.Model.run):
+        monkeypatch.setattr(each, "__module__", "__main__")
+    monkeypatch.setitem(script.__dict__, "__name__", "__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+
+    def made(function: Callable[..., Any], model: Any) -> Callable[..., Any]:
+        return lambda x: function(x) + model.run()
+
+    by_value = made(script.scale, script.Model())
+    used = used_by(by_value, by_value=True, found=vars(script), sources=Sources()).code
+    assert {*used["__main__"].parts} == {"function scale", "class Model"}
+    del script.scale  # now it travels with the function
+    used = used_by(by_value, by_value=True, found=vars(script), sources=Sources()).code
+    assert {*used["__main__"].parts} == {"class Model"}
 
 
 def test_closures_with_the_same_code_use_what_the_variables_around_them_mean(load: Load) -> None:

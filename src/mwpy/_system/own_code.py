@@ -27,7 +27,8 @@ from typing import Any
 from attrs import Factory, define
 from msgspec import Struct
 
-from mwpy._system.script import MAIN, is_same
+from mwpy._system.script import MAIN, finds, is_same
+from mwpy._values.algorithm import Initialized
 from mwpy._values.functions import NotLoaded, Use, module_of, qualname_of, use_of, uses_of
 from mwpy._values.installed import MWPY, PYTHON, home_of, is_interactive, is_own, versions
 from mwpy._values.messages import ModuleCode
@@ -159,9 +160,8 @@ class _Walk:
             self._add_thing(value, travels)
         elif isinstance(value, BuiltinFunctionType):
             self.modules[module_of(value)] = None
-        elif isinstance(value, partial | MethodType):
-            inside = (value.func, *value.args) if isinstance(value, partial) else (value.__func__, value.__self__)
-            for each in inside:
+        elif bound := bound_in(value):
+            for each in bound:
                 self.add(each, travels)
         else:
             self.add(type(value), travels)
@@ -177,7 +177,10 @@ class _Walk:
 
     def _add_thing(self, thing: FunctionType | type, travels: bool) -> None:
         module, name = module_of(thing), qualname_of(thing)
-        travels = (travels and "<" in name) or (module == MAIN and (travels or self._found == {}))
+        if module == MAIN:
+            travels = self._found == {} or (travels and not finds(thing, self._found))
+        else:
+            travels = travels and "<" in name
         if not travels:
             self.modules[module] = None
         if is_own(module):
@@ -210,14 +213,23 @@ class _Walk:
         if kind:
             self.parts.setdefault(module, {})[f"{kind} {name}"] = digest
             self._follow((use for chain in chains if (use := use_of(chain, space)) is not None), travels=False)
-        relative, there = text.imports.get(name, ("", ""))
-        if there:
+        modules, there = text.imports.get(name) or text.imports.get("*", ("", ""))
+        for relative in modules.split() if there else ():
             try:
                 home = resolve_name(relative, str(space.get("__package__") or ""))
             except ImportError:
                 return
             if home in sys.modules:
-                self._note(home, there)
+                self._note(home, name if there == "*" else there)
+
+
+def bound_in(value: object) -> tuple[object, ...]:
+    """Return the function and the values of which a callable object of Python or mwpy consists."""
+    if isinstance(value, partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    return (value.function, value.initializer, *value.initargs) if isinstance(value, Initialized) else ()
 
 
 def _attribute(value: Any, name: str) -> Any:
