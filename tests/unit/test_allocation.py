@@ -10,7 +10,7 @@ from tests.master_state import Books
 from tests.spans import MAX, MIN
 
 from mwpy._core.master import dispatch
-from mwpy._core.master.members import ConnectedSlave, SlaveEvent
+from mwpy._core.master.members import ConnectedSlave
 from mwpy._values.bounds import SlaveId
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind
@@ -156,6 +156,6 @@ def test_tasks_are_taken_back_from_a_slave_that_retires_but_not_from_an_agent_th
     books.state.members.pace[0] = 0.1
     for slave, count in ((retires, 3), (leaves, 9)):
         books.give(slave, count)
-        books.state.change(slave, SlaveEvent.SHUT_DOWN)
+        books.core.admission.retire_slave(slave)
     leaves.agent.leaving = "evicted"
     assert dispatch.fullest(books.state.members, 0.0) == (retires, None)

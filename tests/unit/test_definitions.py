@@ -107,7 +107,7 @@ def test_an_agent_keeps_what_a_slave_needs_for_a_task_that_was_given_to_another_
     decide(core)
     connect(core, b"b")
     [slave, _] = core.state.members.slaves.values()
-    core.kinds.give_away(slave, [*slave.held.spans], "it takes long")
+    core.state.give_away(slave, [*slave.held.spans], "it takes long")
     assert decide(core) == ([([1], [])], [])
     receive(core, messages.SlaveReady(2))
     for task, number, forgotten in (2, 2, []), (3, 3, [2]):

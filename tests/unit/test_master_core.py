@@ -9,7 +9,6 @@ from tests.spans import MAX, span
 from mwpy._core.master import dispatch, members, state
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import (
     AllocateSlaves,
@@ -29,8 +28,8 @@ from mwpy._values.errors import InternalError
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import LogRow
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.records import Notice, PeerDropped, SlaveChanged
-from mwpy._values.task import SlaveKind, SlaveState
+from mwpy._values.records import AgentBack, Notice, PeerDropped
+from mwpy._values.task import SlaveKind
 
 
 @pytest.fixture
@@ -318,14 +317,11 @@ def test_the_notice_of_silence_says_that_the_loop_cannot_return(core: MasterCore
     assert "1 more ordered slaves are wanted" in _notices(core, 66.0)
 
 
-def test_a_transition_that_the_tables_do_not_have_is_an_internal_error(core: MasterCore) -> None:
-    """The message names the slave or the task, and its state."""
+def test_a_transition_that_the_table_does_not_have_is_an_internal_error(core: MasterCore) -> None:
+    """The message names the agent, and its state."""
     _connect(core, 1)
-    slave = core.state.members.slaves[SlaveId("SLAVE-0")]
-    with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot drain"):
-        core.state.change(slave, SlaveEvent.DRAIN)
-    with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot become gone"):
-        core.state.record(SlaveChanged(slave.sid, SlaveState.GONE, slave.kind))
+    with pytest.raises(InternalError, match="AGENT-0 is connected, which cannot come back"):
+        core.state.record(AgentBack("AGENT-0", "here"))
 
 
 def test_what_tasks_have_logged_is_given_out_with_its_slave(core: MasterCore) -> None:

@@ -11,7 +11,7 @@ from tests.spans import MAX, MIN, held_by, span
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Actions, Event, MasterSettings, Received
+from mwpy._core.master.state import Actions, CancelTasks, Event, MasterSettings, Received, Running
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.submission import Calls
 from mwpy._transport.codec import Codec
@@ -20,6 +20,7 @@ from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
+from mwpy._values.last_words import NO_WORDS
 from mwpy._values.options import parse
 from mwpy._values.policy import MaxFailures, TaskPolicy
 
@@ -196,6 +197,29 @@ def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Mas
     master.answer("a1", task)
     assert jar.left.bytes == 0
     assert not [*jar.spans()]
+
+
+@pytest.mark.parametrize("end", ["waits", "is elsewhere", "is not started elsewhere", "is lost elsewhere"])
+def test_a_cancelled_task_that_was_given_away_may_finish_where_it_runs(master: Master, end: str) -> None:
+    task = master.submit()
+    master.agent("b")
+    if end == "waits":
+        master.receive("b", messages.Leaving("evicted", Cause.EVICTED))
+        [span] = master.core.state.members.slaves[SlaveId("SLAVE-0")].held.spans
+        master.core.state.give_away(master.core.state.members.slaves[SlaveId("SLAVE-0")], [span], "for a test")
+    else:
+        master.pass_time(1.0)
+        assert master.held("b1") == [task]
+    master.core.obey(CancelTasks([(task, 1)], Running.FINISH))
+    sends = master.step().sends
+    match end:
+        case "is not started elsewhere":
+            sends += master.receive("b", messages.Revoked(1, [task], [1], [2], cancelled=True)).sends
+        case "is lost elsewhere":
+            sends += master.receive("b", messages.SlaveDied(1, task, Cause.CRASH, "killed", NO_WORDS)).sends
+    assert not [each for each in sends if each.peer == b"a" and each.message == messages.Cancel([task], [1], True)]
+    [result] = master.answer("a1", task).results
+    assert (result.value, len([*master.core.state.jar.spans()])) == (1, 0)
 
 
 # The policy

@@ -61,15 +61,13 @@ class SlaveKind(PlainEnum):
 
 
 class SlaveState(PlainEnum):
-    """The state of a slave in the master; `_core/master/members.py` has the table of transitions."""
+    """The state of a slave in the master; `ConnectedSlave.next_state` says how it follows."""
 
     CONNECTING = "connecting"
     IDLE = "idle"
     BUSY = "busy"
     AWAY = "away"
     SHUTTING_DOWN = "shutting-down"
-    GONE = "gone"
-    LOST = "lost"
 
 
 class TaskState(PlainEnum):

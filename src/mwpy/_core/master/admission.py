@@ -12,15 +12,13 @@ other tasks are sent. Each difference is reported once, with both versions. Equa
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from math import inf
 
 from attrs import Factory, define
 
-from mwpy._core.holding import TaskIds, take_out
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
-from mwpy._core.master.spans import Span
+from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave
 from mwpy._core.master.state import MasterState, RenewSlaves, Send, Waiting
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
@@ -48,6 +46,8 @@ class SlaveKinds:
     """Whether the algorithm never said how many unordered slaves it wants. Then it wants as many as there are tasks."""
     expected: int = 0
     """How many tasks wait outside of the master for slaves."""
+    _freed: list[SlaveId] = Factory(list)
+    """The slaves that were freed and hold tasks."""
 
     def allocate(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` more slaves of a kind: unordered slaves may become ordered or intermingle. If the amount is
@@ -64,39 +64,20 @@ class SlaveKinds:
             return
         self.allocate(-1, slave.kind)
         slave.freed = True
-        self._settle_freed(slave)
+        self._freed.append(sid)
 
-    def give_away(self, slave: ConnectedSlave, spans: Sequence[Span], reason: str) -> None:
-        """Take tasks from a slave, so that others run them. It may still run them, and its results of them count."""
-        if spans:
-            slave.given_back.extend(span.between(0, span.count) for span in spans)
-            self.state.members.given_back[slave.sid] = slave
-            self.state.record(records.TasksReturned(slave.sid, [span.whole for span in spans], reason))
-            self.unload(slave)
-
-    def reclaim(self, slave: ConnectedSlave, tasks: TaskIds, attempt: int, *, only_waiting: bool = False) -> None:
-        """Give a slave tasks again that were taken from it. The slaves that have them now are killed.
-
-        Args:
-            attempt: that in which it has them.
-            only_waiting: whether it gets only those that no other slave has.
-        """
-        for holder, found in [*self.state.jar.places(tasks)]:
-            if holder is None or not only_waiting:
-                take_out(slave.given_back, TaskIds((each.first, each.count) for each in found))
-                self.state.record(records.TasksReclaimed(slave.sid, found, attempt, holder))
-                if holder is not None:
-                    other = self.state.members.slaves[holder]
-                    self.state.cancel_at(other.agent, found)
-                    other.last_heard = self.state.now
-                    self.unload(other)
-        self.unload(slave)
-
-    def unload(self, slave: ConnectedSlave) -> None:
-        """Update a slave that may run fewer tasks than before, or again others."""
-        self.state.unload(slave)
-        if slave.freed:
-            self._settle_freed(slave)
+    def decide(self) -> None:
+        """Make those freed slaves unordered that have finished their tasks."""
+        before, self._freed = self._freed, []
+        for sid in before:
+            slave = self.state.members.slaves.get(sid)
+            if slave is not None and slave.held.spans:
+                self._freed.append(sid)
+            elif slave is not None:
+                slave.freed = False
+                self._set_kind(slave, _UNORDERED)
+                self.handback.release_addressed(sid, "is gone: it was freed")
+                self._fill_vacancies()
 
     def lost(self, slave: ConnectedSlave, why: str) -> None:
         """Handle the end of a slave: the tasks that are addressed to it, and its place in its kind."""
@@ -132,13 +113,6 @@ class SlaveKinds:
                 return
             self._set_kind(slave, kind)
             self.state.actions.connected.append(slave.sid)
-
-    def _settle_freed(self, slave: ConnectedSlave) -> None:
-        if not slave.held.spans:
-            slave.freed = False
-            self._set_kind(slave, _UNORDERED)
-            self.handback.release_addressed(slave.sid, "is gone: it was freed")
-            self._fill_vacancies()
 
     def _set_kind(self, slave: ConnectedSlave, kind: SlaveKind) -> None:
         self.state.record(records.SlaveChanged(slave.sid, slave.state, kind))
@@ -331,8 +305,8 @@ class Admission:
 
     def retire_slave(self, slave: ConnectedSlave) -> None:
         """Send no more tasks to a slave. It ends after the tasks that it holds."""
-        if slave.state in (SlaveState.IDLE, SlaveState.BUSY, SlaveState.AWAY):
-            self.state.change(slave, SlaveEvent.SHUT_DOWN)
+        if slave.state is not SlaveState.SHUTTING_DOWN:
+            self.state.record(records.SlaveChanged(slave.sid, SlaveState.SHUTTING_DOWN, slave.kind))
 
     def send_away(self, peer: bytes, message: messages.Message) -> None:
         """Send a peer its last message, and ignore its later messages."""
@@ -370,12 +344,12 @@ class Admission:
         sid, kind = self.state.members.next_sid, next(vacancies, SlaveKind.UNORDERED)
         self.state.record(records.SlaveConnected(sid, agent.name, agent.address, kind, number))
         slave = self.state.members.slaves[sid]
-        self.state.change(slave, SlaveEvent.ADMIT)
+        self.state.settle(slave)
         self.state.send(agent, messages.SlaveNamed(number, sid, self.state.settings.log_levels))
         if kind is not SlaveKind.UNORDERED:
             self.state.actions.connected.append(sid)
         if self.state.closing is not None or agent.leaving:
-            self.state.change(slave, SlaveEvent.SHUT_DOWN)
+            self.retire_slave(slave)
 
     # ---- what agents can run -------------------------------------------------------------------------------
 

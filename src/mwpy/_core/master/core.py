@@ -169,17 +169,17 @@ class MasterCore:
         self.totals = Totals(self.state)
         self.hosts = Hosts(self.state, self.admission)
         self.shares = Shares(self.state)
-        self.dispatch = Dispatch(self.state, self.kinds, self.handback, self.definitions, self.shares)
+        self.dispatch = Dispatch(self.state, self.handback, self.definitions, self.shares)
         self.delays = Delays(self.state, self.handback)
         self.refusals = Refusals(self.state, self.handback)
-        shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts
-        self.results = Results(*shared)
-        self.succession = Succession(self.state, self.kinds)
+        shared = self.handback, self.totals, self.delays, self.hosts
+        self.results = Results(self.state, *shared)
+        self.succession = Succession(self.state)
         self.checkpoints = Checkpoints(self.state)
         self.reports = Reports(self.state)
-        self.losses = Losses(*shared)
+        self.losses = Losses(self.state, self.kinds, *shared)
         self.absences = Absences(self.state, self.losses)
-        self.cancellation = Cancellation(self.state, self.kinds, self.handback)
+        self.cancellation = Cancellation(self.state, self.handback)
         self.references = References(self.state, self.handback)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
@@ -261,9 +261,12 @@ class MasterCore:
         if command.returned and command.unread_maps:
             self.state.notice(UNREAD.format(maps=counted(command.unread_maps, "map")))
         self.state.closing = messages.Shutdown(command.finished, command.grace_s)
-        for agent in self.state.members.agents.values():
-            self.state.send(agent, self.state.closing)
-            self.admission.retire(agent, "the computation ends", Cause.CANCELLED)
+        for agent in [*self.state.members.agents.values()]:
+            if agent.is_away:
+                self.absences.give_up(agent, self.state.now)
+            else:
+                self.state.send(agent, self.state.closing)
+                self.admission.retire(agent, "the computation ends", Cause.CANCELLED)
         self.inquiries.close(self.state.closing)
         self.totals.state_all()
         self.state.record(records.Ended(("INTERRUPTED", "SHUTDOWN")[command.finished], self.state.settings.member_id))
@@ -292,6 +295,7 @@ class MasterCore:
                 self.absences.begin(peer, silent_s, now)
             case Returned(peer, address):
                 self.absences.end(peer, address, now)
+                self.hosts.came_back(self.state.members.peers[peer])
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
             case TurnedAway(address, reason):
@@ -393,6 +397,7 @@ class MasterCore:
             self.absences.decide(now)
         if self.state.members.slow:
             self._drop_slow()
+        self.kinds.decide()
         if jar.algorithms.size > settings.max_definition_bytes:
             self.definitions.decide()
         if self.state.closing is None:

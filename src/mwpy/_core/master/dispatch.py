@@ -16,10 +16,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of
-from mwpy._core.master.admission import Admission, SlaveKinds
+from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, Members, SlaveEvent
+from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, Members
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Needs, PendingTasks
@@ -429,9 +429,6 @@ class Shares:
         self.state.send(agent, messages.SharePart(wanted.digest, wanted.start), [part])
 
 
-_IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
-
-
 # Agents that are reserved for suspects.
 #
 # When an agent vanishes without notice, a task of its slaves may be the cause, and the master cannot know which one. So
@@ -476,7 +473,6 @@ class Dispatch:
     """Sends pending tasks to slaves."""
 
     state: MasterState
-    kinds: SlaveKinds
     handback: HandBack
     definitions: Definitions
     shares: Shares
@@ -598,11 +594,9 @@ class Dispatch:
         if not slave.held.spans:
             slave.last_heard = now
         spans = state.record(record)
-        if slave.state is _IDLE:
-            state.change(slave, _FEED)
         slave.gave_nothing_back = False
         members.hungry.pop(slave.sid, None)
-        members.hungry[slave.sid] = slave  # the last of them, so that all have their turns
+        state.settle(slave)  # it is the last hungry one now, so that all have their turns
         firsts: list[int] = []
         counts: list[int] = []
         attempts: list[int] = []
@@ -735,7 +729,7 @@ class Dispatch:
                 task = span.part(span.first, 1, span.sent + 1)
                 usual = f"others took {span.algorithm.mean_s:.3g} s on average"
                 reason = f"it has run for {now - slave.last_heard:.0f} s, and {usual}"
-                self.kinds.give_away(slave, [span.between(0, 1)], reason)
+                self.state.give_away(slave, [span.between(0, 1)], reason)
                 self.feed(place, records.TasksAllocated(place.sid, [task]), now)
 
     def _with_stragglers(self, now: float) -> list[ConnectedSlave]:

@@ -7,6 +7,7 @@ from itertools import repeat
 
 from attrs import define
 
+from mwpy._core.holding import TaskIds, divided
 from mwpy._core.master.spans import Span, portion_of, size_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Needs
@@ -154,8 +155,9 @@ class HandBack:
         """Cancel those of the tasks that a slave no longer holds which must not be sent again. Return the others."""
         cancelled = [span for span in held if span.state is TaskState.CANCELLING]
         others = [span for span in held if span.state is not TaskState.CANCELLING]
-        if cancelled:
-            self.cancel(sid, [span.whole for span in cancelled], when)
+        finish = self.state.let_givers_finish(TaskIds((span.first, span.count) for span in cancelled), sid)
+        if ended := [span.whole for span, may_finish in divided(cancelled, finish) if not may_finish]:
+            self.cancel(sid, ended, when)
         return others
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:

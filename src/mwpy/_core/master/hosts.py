@@ -36,6 +36,7 @@ from collections import deque
 from attrs import Factory, define
 
 from mwpy._core.master.admission import Admission
+from mwpy._core.master.members import AgentState, ConnectedAgent
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
@@ -236,6 +237,14 @@ class Hosts:
             for slave in self.state.members.slaves.values()
         )
 
+    def came_back(self, agent: ConnectedAgent) -> None:
+        """If the host of a connected agent is excluded, the agent leaves when its running tasks have ended."""
+        reason = self.state.members.excluded.get(agent.host)
+        if reason is not None and agent.state is AgentState.CONNECTED:
+            self.note_job(agent.host, agent.job)
+            self.admission.retire(agent, reason, Cause.SCALED_DOWN)
+            self.state.send(agent, messages.Refused(reason, finish=True))
+
     # ---- deciding --------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> None:
@@ -280,7 +289,7 @@ class Hosts:
         return ""
 
     def _exclude(self, host: str, text: str, example: str, now: float) -> None:
-        """Send a host no more work. Its agents leave when their running tasks have ended."""
+        """Send a host no more work."""
         times = self._times.pop(host, 0)
         self._times[host] = min(times + 1, DOUBLINGS_MAX)
         if len(self._times) > HOSTS_KEPT:
@@ -292,10 +301,7 @@ class Hosts:
         reason = f"host {host} gets no more work for {seconds / 3600:g} h: {text}"
         self.state.record(records.HostExcluded(host, reason))
         for agent in self.state.members.agents.values():
-            if agent.host == host and not agent.leaving:
-                self.note_job(host, agent.job)
-                self.admission.retire(agent, reason, Cause.SCALED_DOWN)
-                self.state.send(agent, messages.Refused(reason, finish=True))
+            self.came_back(agent)
         self.state.notice(
             f"{reason}. For example: {example}. Its tasks run elsewhere. Compare this machine with the others: files, "
             f"free disk space and memory, packages, environment variables. A new master uses it again at once"

@@ -22,7 +22,7 @@ from mwpy._core.holding import TaskIds, known, take, take_out
 from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, SlaveEvent
+from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
@@ -194,7 +194,7 @@ class Losses:
         Args:
             cause: the cause of the loss of its tasks, unless it announced another one before.
         """
-        cause = agent.loss if agent.leaving else cause
+        cause = Cause.CANCELLED if self.state.closing else agent.loss if agent.leaving else cause
         isolated: list[Span] = []
         for slave in list(agent.slaves.values()):
             what = f"{agent.name} is gone"
@@ -454,8 +454,7 @@ class Absences:
         reason = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
         self.state.record(records.AgentAway(agent.name, reason))
         for slave in agent.slaves.values():
-            if slave.state in SERVING:
-                self.state.change(slave, SlaveEvent.GO_AWAY)
+            self.state.settle(slave)
         held = sum(slave.held.count for slave in agent.slaves.values())
         tasks = f", and {counted(held, 'task')} with it" if held else ""
         timeout_s = self.state.settings.client_timeout_s
@@ -473,29 +472,26 @@ class Absences:
         self.state.record(records.AgentBack(agent.name, address))
         for slave in agent.slaves.values():
             if slave.state is SlaveState.AWAY:
-                self.state.change(slave, SlaveEvent.COME_BACK)
-                if slave.is_busy:
-                    self.state.change(slave, SlaveEvent.FEED)
-                    self.state.members.hungry[slave.sid] = slave
                 slave.last_heard = now
-                for attempt in dict.fromkeys(span.attempt for span in slave.given_back):
-                    ids = TaskIds((span.first, span.count) for span in slave.given_back if span.attempt == attempt)
-                    self.losses.kinds.reclaim(slave, ids, attempt, only_waiting=True)
+                self.state.reclaim(slave, [*slave.given_back], only_from=None)
         self.state.notice(f"{agent.place} is back after {now - agent.away_since:.0f} s", key=f"back {agent.name}")
 
     def decide(self, now: float) -> None:
-        """Give the tasks of agents that are away to others, and give up the agents that did not come back in time. The
-        end of the computation waits for none of them."""
+        """Give the tasks of agents that are away to others, and give up the agents that did not come back in time."""
         for agent in [*self.state.members.away.values()]:
-            if agent.away_until <= now or self.state.closing is not None:
-                self.losses.agent_vanished(agent, now - agent.away_since)
-                self.state.actions.forget.append(agent.peer)
+            if agent.away_until <= now:
+                self.give_up(agent, now)
             elif agent.gives_at is not None and agent.gives_at <= now:
                 agent.gives_at = None
                 given = self.state.given_away()
                 for slave in agent.slaves.values():
                     able = [span for span in slave.held.spans if self.state.may_give_away(span, given)]
-                    self.losses.kinds.give_away(slave, able, f"{agent.name}, which holds it, is away")
+                    self.state.give_away(slave, able, f"{agent.name}, which holds it, is away")
+
+    def give_up(self, agent: ConnectedAgent, now: float) -> None:
+        """Wait for an agent no longer."""
+        self.losses.agent_vanished(agent, now - agent.away_since)
+        self.state.actions.forget.append(agent.peer)
 
     @property
     def waits(self) -> bool:

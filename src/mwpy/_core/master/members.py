@@ -1,7 +1,8 @@
 """The agents that the master accepted, and their slaves.
 
-The table `TRANSITIONS` is the lifecycle of a slave. Records move slaves along it (`Members.changes`). A transition
-that the table does not have is an internal error. A slave that ended is removed at once. Its id is never used again.
+The table `TRANSITIONS` is the lifecycle of an agent. Records move agents along it (`Members.changes`). A transition
+that the table does not have is an internal error. The state of a slave follows from that of its agent and from its
+tasks (`ConnectedSlave.next_state`). What ended is removed at once. Its id is never used again.
 """
 
 from __future__ import annotations
@@ -25,41 +26,34 @@ from mwpy._values.options import OWN_ADDRESS
 from mwpy._values.task import SlaveKind, SlaveState
 
 
-class SlaveEvent(PlainEnum):
-    """What can happen to a slave."""
+class AgentState(PlainEnum):
+    """The state of an agent in the master."""
 
-    ADMIT = "admit"
-    FEED = "feed"
-    DRAIN = "drain"
+    CONNECTED = "connected"
+    AWAY = "away"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class AgentEvent(PlainEnum):
+    """What can happen to an agent."""
+
     GO_AWAY = "go away"
     COME_BACK = "come back"
-    SHUT_DOWN = "shut down"
     LEAVE = "leave"
-    LOSE = "lose"
+    END = "end"
 
 
-_S = SlaveState
-_IDLE, _BUSY, _ORDERED, _UNORDERED = _S.IDLE, _S.BUSY, SlaveKind.ORDERED, SlaveKind.UNORDERED
-"""Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
-
-TRANSITIONS: dict[SlaveEvent, dict[SlaveState, SlaveState]] = {
-    SlaveEvent.ADMIT: {_S.CONNECTING: _S.IDLE},
-    SlaveEvent.FEED: {_S.IDLE: _S.BUSY, _S.BUSY: _S.BUSY},
-    SlaveEvent.DRAIN: {_S.BUSY: _S.IDLE},
-    SlaveEvent.GO_AWAY: {_S.IDLE: _S.AWAY, _S.BUSY: _S.AWAY},
-    SlaveEvent.COME_BACK: {_S.AWAY: _S.IDLE},
-    SlaveEvent.SHUT_DOWN: {_S.IDLE: _S.SHUTTING_DOWN, _S.BUSY: _S.SHUTTING_DOWN, _S.AWAY: _S.SHUTTING_DOWN},
-    SlaveEvent.LEAVE: {_S.SHUTTING_DOWN: _S.GONE},
-    SlaveEvent.LOSE: {
-        _S.CONNECTING: _S.LOST,
-        _S.IDLE: _S.LOST,
-        _S.BUSY: _S.LOST,
-        _S.AWAY: _S.LOST,
-        _S.SHUTTING_DOWN: _S.LOST,
-    },
+_A = AgentState
+TRANSITIONS: dict[AgentEvent, dict[AgentState, AgentState]] = {
+    AgentEvent.GO_AWAY: {_A.CONNECTED: _A.AWAY},
+    AgentEvent.COME_BACK: {_A.AWAY: _A.CONNECTED},
+    AgentEvent.LEAVE: {_A.CONNECTED: _A.LEAVING, _A.LEAVING: _A.LEAVING},
+    AgentEvent.END: {_A.CONNECTED: _A.GONE, _A.AWAY: _A.GONE, _A.LEAVING: _A.GONE},
 }
-_STEPS = {(before, after) for steps in TRANSITIONS.values() for before, after in steps.items()}
-"""The changes of state that some event causes."""
+
+_IDLE, _BUSY, _ORDERED, _UNORDERED = SlaveState.IDLE, SlaveState.BUSY, SlaveKind.ORDERED, SlaveKind.UNORDERED
+"""Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
 SERVING = SlaveState.IDLE, SlaveState.BUSY
 """The states of a slave that is ready for tasks."""
@@ -104,7 +98,7 @@ class ConnectedAgent:
     refused: dict[int, str] = Factory(dict)
     """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
-    """Why it is about to leave; empty while it serves."""
+    """Why it is about to leave; empty if it is not."""
     loss: Cause = Cause.AGENT_LOST
     """The cause of the loss of the tasks that it holds, if it goes now."""
     reserved: bool = False
@@ -115,8 +109,7 @@ class ConnectedAgent:
     """If it is away: until when the master waits for it."""
     gives_at: float | None = None
     """If it is away: when its tasks are given to other slaves; None if they were."""
-    is_away: bool = False
-    """Whether nothing is heard from it, and it may come back; see `Absences`."""
+    state: AgentState = AgentState.CONNECTED
     waiting_bytes: int = 0
     """The size of the payloads that it was sent and has not confirmed; always 0 on the master's own machine."""
     has_finished: bool = False
@@ -128,6 +121,22 @@ class ConnectedAgent:
     def place(self) -> str:
         """Its name, its machine and its job, as messages name it."""
         return f"{self.name} on {self.host or self.address}{f' (job {self.job})' if self.job else ''}"
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing is heard from it, and it may come back; see `Absences`."""
+        return self.state is AgentState.AWAY
+
+    def change(self, event: AgentEvent) -> None:
+        """Move it along its lifecycle.
+
+        Raises:
+            InternalError: the table has no such transition; the fault of mwpy itself.
+        """
+        state = TRANSITIONS[event].get(self.state)
+        if state is None:
+            raise InternalError(f"{self.name} is {self.state.value}, which cannot {event.value}")
+        self.state = state
 
     def ends_in_s(self, now: float) -> float:
         """How long a task may run there at most from now on, in seconds; infinity if its end is not known."""
@@ -165,7 +174,7 @@ class ConnectedAgent:
     @property
     def coming(self) -> int:
         """How many of its slaves are not ready yet; 0 while it is away, and once it leaves."""
-        return 0 if self.leaving or self.is_away else self.announced - len(self.slaves)
+        return self.announced - len(self.slaves) if self.state is AgentState.CONNECTED else 0
 
 
 class ConnectedSlave(Struct, eq=False):
@@ -197,6 +206,15 @@ class ConnectedSlave(Struct, eq=False):
     """Whether it becomes unordered when it has finished the tasks that it holds."""
     report: tuple[int, Any, Report] | None = None
     """The newest report of its tasks that the algorithm did not get, and which one of all reports it is."""
+
+    @property
+    def next_state(self) -> SlaveState:
+        """The state that follows from its tasks and its agent. A slave that shuts down does so until its end."""
+        if self.state is SlaveState.SHUTTING_DOWN:
+            return self.state
+        if self.agent.is_away:
+            return SlaveState.AWAY
+        return _BUSY if self.is_busy else _IDLE
 
     @property
     def is_busy(self) -> bool:
@@ -318,10 +336,6 @@ class Members:
             self.special.pop(slave.sid, None)
             if slave.kind is not _UNORDERED:
                 self.special[slave.sid] = slave
-        if state is slave.state:
-            return
-        if (slave.state, state) not in _STEPS:
-            raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot become {state.value}")
         slave.state = state
         if state is _IDLE:
             self.idle[slave.sid] = slave
@@ -341,7 +355,6 @@ class Members:
     def _slave_ended(self, record: records.SlaveEnded) -> None:
         slave = self.slaves.pop(record.sid, None)
         if slave is not None:  # else it ended before it was ready for tasks
-            slave.state = _S.GONE if slave.state is _S.SHUTTING_DOWN else _S.LOST
             self.idle.pop(slave.sid, None)
             self.hungry.pop(slave.sid, None)
             self.special.pop(slave.sid, None)
@@ -355,20 +368,23 @@ class Members:
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
         agent = self.agents[record.agent]
+        agent.change(AgentEvent.LEAVE)
         agent.leaving, agent.loss = record.reason, record.cause
 
     def _agent_away_or_back(self, record: records.AgentAway | records.AgentBack) -> None:
         agent = self.agents[record.agent]
         if isinstance(record, records.AgentBack):
+            agent.change(AgentEvent.COME_BACK)
+            agent.address = record.address
             del self.away[agent.name]
-            agent.is_away, agent.address = False, record.address
         else:
+            agent.change(AgentEvent.GO_AWAY)
             self.away[agent.name] = agent
-            agent.is_away = True
 
     def _agent_gone(self, record: records.AgentLost | records.AgentLeft | records.PeerDropped) -> None:
         name = record.peer if isinstance(record, records.PeerDropped) else record.agent
         agent = self.agents.pop(name)
+        agent.change(AgentEvent.END)
         self.peers.pop(agent.peer, None)
         self.away.pop(name, None)
         self.slow.pop(name, None)
@@ -401,7 +417,7 @@ class Members:
 
         This is the sum of `ConnectedAgent.coming`, without a call for each of thousands of agents.
         """
-        there = (agent for agent in self.agents.values() if not (agent.leaving or agent.is_away))
+        there = (agent for agent in self.agents.values() if agent.state is AgentState.CONNECTED)
         return sum(agent.announced - len(agent.slaves) for agent in there)
 
     def jobs(self) -> dict[str, int]:
@@ -420,12 +436,8 @@ class Members:
         """Recompute all derived values, and compare slaves, agents and states."""
         for slave in self.slaves.values():
             state = slave.state
-            assert state not in (_S.GONE, _S.LOST), f"{slave.sid} is {state.value} but stored"
+            assert state is slave.next_state, f"{slave.sid} is {state.value}"
             assert (state is _IDLE) == (slave.sid in self.idle), f"{slave.sid} is {state.value}"
-            assert state is not _S.AWAY or slave.agent.is_away, f"{slave.sid} is away alone"
-            if state is not SlaveState.SHUTTING_DOWN and state is not _S.AWAY:
-                assert not slave.agent.is_away, f"{slave.sid} is {state.value}, but its agent is away"
-                assert (state is _BUSY) == slave.is_busy, f"{slave.sid} is {state.value}"
             assert slave.sid not in self.hungry or state is _BUSY, f"{slave.sid} is hungry"
             assert (slave.kind is not _UNORDERED) == (slave.sid in self.special), f"{slave.sid} is {slave.kind.value}"
             assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not at its agent"

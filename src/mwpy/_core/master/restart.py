@@ -33,7 +33,6 @@ from msgspec.structs import replace
 from mwpy._core import holding
 from mwpy._core.holding import TaskIds
 from mwpy._core.master import tasks
-from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.members import ConnectedAgent
@@ -980,7 +979,6 @@ class Succession:
     """Receives results of former generations."""
 
     state: MasterState
-    kinds: SlaveKinds
 
     def receive(
         self, agent: ConnectedAgent, message: messages.Handover, frames: Sequence[Buffer], reuse: Reuse | None
@@ -1082,7 +1080,7 @@ class Succession:
                 if held := among(slave.held.spans):
                     end(slave.sid, held)
                     slave.last_heard = now
-                    self.kinds.unload(slave)
+                    self.state.settle(slave)
                     killed += held
             if killed:
                 self.state.cancel_at(agent, killed)

@@ -20,9 +20,8 @@ from typing import Any
 
 from attrs import define
 
-from mwpy._core.holding import TaskIds, begins, places_of, take, take_named
+from mwpy._core.holding import TaskIds, begins, divided, places_of, take, take_named
 from mwpy._core.master import dispatch
-from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
@@ -56,7 +55,6 @@ class Results:
     """Takes over results and returned tasks."""
 
     state: MasterState
-    kinds: SlaveKinds
     handback: HandBack
     totals: Totals
     delays: Delays
@@ -88,7 +86,7 @@ class Results:
         slave.last_heard = now
         slave.gave_nothing_back = False
         slave.agent.has_finished = True
-        self.kinds.unload(slave)
+        self.state.settle(slave)
 
     def _give_out(
         self,
@@ -170,12 +168,10 @@ class Results:
     def _reclaim(self, slave: ConnectedSlave, group: messages.Results, now: float) -> None:
         """A slave has answered tasks that were given to others. It has them again if they have values."""
         numbers = [number for number, _ in groups.each_task(group)]
-        failures = dict.fromkeys(numbers[place] for place in group.failed)
+        failures = TaskIds((numbers[place], 1) for place in group.failed)
         taken = take(slave.given_back, group.tasks, group.counts, group.attempts)
-        for attempt in dict.fromkeys(span.attempt for span in taken):
-            ids = (number for span in taken if span.attempt == attempt for number in span.ids)
-            good = TaskIds((number, 1) for number in ids if number not in failures)
-            self.kinds.reclaim(slave, good, attempt)
+        self.state.reclaim(slave, [span for span, has_failed in divided(taken, failures) if not has_failed])
+        if taken:
             slave.last_heard = now
 
     def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
@@ -199,14 +195,14 @@ class Results:
         if not (message.cancelled or message.late):
             slave.asked_back = False
             slave.gave_nothing_back = not returned
-        self.kinds.unload(slave)
+        self.state.settle(slave)
         if returned:
             self.state.members.hungry.pop(slave.sid, None)
 
     def refuse(self, slave: ConnectedSlave, message: messages.AlgorithmFailed) -> None:
         """Take over tasks that a slave cannot run."""
         self._return(slave, message, "its slave cannot run it")
-        self.kinds.unload(slave)
+        self.state.settle(slave)
 
     def _return(
         self, slave: ConnectedSlave, message: messages.Revoked | messages.AlgorithmFailed, reason: str

@@ -16,15 +16,13 @@ from typing import Any
 from attrs import Factory, define, frozen
 from msgspec import Struct
 
-from mwpy._core.holding import TaskIds, take_out
+from mwpy._core.holding import TaskIds, divided, take_out
 from mwpy._core.master.algorithms import FailedCall
-from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent
-from mwpy._core.master.spans import Span
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members
+from mwpy._core.master.spans import Span, ids_in
 from mwpy._core.master.tasks import Tags, Taskjar
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_WAITING_BYTES, Buffer, SlaveId, TaskId
-from mwpy._values.errors import InternalError
 from mwpy._values.groups import spans_of
 from mwpy._values.messages import LogRow, Message, Report
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
@@ -412,6 +410,8 @@ class Actions:
 Move = Callable[[Any, Tags], list[Span]]
 Change = Callable[[Any], None]
 _ENDED = TaskState.FINISHED, TaskState.CANCELLED, TaskState.UNRUNNABLE
+ANY = SlaveId("")
+"""Stands for each slave, and for none."""
 _NO_CHANGES: tuple[Move | None, Change | None] = None, None
 
 
@@ -460,10 +460,27 @@ class MasterState:
             self._end_elsewhere(TaskIds((span.first, span.count) for span in spans))
         return spans
 
+    def settle(self, slave: ConnectedSlave) -> None:
+        """Record the state of a slave whose tasks or whose agent have changed."""
+        if not slave.given_back:
+            self.members.given_back.pop(slave.sid, None)
+        state = slave.next_state
+        if state is not slave.state:
+            self.record(records.SlaveChanged(slave.sid, state, slave.kind))
+        if state is SlaveState.BUSY:
+            self.members.hungry[slave.sid] = slave
+
+    # ---- tasks that are given to other slaves --------------------------------------------------------------
+    #
+    # A task may be taken from a slave that may run it, and given to another one: once, if its policy allows this. It is
+    # pending then, like any other task that came back, and its former slave learns nothing of it. If this slave answers
+    # first, with a value, it has the task again. When the task ends elsewhere, its agent kills it. If the task is
+    # cancelled and may finish, it may finish at either slave. This happens to stragglers (`Dispatch`) and to tasks of
+    # agents that are away (`Absences`).
+
     def given_away(self) -> TaskIds:
         """The tasks that were taken from slaves which may still run them."""
-        slaves = self.members.given_back.values()
-        return TaskIds((span.first, span.count) for slave in slaves for span in slave.given_back)
+        return TaskIds((span.first, span.count) for slave in self._givers() for span in slave.given_back)
 
     def may_give_away(self, span: Span, given: TaskIds) -> bool:
         """Whether the tasks of a span may be given to another slave although one may run them: once, and not if the
@@ -475,23 +492,70 @@ class MasterState:
         is_for_any = span.policy.sid is None and span.state is TaskState.ALLOCATED
         return is_for_any and span.can_lose(1) and not any(given.among(span))
 
+    def give_away(self, slave: ConnectedSlave, spans: Sequence[Span], reason: str) -> None:
+        """Take tasks from a slave, so that others run them. It may still run them, and its results of them count."""
+        if spans:
+            slave.given_back.extend(span.between(0, span.count) for span in spans)
+            self.members.given_back[slave.sid] = slave
+            self.record(records.TasksReturned(slave.sid, [span.whole for span in spans], reason))
+            self.settle(slave)
+
+    def reclaim(
+        self, slave: ConnectedSlave, spans: Sequence[Span], *, only_from: SlaveId | None = ANY
+    ) -> list[records.TaskRange]:
+        """Give a slave tasks again that were taken from it. The slaves that have them now are killed.
+
+        Args:
+            spans: the tasks, in the attempts in which the slave has them.
+            only_from: leave out those that are not at this slave now; None for those that are at any slave.
+
+        Returns:
+            The tasks that it has again.
+        """
+        again: list[records.TaskRange] = []
+        for attempt in dict.fromkeys(span.attempt for span in spans):
+            ids = TaskIds((span.first, span.count) for span in spans if span.attempt == attempt)
+            for holder, found in [*self.jar.places(ids)]:
+                if only_from in (ANY, holder):
+                    again += found
+                    take_out(slave.given_back, ids_in(found))
+                    self.record(records.TasksReclaimed(slave.sid, found, attempt, holder))
+                    if (other := self.members.slaves.get(holder or ANY)) is not None:
+                        self._cancel_elsewhere(other, found)
+        self.settle(slave)
+        return again
+
+    def let_givers_finish(self, ids: TaskIds, holder: SlaveId | None) -> TaskIds:
+        """Cancelled tasks may finish, but are not sent again: slaves that may still run them have them again.
+
+        Args:
+            holder: the slave that has them now; None if none has.
+
+        Returns:
+            The tasks that such slaves have.
+        """
+        again: list[records.TaskRange] = []
+        for slave in self._givers():
+            again += self.reclaim(
+                slave, [span for span, mine in divided(slave.given_back, ids) if mine], only_from=holder
+            )
+        return ids_in(again)
+
+    def _givers(self) -> list[ConnectedSlave]:
+        return [*self.members.given_back.values()]
+
     def _end_elsewhere(self, ids: TaskIds) -> None:
         """Tasks have ended: let the agents kill them at the slaves that had them before."""
-        for slave in [*self.members.given_back.values()]:
+        for slave in self._givers():
             if ended := take_out(slave.given_back, ids):
-                self.cancel_at(slave.agent, [span.whole for span in ended])
-                slave.last_heard = self.now
-                self.unload(slave)
+                self._cancel_elsewhere(slave, [span.whole for span in ended])
 
-    def unload(self, slave: ConnectedSlave) -> None:
-        """Update a slave that has fewer tasks than before."""
-        if not slave.given_back:
-            self.members.given_back.pop(slave.sid, None)
-        if slave.state is SlaveState.BUSY:
-            if slave.is_busy:
-                self.members.hungry[slave.sid] = slave
-            else:
-                self.change(slave, SlaveEvent.DRAIN)
+    def _cancel_elsewhere(self, slave: ConnectedSlave, tasks: Sequence[records.TaskRange]) -> None:
+        self.cancel_at(slave.agent, tasks)
+        slave.last_heard = self.now
+        self.settle(slave)
+
+    # ---- messages ------------------------------------------------------------------------------------------
 
     def cancel_at(self, agent: ConnectedAgent, tasks: Iterable[records.TaskRange], *, kill: bool = True) -> None:
         """Let an agent cancel tasks that its slaves hold.
@@ -502,17 +566,6 @@ class MasterState:
         ascending = sorted(tasks, key=attrgetter("first"))
         firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
         self.send(agent, messages.Cancel(firsts, counts, kill=kill))
-
-    def change(self, slave: ConnectedSlave, event: SlaveEvent) -> None:
-        """Move a slave along its lifecycle.
-
-        Raises:
-            InternalError: the table has no such transition; the fault of mwpy itself.
-        """
-        state = SLAVE_TRANSITIONS[event].get(slave.state)
-        if state is None:
-            raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot {event.value}")
-        self.record(records.SlaveChanged(slave.sid, state, slave.kind))
 
     def send(
         self,

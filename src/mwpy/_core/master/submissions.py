@@ -22,7 +22,6 @@ from attrs import define
 from msgspec import Struct, field
 
 from mwpy._core.holding import TaskIds
-from mwpy._core.master.admission import SlaveKinds
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.spans import Span, named
@@ -244,7 +243,6 @@ class Cancellation:
     """Does what `CancelTasks` asks for."""
 
     state: MasterState
-    kinds: SlaveKinds
     handback: HandBack
 
     def cancel(self, command: CancelTasks) -> None:
@@ -255,33 +253,32 @@ class Cancellation:
 
     def end(self, ids: TaskIds, running: Running) -> list[TaskRange]:
         """Cancel those tasks with these ids that have not ended, and return them."""
-        discard = running is Running.DISCARD
-        waiting = named(self.state.jar.pending.spans(), ids)
-        if waiting:
-            self.handback.cancel(None, waiting, "before it was sent to a slave", discard=discard)
-        delayed = named(self.state.jar.delayed.tasks.values(), ids)
-        if delayed:
-            self.handback.cancel(None, delayed, "in the pause before its next attempt", discard=discard)
-        blocked = named(self.state.jar.blocked.tasks.values(), ids)
-        if blocked:
-            self.handback.cancel(None, blocked, "while it waited for the results of other tasks", discard=discard)
-        found = [*waiting, *delayed, *blocked]
+        discard, finish = running is Running.DISCARD, running is Running.FINISH
+        if finish:
+            self.state.let_givers_finish(ids, None)
+        jar, found = self.state.jar, list[TaskRange]()
+        for spans, when in (
+            (jar.pending.spans(), "before it was sent to a slave"),
+            (jar.delayed.tasks.values(), "in the pause before its next attempt"),
+            (jar.blocked.tasks.values(), "while it waited for the results of other tasks"),
+        ):
+            if waiting := named(spans, ids):
+                self.handback.cancel(None, waiting, when, discard=discard)
+                found += waiting
         for agent in self.state.members.agents.values():
-            held: list[TaskRange] = []
+            cancelled: list[TaskRange] = []
             for slave in agent.slaves.values():
-                mine = named(slave.held.spans, ids)
-                if not mine:
-                    continue
-                held += mine
-                if running is Running.FINISH:
+                held = named(slave.held.spans, ids)
+                found += held
+                cancelled += held
+                if finish:
+                    cancelled += named(slave.given_back, ids)
                     allocated = (span for span in slave.held.spans if span.state is TaskState.ALLOCATED)
                     if not_again := named(allocated, ids):
                         self.state.record(records.TasksCancelling(slave.sid, not_again))
-                else:
-                    when = f"while {slave.sid} had it"
-                    self.handback.cancel(slave.sid, mine, when, discard=discard)
-                    self.kinds.unload(slave)
-            if held:
-                self.state.cancel_at(agent, held, kill=running is not Running.FINISH)
-            found += held
+                elif held:
+                    self.handback.cancel(slave.sid, held, f"while {slave.sid} had it", discard=discard)
+                    self.state.settle(slave)
+            if cancelled:
+                self.state.cancel_at(agent, cancelled, kill=not finish)
         return found
