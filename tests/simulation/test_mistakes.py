@@ -352,7 +352,7 @@ def release_all(_: Any) -> Any:
     """Tasks run that may have run and must not run twice."""
 
     def changed(self: Any, number: int, reason: str) -> None:
-        span = self.state.jar.delayed.tasks.get(self._held.pop(number, 0))
+        span = self.state.jar.delayed.get(self._held.pop(number, 0))
         if span is not None:
             self.state.record(records.TasksDue([span.whole]))
 

@@ -114,7 +114,7 @@ def test_a_state_counts_only_from_the_slave_that_holds_the_task_in_this_attempt(
     master.leave(1, 2, "of another attempt", b"1")
     master.leave(7, 1, "of no task", b"1")
     master.send(messages.Checkpoint(5, 1, 1), [b"\x00"], b"1")
-    assert master.core.state.jar.left.bytes == 0
+    assert master.core.state.jar.left_bytes == 0
     master.leave(2, 1, "mine")
     assert [(each.left is not None) for each in (span_of(master.core, 1), span_of(master.core, 2))] == [False, True]
 
@@ -129,7 +129,7 @@ def test_the_state_is_gone_when_its_task_has_ended(how: str) -> None:
     master = Master(tasks(1, TaskPolicy(retry=how != "given up", attempts_max=1)))
     master.join()
     master.leave(1, 1, "state")
-    assert master.core.state.jar.left.bytes == len(CODEC.dumps_state("state")[0])
+    assert master.core.state.jar.left_bytes == len(CODEC.dumps_state("state")[0])
     match how:
         case "result":
             group = messages.Results(1, [1], [1], [1], [0.1], [])
@@ -141,7 +141,7 @@ def test_the_state_is_gone_when_its_task_has_ended(how: str) -> None:
             master.send(messages.Goodbye("evicted", Cause.EVICTED))
         case _:
             master.die(1)
-    assert (master.core.state.jar.runnable, master.core.state.jar.left.bytes) == (0, 0)
+    assert (master.core.state.jar.runnable, master.core.state.jar.left_bytes) == (0, 0)
 
 
 def test_a_task_that_leaves_states_may_be_lost_without_its_fault_any_number_of_times(master: Master) -> None:

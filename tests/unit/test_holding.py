@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mwpy._core.holding import TaskIds, divided, places_of, take, take_out
+from mwpy._values.messages import Revoked
 
 
 @frozen
@@ -84,7 +85,7 @@ def test_taking_spans_is_the_same_as_taking_task_by_task(
         first, count, attempt = data.draw(asked)
         before = each(held)
         wanted = [task for task in before if first <= task[0] < first + count and task[1] == attempt]
-        taken = take(held, [first], [count], [attempt])
+        taken = take(held, [(first, count, attempt)])
         assert each(taken) == wanted
         assert each(held) == [task for task in before if task not in wanted]
         assert all(piece.count for piece in [*taken, *held])
@@ -134,13 +135,13 @@ def test_taking_several_ranges_takes_each_of_their_tasks_and_says_where_it_was_n
     (spans, _), (named, _) = scattered(shapes, random), scattered(ranges, random)
     held = hold(*spans)
     before = each(held)
-    columns = [[entry[at] for entry in named] for at in range(3)]
     places = [(first + at, attempt) for first, count, attempt in named for at in range(count)]
-    taken = take(held, *columns)
+    taken = take(held, named)
     assert sorted(each(taken)) == sorted(task for task in before if task[:2] in places)
     assert each(held) == [task for task in before if task[:2] not in places]
     assert all(piece.count for piece in [*taken, *held])
-    for piece, place in zip(taken, places_of(taken, *columns), strict=True):
+    firsts, counts, attempts = ([entry[at] for entry in named] for at in range(3))
+    for piece, place in zip(taken, places_of(taken, Revoked(1, firsts, counts, attempts)), strict=True):
         assert places[place : place + piece.count] == [task[:2] for task in each([piece])]
 
 
@@ -162,6 +163,5 @@ def test_the_work_is_limited_by_the_number_of_spans_and_not_by_its_square(names:
             raise AssertionError("every span has one task")
 
     held: deque[Piece] = deque(Counted(2 * n, 1, range(n, n + 1)) for n in range(1000))
-    columns = [[entry[at] for entry in names] for at in range(3)]
-    take(held, columns[0], columns[1], columns[2])
+    take(held, names)
     assert looked_at < 10 * (1000 + len(names))

@@ -189,13 +189,13 @@ def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Mas
     jar, newer = master.core.state.jar, b"newer"
     master.receive("b", messages.Checkpoint(1, task, 2), newer)
     master.receive("a", messages.Checkpoint(1, task, 1), b"late")
-    assert jar.left.bytes == len(newer)
+    assert jar.left_bytes == len(newer)
     master.receive("b", messages.Goodbye("evicted", Cause.EVICTED))
     [left] = jar.spans()
     assert left.left is not None
     assert (left.sid, left.left.num_lost) == (None, 1)
     master.answer("a1", task)
-    assert jar.left.bytes == 0
+    assert jar.left_bytes == 0
     assert not [*jar.spans()]
 
 

@@ -54,7 +54,7 @@ def test_one_thread_can_take_tasks_while_another_adds_tasks(
     while adder.is_alive() or submissions:
         for span in submissions.take():
             new = TaskRange(span.first, span.count, 0, span.algorithm.number, span.algorithm.name)
-            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"), ())  # the shortest life
+            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"))  # the shortest life
             taken.append(span)
         assert submissions.pending() >= 0
     adder.join()
@@ -75,7 +75,7 @@ def test_an_interrupt_while_a_task_is_added_adds_it_or_not(
         moment.interrupt(lambda: submissions.add(lowest, DEFAULT_POLICY, b"", (), None))
         for span in submissions.take():
             new = TaskRange(span.first, span.count, 0, span.algorithm.number, span.algorithm.name)
-            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"), ())
+            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"))
             taken += span.count
         submissions.check()
         assert taken == submissions.total, moment

@@ -271,7 +271,7 @@ def runs(
 
 def waiting(master: Successor) -> list[int]:
     """The tasks that wait for agents."""
-    return [*master.core.state.jar.delayed.tasks]
+    return [*master.core.state.jar.delayed]
 
 
 def test_a_task_that_still_runs_is_not_sent_to_another_slave(master: Successor) -> None:

@@ -11,7 +11,7 @@ from math import inf
 from operator import attrgetter, is_not
 from typing import Protocol, Self, TypeVar
 
-from mwpy._values import messages
+from mwpy._values.groups import Naming, named_in
 
 count_of = attrgetter("count")
 """How many tasks a span has, for `map`."""
@@ -94,24 +94,22 @@ def take_out(held: deque[H], ids: TaskIds) -> list[H]:
     return [part for part, named in parts if named]
 
 
-def take_named(held: deque[H], message: messages.Results | messages.Revoked | messages.AlgorithmFailed) -> list[range]:
+def take_named(held: deque[H], message: Naming) -> list[range]:
     """Remove the tasks that a message names and that are held in exactly the named attempts.
 
     Returns:
         The positions in the message of the removed tasks, as ranges.
     """
-    taken = take(held, message.tasks, message.counts, message.attempts)
-    places = places_of(taken, message.tasks, message.counts, message.attempts)
-    return [range(place, place + span.count) for place, span in zip(places, taken, strict=True)]
+    taken = take(held, named_in(message))
+    return [range(place, place + span.count) for place, span in zip(places_of(taken, message), taken, strict=True)]
 
 
-def places_of(
-    spans: Sequence[Held], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]
-) -> list[int]:
-    """Where each of some spans begins among tasks that are named as ranges. Each span is in one of the ranges."""
-    if len(firsts) == 1:
-        return [span.first - firsts[0] for span in spans]
-    named = sorted(zip(attempts, firsts, accumulate(counts, initial=0), strict=False))
+def places_of(spans: Sequence[Held], message: Naming) -> list[int]:
+    """Where each of some spans begins among the tasks that a message names. All their tasks are among these."""
+    if len(message.tasks) == 1:
+        return [span.first - message.tasks[0] for span in spans]
+    starts = accumulate(message.counts, initial=0)
+    named = sorted(zip(message.attempts, message.tasks, starts, strict=False))
     places: list[int] = []
     for span in spans:
         _, first, place = named[bisect_right(named, (span.attempt, span.first, inf)) - 1]
@@ -119,19 +117,23 @@ def places_of(
     return places
 
 
-def take(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[H]:
+def take(held: deque[H], ranges: Iterable[tuple[int, int, int]]) -> list[H]:
     """Remove tasks that are named as ranges of ids, each in one attempt, and that are held in exactly this attempt.
 
     Usually these are the first tasks that are held, because a slave runs its tasks in the order in which they were
     sent. A member may name any number of ranges. The time is limited by the number of ranges plus the number of held
     spans, and not by their product.
 
+    Args:
+        held: the spans.
+        ranges: the first id, the count and the attempt of each range.
+
     Returns:
         What was removed: spans of which each is in one of the ranges.
     """
     taken: list[H] = []
     others: dict[int, list[tuple[int, int]]] = {}
-    for start, count, attempt in zip(firsts, counts, attempts, strict=True):
+    for start, count, attempt in ranges:
         first, end = start, start + count
         while first < end and not others and begins(held, first, attempt):
             span = held.popleft()

@@ -383,7 +383,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
             number: (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root)
             for number, each in jar.blocked.results.items()
         },
-        "delayed": _each(jar.delayed.tasks.values()),
+        "delayed": _each(jar.delayed.values()),
         "held": {sid: _each(held.spans) for sid, held in jar.held.items()},
         "ended": (jar.ended, jar.failed, jar.cancelled),
         "algorithms": {

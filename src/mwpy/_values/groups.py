@@ -169,9 +169,18 @@ def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any]
     return found, [frames[start:end] for start, end in pairwise(own)]
 
 
-def each_task(group: Tasks | Results | Revoked | AlgorithmFailed) -> Iterator[tuple[int, int]]:
+Naming = Tasks | Results | Revoked | AlgorithmFailed
+"""Messages that name tasks as ranges of ids, each in one attempt."""
+
+
+def named_in(group: Naming) -> Iterator[tuple[int, int, int]]:
+    """The ranges that a message names: the first id, the count and the attempt of each."""
+    return zip(group.tasks, group.counts, group.attempts, strict=True)
+
+
+def each_task(group: Naming) -> Iterator[tuple[int, int]]:
     """Yield the id and the attempt of each task that a message names."""
-    for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+    for first, count, attempt in named_in(group):
         yield from zip(range(first, first + count), repeat(attempt), strict=False)
 
 

@@ -401,7 +401,7 @@ class MasterCore:
         if jar.algorithms.size > settings.max_definition_bytes:
             self.definitions.decide()
         if self.state.closing is None:
-            if jar.delayed.tasks:
+            if jar.delayed:
                 self.delays.decide(now)
             if self.reuse is not None:
                 self.reuse.awaited.decide(now)
@@ -435,7 +435,7 @@ class MasterCore:
         if self.state.closing is not None:
             return None
         looks = self.dispatch.look_again, self.dispatch.straggler_at, self.hosts.deadline, self.long_tasks.deadline
-        paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
+        paused_until = self.delays.deadline if self.state.jar.delayed else None
         others = self.absences.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
         awaited_until = None if self.reuse is None else self.reuse.awaited.deadline
         return min(known((*looks, *others, paused_until, awaited_until)), default=None)

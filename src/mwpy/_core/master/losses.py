@@ -72,7 +72,7 @@ class Delays:
         if pause_s:
             for span in spans:
                 heappush(self._ends, (self.state.now + pause_s, span.first, span.attempt))
-            if len(self._ends) > 2 * len(self.state.jar.delayed.tasks) + OUTDATED_ALLOWED:
+            if len(self._ends) > 2 * len(self.state.jar.delayed) + OUTDATED_ALLOWED:
                 self._ends = [end for end in self._ends if self._is_valid(end)]
                 heapify(self._ends)
         return spans
@@ -81,7 +81,7 @@ class Delays:
         """End the pauses that are over."""
         due: list[TaskRange] = []
         while (end_at := self.deadline) is not None and end_at <= now:
-            due.append(self.state.jar.delayed.tasks[heappop(self._ends)[1]].whole)
+            due.append(self.state.jar.delayed[heappop(self._ends)[1]].whole)
         if due:
             self.handback.release_orphans(self.state.record(records.TasksDue(due)), "is gone")
 
@@ -98,13 +98,13 @@ class Delays:
 
     def _is_valid(self, end: tuple[float, int, int]) -> bool:
         _, number, attempt = end
-        span = self.state.jar.delayed.tasks.get(number)
+        span = self.state.jar.delayed.get(number)
         return span is not None and span.attempt == attempt
 
     def check(self) -> None:
         """Assert that the pause of each delayed task has exactly one end."""
         ends = [(number, attempt) for end in self._ends if self._is_valid(end) for _, number, attempt in [end]]
-        delayed = self.state.jar.delayed.tasks
+        delayed = self.state.jar.delayed
         expected = [(number, span.attempt) for number, span in delayed.items() if span.pause_s < inf]
         assert sorted(ends) == sorted(expected), "the pause of a task does not end, or ends twice"
 
@@ -354,8 +354,7 @@ def _split(slave: ConnectedSlave, message: messages.SlaveDied) -> tuple[list[Spa
     """Return the held task that a slave ran, the tasks that it ran before, and all other tasks that it holds."""
     held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
     found = take_out(held, TaskIds([(message.running, 1)]))
-    firsts, counts, attempts_lost = [*zip(*message.lost, strict=True)] or [(), (), ()]
-    ran = take(held, firsts, counts, attempts_lost)
+    ran = take(held, message.lost)
     return found, ran, list(held)
 
 

@@ -254,7 +254,7 @@ class Awaited:
         tasks = self._doubtful()
         if not tasks:
             return
-        spans = (self.state.jar.delayed.tasks[task] for task in tasks)
+        spans = (self.state.jar.delayed[task] for task in tasks)
         names = first_of((f"task {span.first} ({span.algorithm.name})" for span in spans), len(tasks))
         self.state.notice(
             f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
@@ -266,7 +266,7 @@ class Awaited:
 
     def _doubtful(self) -> list[int]:
         """The tasks that wait, and of which no agent has said that it has them."""
-        delayed = self.state.jar.delayed.tasks
+        delayed = self.state.jar.delayed
         return [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
 
     def _left_s(self, now: float) -> float:
@@ -293,7 +293,7 @@ class Awaited:
             reason: why a task is unrunnable that must not run twice; None if it has not run.
         """
         task = self._held.pop(number, None)
-        span = None if task is None else self.state.jar.delayed.tasks.get(task)
+        span = None if task is None else self.state.jar.delayed.get(task)
         if span is None or span.pause_s < inf:
             return
         if reason is None or span.policy.retry or self.rerun_failed:
@@ -317,7 +317,7 @@ class Awaited:
 
     def check(self) -> None:
         """Assert that each task that waits without an end is waited for."""
-        waiting = [task for task, span in self.state.jar.delayed.tasks.items() if span.pause_s == inf]
+        waiting = [task for task, span in self.state.jar.delayed.items() if span.pause_s == inf]
         assert all(task in self._held.values() for task in waiting), "a task waits for nobody"
 
 
@@ -1072,7 +1072,7 @@ class Succession:
                 reuse.give_out(span, [numbers[task] for task in span.ids])
 
         jar = self.state.jar
-        for waiting in (jar.pending.spans(), jar.delayed.tasks.values(), jar.blocked.tasks.values()):
+        for waiting in (jar.pending.spans(), jar.delayed.values(), jar.blocked.tasks.values()):
             end(None, among(waiting))
         for agent in self.state.members.agents.values():
             killed: list[TaskRange] = []

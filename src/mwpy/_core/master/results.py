@@ -109,7 +109,7 @@ class Results:
         is_timed = len(group.seconds) == num
         all_small = group.plain or not (group.failed or group.buffers)
         mean_s = group.seconds[0] if is_timed else group.seconds[0] / num
-        for span, start in zip(spans, places_of(spans, group.tasks, group.counts, group.attempts), strict=True):
+        for span, start in zip(spans, places_of(spans, group), strict=True):
             own, num_failed = slice(start, start + span.count), 0
             seconds = group.seconds[own] if is_timed else [mean_s] * span.count
             total_s = sum(seconds) if is_timed else mean_s * span.count
@@ -169,7 +169,7 @@ class Results:
         """A slave has answered tasks that were given to others. It has them again if they have values."""
         numbers = [number for number, _ in groups.each_task(group)]
         failures = TaskIds((numbers[place], 1) for place in group.failed)
-        taken = take(slave.given_back, group.tasks, group.counts, group.attempts)
+        taken = take(slave.given_back, groups.named_in(group))
         self.state.reclaim(slave, [span for span, has_failed in divided(taken, failures) if not has_failed])
         if taken:
             slave.last_heard = now
@@ -208,8 +208,8 @@ class Results:
         self, slave: ConnectedSlave, message: messages.Revoked | messages.AlgorithmFailed, reason: str
     ) -> list[Span]:
         held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
-        named = take(held, message.tasks, message.counts, message.attempts)
-        take(slave.given_back, message.tasks, message.counts, message.attempts)
+        named = take(held, groups.named_in(message))
+        take(slave.given_back, groups.named_in(message))
         last = self.handback.without_cancelled(slave.sid, named, f"before {slave.sid} started it")
         tasks = [span.whole for span in last]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
@@ -275,7 +275,7 @@ class References:
     def _unended(self, numbers: Sequence[int]) -> list[int]:
         """Which of these tasks are in the jar. The newest tasks are looked at first, because they are meant mostly."""
         jar = self.state.jar
-        known = jar.blocked.tasks, jar.delayed.tasks
+        known = jar.blocked.tasks, jar.delayed
         found = dict.fromkeys(number for number in numbers if any(number in tasks for tasks in known))
         ids = TaskIds((number, 1) for number in numbers)
         queues = *jar.pending.all_queues(), *(held.spans for held in jar.held.values())
@@ -346,7 +346,7 @@ class Checkpoints:
         task = span.part(message.task, 1, message.attempt)
         self.state.record(records.TaskCheckpointed(slave.sid, task, frames))
         slave.last_left = self.state.now
-        if self.state.jar.left.bytes > STATES_BYTES:
+        if self.state.jar.left_bytes > STATES_BYTES:
             self.state.notice(_CHECKPOINT_ADVICE.format(amount(STATES_BYTES)), key=_CHECKPOINT_ADVICE)
 
 

@@ -423,7 +423,7 @@ class Answers:
         state, kinds, hosts = self.state, self.kinds, self.hosts
         jar, members, wanted, expected = state.jar, state.members, kinds.wanted, kinds.expected
         if kinds.unordered_unasked:
-            soon = jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
+            soon = jar.runnable - len(jar.delayed) - len(jar.blocked.tasks) + expected
             wanted = wanted | {SlaveKind.UNORDERED: soon}
         waiting = jar.pending.num_unaddressed + expected
         useful = min(wanted[SlaveKind.UNORDERED], dispatch.useful(members, waiting, state.settings.task_group))
@@ -475,7 +475,7 @@ class Answers:
         return {
             "pending": jar.pending.count,
             "blocked": len(jar.blocked.tasks),
-            "delayed": len(jar.delayed.tasks),
+            "delayed": len(jar.delayed),
             "at_slaves": jar.num_allocated,
             "succeeded": jar.ended - jar.failed - jar.cancelled,
             "failed": jar.failed,
@@ -558,7 +558,7 @@ class Answers:
         for queue in (*jar.pending.all_queues(), *(held.spans for held in jar.held.values())):
             if (found := _in_queue(queue, task)) is not None:
                 return found
-        alone = jar.blocked.tasks.get(task) or jar.delayed.tasks.get(task)
+        alone = jar.blocked.tasks.get(task) or jar.delayed.get(task)
         return None if alone is None else (alone, 0)
 
     def _why_pending(self, span: Span, before: int) -> list[WaitReason]:

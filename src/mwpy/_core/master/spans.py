@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -247,6 +247,11 @@ def size_of(span: Span, most: int | None = None) -> int:
 def named(spans: Iterable[Span], ids: TaskIds) -> list[TaskRange]:
     """How a record names those tasks of spans that have these ids, in their order."""
     return [span.part(first, count, span.attempt) for span in spans for first, count in ids.among(span)]
+
+
+def numbers_in(tasks: Iterable[TaskRange]) -> Iterator[int]:
+    """Each id that a record names."""
+    return (number for each in tasks for number in range(each.first, each.first + each.count))
 
 
 def ids_in(tasks: Iterable[TaskRange]) -> TaskIds:

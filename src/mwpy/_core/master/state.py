@@ -407,12 +407,11 @@ class Actions:
         return self.results if owner is None else self.owned.setdefault(owner, [])
 
 
-Move = Callable[[Any, Tags], list[Span]]
-Change = Callable[[Any], None]
 _ENDED = TaskState.FINISHED, TaskState.CANCELLED, TaskState.UNRUNNABLE
 ANY = SlaveId("")
 """Stands for each slave, and for none."""
-_NO_CHANGES: tuple[Move | None, Change | None] = None, None
+Change = Callable[..., list[Span] | None]
+_NO_CHANGES: tuple[Change | None, Change | None] = None, None
 
 
 class MasterState:
@@ -431,14 +430,11 @@ class MasterState:
         """What the agents are sent at the end; None while the computation runs."""
         self.notices = Notices()
         """What the user was shown."""
-        self._changes = self._list_changes()
+        moves, changes = self.jar.changes, self.members.changes
+        self._changes = {kind: (moves.get(kind), changes.get(kind)) for kind in (*moves, *changes)}
         """What each kind of record does to the tasks, and to agents and slaves."""
 
-    def _list_changes(self) -> dict[type, tuple[Move | None, Change | None]]:
-        moves, changes = self.jar.changes, self.members.changes
-        return {kind: (moves.get(kind), changes.get(kind)) for kind in (*moves, *changes)}
-
-    def record(self, record: records.Record, tags: Tags = ()) -> list[Span]:
+    def record(self, record: records.Record, *tags: Tags) -> list[Span]:
         """Change the state as a record says, and add the record to the actions.
 
         Args:
@@ -452,7 +448,7 @@ class MasterState:
             InternalError: the record contradicts the state; the fault of mwpy itself.
         """
         move, change = self._changes.get(type(record), _NO_CHANGES)
-        spans = [] if move is None else move(record, tags)
+        spans = (None if move is None else move(record, *tags)) or []
         if change is not None:
             change(record)
         self.actions.records.append(record)

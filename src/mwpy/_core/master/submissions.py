@@ -259,7 +259,7 @@ class Cancellation:
         jar, found = self.state.jar, list[TaskRange]()
         for spans, when in (
             (jar.pending.spans(), "before it was sent to a slave"),
-            (jar.delayed.tasks.values(), "in the pause before its next attempt"),
+            (jar.delayed.values(), "in the pause before its next attempt"),
             (jar.blocked.tasks.values(), "while it waited for the results of other tasks"),
         ):
             if waiting := named(spans, ids):

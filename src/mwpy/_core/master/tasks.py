@@ -14,7 +14,6 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate, chain, pairwise
 from math import inf
 from operator import attrgetter
@@ -26,12 +25,12 @@ from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take, take_out
 from mwpy._core.master.algorithms import Algorithms
-from mwpy._core.master.spans import LeftState, Span, ids_in, named, portion_of, size_of
+from mwpy._core.master.spans import LeftState, Span, ids_in, named, numbers_in, portion_of, size_of
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import InternalError
-from mwpy._values.groups import PackedCalls
+from mwpy._values.groups import PackedCalls, named_in
 from mwpy._values.last_words import NO_WORDS, Death
 from mwpy._values.messagepack import decode, encode, split_list
 from mwpy._values.records import Charge, SlaveEnded, TaskRange
@@ -42,6 +41,7 @@ from mwpy._values.task import NOTHING_SHARED, TaskState, extended, headline
 
 
 _start = attrgetter("start")
+_name_of = attrgetter("first", "count", "attempt")
 
 _AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING)
 
@@ -60,61 +60,6 @@ class HeldTasks(Struct, eq=False):
     def count(self) -> int:
         """How many tasks it holds."""
         return sum(self.load.values())
-
-
-@define(eq=False, repr=False)
-class AllocatedTasks:
-    """All tasks that slaves hold. Only the taskjar adds and removes them."""
-
-    held: dict[SlaveId, HeldTasks]
-    """The tasks of each slave."""
-
-    def slave_ended(self, record: SlaveEnded) -> None:
-        """A slave is gone. Other records of the same iteration move its tasks."""
-        held = self.held.get(record.sid)
-        if held is not None:  # else it ended before it was ready for tasks
-            held.ended = True
-            if not held.spans:
-                del self.held[record.sid]
-
-    def slave_connected(self, record: records.SlaveConnected) -> None:
-        """A slave holds nothing yet."""
-        self.held[record.sid] = HeldTasks()
-
-    def set_apart(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
-        """Give tasks among those that a slave holds spans of their own, and return these."""
-        held = self.held[sid].spans
-        parts = [*divided(held, ids_in(tasks))]
-        held.clear()
-        held.extend(part for part, _ in parts)
-        spans = [part for part, named in parts if named]
-        check_found(spans, tasks)
-        return spans
-
-    def take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
-        """Remove tasks from a slave that holds them."""
-        held = self.held[sid]
-        spans = take(held.spans, firsts, counts, attempts)
-        if sum(map(count_of, spans)) != sum(counts):
-            raise InternalError(f"{sid} does not hold all of the tasks {firsts} ({counts}) in the attempts {attempts}")
-        for span in spans:
-            number = span.algorithm.number
-            left = held.load[number] - span.count
-            if left:
-                held.load[number] = left
-            else:
-                del held.load[number]
-        if held.ended and not held.spans:
-            del self.held[sid]
-        return spans
-
-    def check(self) -> None:
-        """Assert that no task is at two slaves, and recount the tasks of each."""
-        for sid, own in self.held.items():
-            _check_held(sid, own)
-        ids = sorted((span.ids for held in self.held.values() for span in held.spans), key=_start)
-        twice = [after for before, after in pairwise(ids) if after.start < before.stop]
-        assert not twice, f"several slaves hold the tasks {twice}"
 
 
 def _check_held(sid: SlaveId, held: HeldTasks) -> None:
@@ -213,7 +158,7 @@ class BlockedTasks:
 
     def remove(self, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks."""
-        return [self._remove(number) for each in tasks for number in range(each.first, each.first + each.count)]
+        return [*map(self._remove, numbers_in(tasks))]
 
     def _get(self, task: int) -> Span:
         span = self.tasks.get(task)
@@ -298,7 +243,7 @@ class BlockedTasks:
 
     def ended(self, spans: Iterable[Span], how: str) -> None:
         """Tasks have ended without values."""
-        for span in spans:
+        for span in spans if self.results else ():
             for number in span.ids:
                 self.fail(number, f"task {number} ({span.algorithm.name}) {how}", number)
 
@@ -433,77 +378,6 @@ def _history(span: Span, death: Death) -> tuple[Death, ...]:
         return (*span.deaths, death)
     span.left = replace(left, num_lost=left.num_lost + 1)
     return (*[each for each in span.deaths if not each.is_blameless], death)
-
-
-# Delayed tasks, which pause before their next attempt. `Delays` decides when their pauses are over.
-
-
-@define(eq=False, repr=False)
-class DelayedTasks:
-    """All delayed tasks. Only the taskjar adds and removes them."""
-
-    tasks: dict[int, Span] = Factory(dict)
-    """The tasks, by id. Each has a span of its own, because its pause may end at any time."""
-
-    def add(self, spans: Iterable[Span], pause_s: float) -> list[Span]:
-        """Add tasks with the same pause, in seconds. Return a span for each task."""
-        singles = [single for span in spans for single in span.singles()]
-        for single in singles:
-            single.pause_s = pause_s
-            self.tasks[single.first] = single
-        return singles
-
-    def remove(self, tasks: Sequence[TaskRange]) -> list[Span]:
-        """Remove tasks."""
-        spans: list[Span] = []
-        for number in (each.first + place for each in tasks for place in range(each.count)):
-            span = self.tasks.pop(number, None)
-            if span is None:
-                raise InternalError(f"task {number} is not delayed")
-            span.pause_s = 0.0
-            spans.append(span)
-        return spans
-
-    def check(self) -> None:
-        """Compare the tasks with their states."""
-        for number, span in self.tasks.items():
-            assert (span.first, span.count) == (number, 1), f"{span}: it is delayed as task {number}"
-            assert span.state is TaskState.DELAYED, f"{span}: it is delayed, but {span.state.name}"
-            assert span.sid is None, f"{span}: it is delayed, but allocated to {span.sid}"
-            assert span.pause_s > 0, f"{span}: it is delayed without a pause"
-
-
-# The states that tasks left for their next attempts. `Checkpoints` decides which of them count.
-
-
-@define(eq=False, repr=False)
-class LeftStates:
-    """Keeps the newest state of each task, in the span of the task. Only the taskjar adds and removes states."""
-
-    allocated: AllocatedTasks
-    bytes: int = 0
-    """How many bytes all states take."""
-
-    def add(self, record: records.TaskCheckpointed, _: object) -> list[Span]:
-        """A task left a state. It replaces an earlier one."""
-        spans = self.allocated.set_apart(record.sid, [record.task])
-        (span,) = spans
-        before = span.left
-        left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
-        span.left = left
-        span.algorithm.leaves_state = True
-        self.bytes += left.size - (before.size if before else 0)
-        return spans
-
-    def check(self, spans: Iterable[Span]) -> None:
-        """Recompute the sizes.
-
-        Args:
-            spans: all spans.
-        """
-        left = {span.first: (span.count, span.left) for span in spans if span.left is not None}
-        assert self.bytes == sum(state.size for _, state in left.values()), "the states were miscounted"
-        assert all(count == 1 for count, _ in left.values()), "several tasks have the same state"
 
 
 # The lifecycle of a task.
@@ -775,7 +649,7 @@ class PendingTasks:
             del home[needs]
         return spans
 
-    def unaddress(self, record: records.TasksUnaddressed, _: object) -> list[Span]:
+    def unaddress(self, record: records.TasksUnaddressed) -> list[Span]:
         """Any slave may run tasks that were addressed to one."""
         spans = self.remove(record.sid, record.tasks)
         for span in spans:
@@ -886,67 +760,64 @@ class Taskjar:
         """The tasks that wait to be sent."""
         self.blocked = BlockedTasks()
         """The tasks that wait for the results of others."""
-        self.delayed = DelayedTasks()
-        """The tasks that pause before their next attempt."""
+        self.delayed: dict[int, Span] = {}
+        """The tasks that pause before their next attempt, by id. Each has a span of its own, because its pause may end
+        at any time. `Delays` decides when."""
         self.held: dict[SlaveId, HeldTasks] = {}
         """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
-        self.allocated = AllocatedTasks(self.held)
-        """The same tasks."""
-        self.left = LeftStates(self.allocated)
-        """The states that tasks left for their next attempts."""
+        self.left_bytes = 0
+        """How many bytes the states take that tasks left for their next attempts. `Checkpoints` decides which count."""
         self.speculates = False
         """Whether a task was ever submitted that may be given to another slave while one runs it."""
         self.deaths = KeptDeaths()
         """The deaths that tasks are charged with."""
-        self.changes = self._list_changes()
-        """What each kind of record does to the tasks; all other kinds do nothing. A task's state changes in no other
-        way. `MasterState.record` calls these methods. A lookup is faster than a `match`."""
-
-    def _list_changes(self) -> dict[type, Callable[[Any, Tags], list[Span]]]:
-        return {
+        self.changes: dict[type, Callable[..., list[Span] | None]] = {
             records.TasksAllocated: self._allocated,
             records.ResultsReceived: self._received,
-            records.TasksReclaimed: partial(_reclaimed, self),
+            records.TasksReclaimed: self._reclaimed,
             records.TasksSubmitted: self._submitted,
-            records.ResultsReused: _only(partial(_reuse, self)),
-            records.TasksForbidden: _only(partial(_forbid, self)),
-            records.TasksAwaited: partial(_awaited, self),
+            records.ResultsReused: self._reused,
+            records.TasksForbidden: self._forbidden,
+            records.TasksAwaited: self._awaited,
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
-            records.TasksCancelled: partial(_cancelled, self),
-            records.TasksAnswered: partial(_answered, self),
+            records.TasksCancelled: self._cancelled,
+            records.TasksAnswered: self._answered,
             records.TasksCancelling: self._cancelling,
             records.TasksUnaddressed: self.pending.unaddress,
-            records.TaskCheckpointed: self.left.add,
-            records.SlaveConnected: _only(self.allocated.slave_connected),
-            records.SlaveEnded: _only(self.deaths.note_end, self.allocated.slave_ended),
-            records.LossesExplained: _only(self.deaths.explain),
+            records.TaskCheckpointed: self._left_state,
+            records.SlaveConnected: self._slave_connected,
+            records.SlaveEnded: self._slave_ended,
+            records.LossesExplained: self.deaths.explain,
             records.TasksFailed: self._failed,
             records.TasksUnblocked: self._unblocked,
-            records.ResultsHeld: _only(self.blocked.hold),
-            records.ResultGiven: _only(self.blocked.give),
-            records.ResultsReleased: _only(self.blocked.release),
-            records.AlgorithmDefined: _only(self.algorithms.add),
-            records.AlgorithmsForgotten: _only(self.algorithms.forget),
+            records.ResultsHeld: self.blocked.hold,
+            records.ResultGiven: self.blocked.give,
+            records.ResultsReleased: self.blocked.release,
+            records.AlgorithmDefined: self.algorithms.add,
+            records.AlgorithmsForgotten: self.algorithms.forget,
         }
+        """What each kind of record does to the tasks; all other kinds do nothing. A task's state changes in no other
+        way. `MasterState.record` calls these methods. They return the spans that they move. A lookup is faster than a
+        `match`."""
 
     @property
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
-        return self.runnable - self.pending.count - len(self.blocked.tasks) - len(self.delayed.tasks)
+        return self.runnable - self.pending.count - len(self.blocked.tasks) - len(self.delayed)
 
     def spans(self) -> Iterator[Span]:
         """All spans: pending, blocked and delayed ones, and those that slaves hold."""
         yield from self.pending.spans()
         yield from self.blocked.tasks.values()
-        yield from self.delayed.tasks.values()
+        yield from self.delayed.values()
         yield from chain.from_iterable(held.spans for held in self.held.values())
 
     def places(self, ids: TaskIds) -> Iterator[tuple[SlaveId | None, list[TaskRange]]]:
         """Yield where those tasks are that have these ids: the slave that holds them, or None, and the tasks, which are
         in one state if no slave holds them."""
-        for spans in (self.pending.spans(), self.delayed.tasks.values(), self.blocked.tasks.values()):
+        for spans in (self.pending.spans(), self.delayed.values(), self.blocked.tasks.values()):
             if found := named(spans, ids):
                 yield None, found
         for sid, held in self.held.items():
@@ -955,30 +826,7 @@ class Taskjar:
 
     # ---- what records do -----------------------------------------------------------------------------------
 
-    def _allocated(self, record: records.TasksAllocated, _: Tags) -> list[Span]:
-        sid = record.sid
-        spans = self.pending.remove(sid, record.tasks)
-        move(spans, _ALLOCATE)
-        held = self.held[sid]
-        for span in spans:
-            span.attempt = span.sent = span.attempt + 1
-            span.sid = sid
-            held.load[span.algorithm.number] += span.count
-            self._count_away(span, span.count)
-        held.spans.extend(spans)
-        return spans
-
-    def _received(self, record: records.ResultsReceived, _: Tags) -> list[Span]:
-        results = record.results
-        spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
-        move(spans, _FINISH)
-        self.failed += len(results.failed)
-        self._count_ended(spans)
-        if self.blocked.results:
-            self.blocked.received(spans, results, record.frames)
-        return spans
-
-    def _submitted(self, record: records.TasksSubmitted, tags: Tags) -> list[Span]:
+    def _submitted(self, record: records.TasksSubmitted, tags: Tags = ()) -> list[Span]:
         spans: list[Span] = []
         for position, each in enumerate(record.tasks):
             algorithm = self.algorithms.defined[each.algorithm]
@@ -999,14 +847,63 @@ class Taskjar:
             self.blocked.add(blocked)
         return spans
 
-    def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
-        spans = self.allocated.take(record.sid, *_columns(record.tasks))
+    def _unblocked(self, record: records.TasksUnblocked) -> list[Span]:
+        spans = self.blocked.unblock(record.tasks)
+        move(spans, _UNBLOCK)
+        self.pending.add(spans)
+        return spans
+
+    def _allocated(self, record: records.TasksAllocated) -> list[Span]:
+        spans = self.pending.remove(record.sid, record.tasks)
+        move(spans, _ALLOCATE)
+        for span in spans:
+            span.sent += 1
+            self._count_away(span, span.count)
+        self._hold(record.sid, spans)
+        return spans
+
+    def _hold(self, sid: SlaveId, spans: Sequence[Span], attempt: int | None = None) -> None:
+        """Let a slave hold tasks, in an attempt; None for the last one."""
+        held = self.held[sid]
+        for span in spans:
+            span.sid, span.attempt = sid, span.sent if attempt is None else attempt
+            held.load[span.algorithm.number] += span.count
+        held.spans.extend(spans)
+
+    def _reclaimed(self, record: records.TasksReclaimed) -> list[Span]:
+        spans = self._taken_out(record.holder, record.tasks)
+        move(spans, _RECLAIM)
+        self._hold(record.sid, spans, record.attempt)
+        return spans
+
+    def _received(self, record: records.ResultsReceived) -> list[Span]:
+        spans = self._taken(record.sid, named_in(record.results))
+        move(spans, _FINISH)
+        self._answer(spans, record)
+        return spans
+
+    def _answered(self, record: records.TasksAnswered) -> list[Span]:
+        spans = self._taken_out(record.sid, record.tasks)
+        move(spans, _TAKE_OVER)
+        self.reused.count += sum(map(count_of, spans))
+        self.reused.failed += len(record.results.failed)
+        self._answer(spans, record)
+        return spans
+
+    def _answer(self, spans: Sequence[Span], record: records.ResultsReceived | records.TasksAnswered) -> None:
+        self.failed += len(record.results.failed)
+        self._count_ended(spans)
+        if self.blocked.results:
+            self.blocked.received(spans, record.results, record.frames)
+
+    def _returned(self, record: records.TasksReturned) -> list[Span]:
+        spans = self._taken(record.sid, map(_name_of, record.tasks))
         move(spans, _DELAY if record.pause_s else _RETURN)
         for span in spans:
             span.sid, span.attempt = None, span.sent
         self.deaths.charge(spans, record.charges)
         if record.pause_s:
-            return self.delayed.add(spans, record.pause_s)
+            return self._delay(spans, record.pause_s)
         for span in spans:
             self._count_away(span, -span.count)
         if any(charge.is_charged for charge in record.charges):
@@ -1015,25 +912,30 @@ class Taskjar:
             self.pending.put_back(spans)
         return spans
 
-    def _due(self, record: records.TasksDue, _: Tags) -> list[Span]:
-        spans = self.delayed.remove(record.tasks)
+    def _awaited(self, record: records.TasksAwaited) -> list[Span]:
+        spans = self._taken_out(None, record.tasks)
+        move(spans, _AWAIT)
+        return self._delay(spans, inf)
+
+    def _delay(self, spans: Sequence[Span], pause_s: float) -> list[Span]:
+        """Delay tasks for a number of seconds. Return a span for each task."""
+        singles = [single for span in spans for single in span.singles()]
+        for single in singles:
+            single.pause_s = pause_s
+            self.delayed[single.first] = single
+        return singles
+
+    def _due(self, record: records.TasksDue) -> list[Span]:
+        spans = self._taken_out(None, record.tasks)
         move(spans, _BE_DUE)
         for span in spans:
             self._count_away(span, -span.count)
         self.pending.add(spans)
         return spans
 
-    def _unblocked(self, record: records.TasksUnblocked, _: Tags) -> list[Span]:
-        spans = self.blocked.unblock(record.tasks)
-        move(spans, _UNBLOCK)
-        self.pending.add(spans)
-        return spans
-
-    def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
-        if record.held:
-            spans = self.allocated.take(record.sid, *_columns(record.tasks))
-        elif record.tasks[0].first in self.delayed.tasks:
-            spans = self.delayed.remove(record.tasks)
+    def _given_up(self, record: records.TasksGivenUp) -> list[Span]:
+        if record.held or record.tasks[0].first in self.delayed:
+            spans = self._taken_out(record.sid if record.held else None, record.tasks)
         else:
             spans = self.pending.remove(record.sid, record.tasks)
             for span in spans:
@@ -1042,28 +944,128 @@ class Taskjar:
         self.failed += sum(map(count_of, spans))
         self._count_ended(spans)
         self.deaths.charge(spans, record.charges)
-        if self.blocked.results:
-            self.blocked.ended(spans, f"is unrunnable: {record.reason}")
+        self.blocked.ended(spans, f"is unrunnable: {record.reason}")
         return spans
 
-    def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
-        spans = self.allocated.set_apart(record.sid, record.tasks)
+    def _cancelling(self, record: records.TasksCancelling) -> list[Span]:
+        spans = self._set_apart(record.sid, record.tasks)
         move(spans, _LET_FINISH)
         return spans
 
-    def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
+    def _cancelled(self, record: records.TasksCancelled) -> list[Span]:
+        spans = self._taken_out(record.sid, record.tasks)
+        move(spans, _CANCEL)
+        self._count_ended(spans)
+        self.cancelled += sum(map(count_of, spans))
+        self.blocked.ended(spans, f"was cancelled {record.when}")
+        return spans
+
+    def _failed(self, record: records.TasksFailed) -> list[Span]:
         spans: list[Span] = []
         for each in record.tasks:
             if each.first in self.blocked.tasks:
                 spans += self.blocked.remove([each])
                 self.runnable -= each.count
                 self.algorithms.end(spans[-1].algorithm, each.count)
-            _end_new(self, each)
+            self._end_new(each)
             self.cancelled += each.count if record.dependency else 0
             self.failed += 0 if record.dependency else each.count
             cause, root = record.cause or f"{each} failed: {record.reason}", record.dependency or each.first
             self.blocked.fail(each.first, cause, root)
         move(spans, _FAIL)
+        return spans
+
+    def _reused(self, record: records.ResultsReused) -> None:
+        """New tasks have ended. They never were in the jar, so there is no span to move."""
+        assert TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
+        for each in record.tasks:
+            self._end_new(each)
+            self.reused.add(each.first, each.count, len(each.failed))
+            self.failed += len(each.failed)
+
+    def _forbidden(self, record: records.TasksForbidden) -> None:
+        """New tasks have ended; see `_reused`."""
+        assert TRANSITIONS[_FORBID] == {_NEW: _UNRUNNABLE}, "the table says what happens here"
+        self._end_new(record.tasks)
+        self.failed += record.tasks.count
+
+    def _end_new(self, each: TaskRange | records.ReusedTasks) -> None:
+        """Tasks that were never pending have ended."""
+        self.algorithms.defined[each.algorithm].away += each.count
+        self.away += each.count
+        self.ended += each.count
+
+    def _left_state(self, record: records.TaskCheckpointed) -> list[Span]:
+        """A task left a state. It replaces an earlier one."""
+        spans = self._set_apart(record.sid, [record.task])
+        (span,) = spans
+        before = span.left
+        left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
+        span.left = left
+        span.algorithm.leaves_state = True
+        self.left_bytes += left.size - (before.size if before else 0)
+        return spans
+
+    def _slave_connected(self, record: records.SlaveConnected) -> None:
+        """A slave holds nothing yet."""
+        self.held[record.sid] = HeldTasks()
+
+    def _slave_ended(self, record: SlaveEnded) -> None:
+        """A slave is gone. Other records of the same iteration move its tasks."""
+        self.deaths.note_end(record)
+        held = self.held.get(record.sid)
+        if held is not None:  # else it ended before it was ready for tasks
+            held.ended = True
+            if not held.spans:
+                del self.held[record.sid]
+
+    # ---- where tasks are -----------------------------------------------------------------------------------
+
+    def _taken(self, sid: SlaveId, tasks: Iterable[tuple[int, int, int]]) -> list[Span]:
+        """Remove tasks from a slave that holds them: the first id, the count and the attempt of each range."""
+        held, ranges = self.held[sid], [*tasks]
+        spans = take(held.spans, ranges)
+        if sum(map(count_of, spans)) != sum(count for _, count, _ in ranges):
+            raise InternalError(f"{sid} does not hold all of the tasks {ranges} (first id, count and attempt)")
+        for span in spans:
+            number = span.algorithm.number
+            left = held.load[number] - span.count
+            if left:
+                held.load[number] = left
+            else:
+                del held.load[number]
+        if held.ended and not held.spans:
+            del self.held[sid]
+        return spans
+
+    def _taken_out(self, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks, wherever they are. They are at one slave, or all are in the same state.
+
+        Args:
+            sid: the slave that holds them; None if none does.
+        """
+        if sid is not None:
+            return self._taken(sid, map(_name_of, tasks))
+        if tasks[0].first in self.delayed:
+            spans = [self.delayed.pop(number) for number in numbers_in(tasks) if number in self.delayed]
+            for span in spans:
+                span.pause_s = 0.0
+        else:
+            blocked = tasks[0].first in self.blocked.tasks
+            spans = self.blocked.remove(tasks) if blocked else self.pending.withdraw(tasks)
+            for span in spans:
+                self._count_away(span, span.count)
+        check_found(spans, tasks)
+        return spans
+
+    def _set_apart(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Give tasks among those that a slave holds spans of their own, and return these."""
+        held = self.held[sid].spans
+        parts = [*divided(held, ids_in(tasks))]
+        held.clear()
+        held.extend(part for part, _ in parts)
+        spans = [part for part, named in parts if named]
+        check_found(spans, tasks)
         return spans
 
     def _count_away(self, span: Span, count: int) -> None:
@@ -1077,7 +1079,7 @@ class Taskjar:
             self.runnable -= span.count
             self.ended += span.count
             if span.left is not None:
-                self.left.bytes -= span.left.size
+                self.left_bytes -= span.left.size
             self.algorithms.end(span.algorithm, span.count)
 
     # ---- checking ------------------------------------------------------------------------------------------
@@ -1086,118 +1088,31 @@ class Taskjar:
         """Recompute all derived values, and compare the places of the tasks with their states."""
         self.pending.check()
         self.blocked.check()
-        self.delayed.check()
-        self.allocated.check()
+        for sid, own in self.held.items():
+            _check_held(sid, own)
+        ids = sorted((span.ids for held in self.held.values() for span in held.spans), key=_start)
+        twice = [after for before, after in pairwise(ids) if after.start < before.stop]
+        assert not twice, f"several slaves hold the tasks {twice}"
+        for number, span in self.delayed.items():
+            assert (span.first, span.count) == (number, 1), f"{span}: it is delayed as task {number}"
+            assert span.state is TaskState.DELAYED, f"{span}: it is delayed, but {span.state.name}"
+            assert span.sid is None, f"{span}: it is delayed, but allocated to {span.sid}"
+            assert span.pause_s > 0, f"{span}: it is delayed without a pause"
         allocated = sum(held.count for held in self.held.values())
         assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
-        not_pending = allocated + len(self.delayed.tasks)
+        not_pending = allocated + len(self.delayed)
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
         for span in self.spans():
             runnable[span.algorithm.number] += span.count
         blocked = Counter(span.algorithm.number for span in self.blocked.tasks.values())
         self.algorithms.check(runnable, blocked)
-        self.left.check(self.spans())
+        left = {span.first: (span.count, span.left) for span in self.spans() if span.left is not None}
+        assert self.left_bytes == sum(state.size for _, state in left.values()), "the states were miscounted"
+        assert all(count == 1 for count, _ in left.values()), "several tasks have the same state"
         self.deaths.check()
-
-
-def _cancelled(jar: Taskjar, record: records.TasksCancelled, _: Tags) -> list[Span]:
-    spans = _taken_out(jar, record.sid, record.tasks)
-    move(spans, _CANCEL)
-    jar._count_ended(spans)
-    jar.cancelled += sum(map(count_of, spans))
-    if jar.blocked.results:
-        jar.blocked.ended(spans, f"was cancelled {record.when}")
-    return spans
-
-
-def _answered(jar: Taskjar, record: records.TasksAnswered, _: Tags) -> list[Span]:
-    spans = _taken_out(jar, record.sid, record.tasks)
-    move(spans, _TAKE_OVER)
-    jar.reused.count += sum(map(count_of, spans))
-    jar.reused.failed += len(record.results.failed)
-    jar.failed += len(record.results.failed)
-    jar._count_ended(spans)
-    if jar.blocked.results:
-        jar.blocked.received(spans, record.results, record.frames)
-    return spans
-
-
-def _reclaimed(jar: Taskjar, record: records.TasksReclaimed, _: Tags) -> list[Span]:
-    spans = _taken_out(jar, record.holder, record.tasks)
-    move(spans, _RECLAIM)
-    held = jar.held[record.sid]
-    for span in spans:
-        span.attempt, span.sid = record.attempt, record.sid
-        held.load[span.algorithm.number] += span.count
-    held.spans.extend(spans)
-    return spans
-
-
-def _taken_out(jar: Taskjar, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> list[Span]:
-    """Remove tasks, wherever they are. They are at one slave, or all are in the same state.
-
-    Args:
-        sid: the slave that holds them; None if none does.
-    """
-    if sid is not None:
-        spans = jar.allocated.take(sid, *_columns(tasks))
-    elif tasks[0].first in jar.delayed.tasks:
-        spans = jar.delayed.remove(tasks)
-    else:
-        blocked = tasks[0].first in jar.blocked.tasks
-        spans = jar.blocked.remove(tasks) if blocked else jar.pending.withdraw(tasks)
-        for span in spans:
-            jar._count_away(span, span.count)
-    check_found(spans, tasks)
-    return spans
-
-
-def _awaited(jar: Taskjar, record: records.TasksAwaited, _: Tags) -> list[Span]:
-    spans = _taken_out(jar, None, record.tasks)
-    move(spans, _AWAIT)
-    return jar.delayed.add(spans, inf)
-
-
-def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:
-    """New tasks have ended. They never were in the jar, so there is no span to move."""
-    assert TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
-    for each in record.tasks:
-        _end_new(jar, each)
-        jar.reused.add(each.first, each.count, len(each.failed))
-        jar.failed += len(each.failed)
-
-
-def _forbid(jar: Taskjar, record: records.TasksForbidden) -> None:
-    """New tasks have ended; see `_reuse`."""
-    assert TRANSITIONS[_FORBID] == {_NEW: _UNRUNNABLE}, "the table says what happens here"
-    _end_new(jar, record.tasks)
-    jar.failed += record.tasks.count
-
-
-def _end_new(jar: Taskjar, each: TaskRange | records.ReusedTasks) -> None:
-    """Tasks that were never pending have ended."""
-    jar.algorithms.defined[each.algorithm].away += each.count
-    jar.away += each.count
-    jar.ended += each.count
 
 
 def _calls_in(submitted: records.SubmittedTasks) -> tuple[bytes, ...] | PackedCalls:
     calls = submitted.payloads
     return PackedCalls.from_data(submitted.packed, calls[0], submitted.count) if submitted.packed else tuple(calls)
-
-
-def _only(*changes: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
-    """Changes that move no task."""
-
-    def make_changes(record: Any, _: Tags) -> list[Span]:
-        for change in changes:
-            change(record)
-        return []
-
-    return make_changes
-
-
-def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:
-    """The first ids, the counts and the attempts of tasks."""
-    return zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)

@@ -257,8 +257,8 @@ class Stop:
                 self._cancel(jar.spans(), Running.FINISH if limit.finish else Running.KILL)
         if not self.stopped and not self._asked:
             return
-        if jar.pending.count or jar.blocked.tasks or jar.delayed.tasks:
-            waiting = [*jar.pending.spans(), *jar.blocked.tasks.values(), *jar.delayed.tasks.values()]
+        if jar.pending.count or jar.blocked.tasks or jar.delayed:
+            waiting = [*jar.pending.spans(), *jar.blocked.tasks.values(), *jar.delayed.values()]
             self._cancel(waiting, Running.FINISH)
         for record in self.state.actions.records:
             if isinstance(record, records.TasksCancelled):
