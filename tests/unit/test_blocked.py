@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.spans import MAX, span
 
-from mwpy._core.master import results
+from mwpy._core.master import handback
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
@@ -271,7 +271,7 @@ def test_blocked_tasks_are_wanted_by_no_slave_and_wait_for_those_that_pause() ->
 
 
 def test_a_notice_says_that_the_results_take_much_memory(monkeypatch: pytest.MonkeyPatch, master: Master) -> None:
-    monkeypatch.setattr(results, "REFERENCES_BYTES", 1000)
+    monkeypatch.setattr(handback, "REFERENCES_BYTES", 1000)
     master.finish(1, "x" * 2000)
     master.finish(2, "y")
     assert any("mwpy.result take more than 1000 bytes" in str(each) for each in master.replay.taken)

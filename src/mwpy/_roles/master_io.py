@@ -248,7 +248,7 @@ class MasterIo:
         if why is None or members.agents or members.away or not core.state.settings.only_here:
             return
         if core.state.jar.runnable and core.waiting is not Waiting.NOT:
-            why = why or next(reversed(core.absences.losses.departures), "their agent ended")
+            why = why or next(reversed(core.losses.departures), "their agent ended")
             error = CannotRun(
                 f"no slave can start here, and none elsewhere can join. Correct this, and start again: {why}"
             )

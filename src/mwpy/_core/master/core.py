@@ -13,17 +13,11 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Results` receives results.
 - `Reuse` answers tasks from what former generations have stored.
 - `Succession` receives results of former generations that agents bring.
-- `Checkpoints` keeps the states that tasks leave for their next attempts.
-- `Reports` keeps what running tasks report, until the algorithm asks for it.
-- `Losses` handles the ends of slaves and agents.
-- `Absences` waits for agents from which nothing is heard.
-- `Delays` ends the pauses of tasks.
+- `Interim` keeps the states that tasks leave for their next attempts, and what they report.
+- `Losses` handles the ends of slaves and agents, and waits for agents from which nothing is heard.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
-- `HandBack` ends tasks that no slave will run.
-- `Refusals` hands back tasks whose algorithm all slaves refuse, if no other slave can join.
-- `Cancellation` cancels tasks.
+- `HandBack` decides about tasks that no slave has: they pause, wait, are cancelled or handed back.
 - `Feeding` says whether tasks are sent at all.
-- `References` keeps results to which later tasks refer, and lets these tasks wait for them.
 - `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
 - `Totals` counts what was done and lost.
@@ -44,10 +38,10 @@ from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
 from mwpy._core.master.dispatch import Definitions, Dispatch, Shares
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.losses import Absences, Delays, Losses, Refusals
+from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.restart import Reuse, Succession
-from mwpy._core.master.results import Checkpoints, References, Reports, Results
+from mwpy._core.master.results import Interim, Results
 from mwpy._core.master.silence import Answers, Inquiries, LongTasks, Rate, Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import (
@@ -78,7 +72,6 @@ from mwpy._core.master.state import (
     Vanished,
     Waiting,
 )
-from mwpy._core.master.submissions import Cancellation
 from mwpy._core.master.totals import RecentFailures, Stop, Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -170,19 +163,12 @@ class MasterCore:
         self.hosts = Hosts(self.state, self.admission)
         self.shares = Shares(self.state)
         self.dispatch = Dispatch(self.state, self.handback, self.definitions, self.shares)
-        self.delays = Delays(self.state, self.handback)
-        self.refusals = Refusals(self.state, self.handback)
-        shared = self.handback, self.totals, self.delays, self.hosts
-        self.results = Results(self.state, *shared)
+        self.results = Results(self.state, self.handback, self.totals, self.hosts)
         self.succession = Succession(self.state)
-        self.checkpoints = Checkpoints(self.state)
-        self.reports = Reports(self.state)
-        self.losses = Losses(self.state, self.kinds, *shared)
-        self.absences = Absences(self.state, self.losses)
-        self.cancellation = Cancellation(self.state, self.handback)
-        self.references = References(self.state, self.handback)
+        self.interim = Interim(self.state)
+        self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.hosts)
         self.feeding = Feeding(self.state)
-        self.stop = Stop(self.state, self.cancellation)
+        self.stop = Stop(self.state, self.handback)
         self.long_tasks = LongTasks(self.state)
         self.answers = Answers(
             self.state,
@@ -190,13 +176,13 @@ class MasterCore:
             hosts=self.hosts,
             totals=self.totals,
             feeding=self.feeding,
-            delays=self.delays,
+            handback=self.handback,
             stop=self.stop,
             failures=RecentFailures(self.state),
             rate=Rate(self.state),
         )
         self.silence = Silence(
-            self.state, self.kinds, self.admission, self.absences, self.delays, self.feeding, self.answers
+            self.state, self.kinds, self.admission, self.losses, self.handback, self.feeding, self.answers
         )
         self.inquiries = Inquiries(self.state, self.admission, self.answers)
         self.logs = Logs(self.state)
@@ -237,19 +223,19 @@ class MasterCore:
             case RenewSlaves():
                 self.admission.renew_slaves(command)
             case CancelTasks():
-                self.cancellation.cancel(command)
+                self.handback.cancel_some(command)
             case GoOn():
                 self.stop.go_on(command)
             case HoldResults():
-                self.references.hold(command)
+                self.handback.hold(command)
             case GiveResult():
-                self.references.give(command)
+                self.handback.give(command)
             case ReleaseResults():
-                self.references.release(command)
+                self.handback.release_results(command)
             case Tell(text):
                 self.state.notice(text, key=text)
             case TakeReports():
-                self.reports.asking = command
+                self.interim.asking = command
             case _:
                 self._shut_down(command)
 
@@ -263,7 +249,7 @@ class MasterCore:
         self.state.closing = messages.Shutdown(command.finished, command.grace_s)
         for agent in [*self.state.members.agents.values()]:
             if agent.is_away:
-                self.absences.give_up(agent, self.state.now)
+                self.losses.give_up(agent, self.state.now)
             else:
                 self.state.send(agent, self.state.closing)
                 self.admission.retire(agent, "the computation ends", Cause.CANCELLED)
@@ -292,9 +278,9 @@ class MasterCore:
             case Vanished(peer, silent_s):
                 self.admission.forget(peer)
                 self.inquiries.forget(peer)
-                self.absences.begin(peer, silent_s, now)
+                self.losses.connection_ended(peer, silent_s, now)
             case Returned(peer, address):
-                self.absences.end(peer, address, now)
+                self.losses.came_back(peer, address, now)
                 self.hosts.came_back(self.state.members.peers[peer])
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
@@ -329,9 +315,9 @@ class MasterCore:
             case messages.Logged():
                 self.logs.receive(agent, message)
             case messages.Checkpoint(number) if number in agent.slaves:
-                self.checkpoints.receive(agent.slaves[number], message, event.frames)
+                self.interim.state_left(agent.slaves[number], message, event.frames)
             case messages.Reported(number) if number in agent.slaves:
-                self.reports.receive(agent.slaves[number], message, event.frames)
+                self.interim.reported(agent.slaves[number], message, event.frames)
             case messages.Revoked(number) if number in agent.slaves:
                 self.results.take_back(agent.slaves[number], message)
             case messages.AlgorithmFailed(number) if number in agent.slaves:
@@ -394,7 +380,7 @@ class MasterCore:
         self.state.now = now
         jar, settings = self.state.jar, self.state.settings
         if self.state.members.away:
-            self.absences.decide(now)
+            self.losses.decide(now)
         if self.state.members.slow:
             self._drop_slow()
         self.kinds.decide()
@@ -402,7 +388,7 @@ class MasterCore:
             self.definitions.decide()
         if self.state.closing is None:
             if jar.delayed:
-                self.delays.decide(now)
+                self.handback.decide_pauses(now)
             if self.reuse is not None:
                 self.reuse.awaited.decide(now)
             if settings.max_failures is not None:
@@ -411,15 +397,15 @@ class MasterCore:
                 self.hosts.decide(now)
             feeds = self.feeding.decide(self.waiting, now)
             if settings.only_here:
-                self.refusals.decide()
+                self.handback.decide_refused()
             if jar.blocked.ripe or jar.blocked.bytes:
-                self.references.decide()
+                self.handback.decide_blocked()
             if feeds:
                 self.dispatch.decide(now)
             else:
                 self.dispatch.look_again = self.dispatch.straggler_at = None
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
-                self.references.decide()
+                self.handback.decide_blocked()
             is_served = jar.pending.count and self.state.members.slaves
             awaited = "" if self.reuse is None or is_served else self.reuse.awaited.text(now)
             self.silence.decide(self.waiting, awaited, now)
@@ -428,15 +414,15 @@ class MasterCore:
                 self.totals.decide(now)
             self.inquiries.decide(now)
         self.shares.decide()
-        self.reports.decide()
+        self.interim.decide()
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
         if self.state.closing is not None:
             return None
         looks = self.dispatch.look_again, self.dispatch.straggler_at, self.hosts.deadline, self.long_tasks.deadline
-        paused_until = self.delays.deadline if self.state.jar.delayed else None
-        others = self.absences.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
+        paused_until = self.handback.deadline if self.state.jar.delayed else None
+        others = self.losses.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
         awaited_until = None if self.reuse is None else self.reuse.awaited.deadline
         return min(known((*looks, *others, paused_until, awaited_until)), default=None)
 
@@ -444,5 +430,5 @@ class MasterCore:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
         reuse = () if self.reuse is None else (self.reuse.awaited,)
-        for part in (self.definitions, self.dispatch, self.losses, self.delays, *reuse):
+        for part in (self.definitions, self.dispatch, self.losses, self.handback, *reuse):
             part.check()

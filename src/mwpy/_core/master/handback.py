@@ -1,30 +1,47 @@
-"""Tasks that end without a value: too large ones fail, others are cancelled or handed back as unrunnable."""
+"""Decides about tasks that no slave has: they fail, pause, wait, are cancelled, or are handed back as unrunnable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import chain, repeat
+from math import inf
 
-from attrs import define
+from attrs import Factory, define
 
 from mwpy._core.holding import TaskIds, divided
-from mwpy._core.master.spans import Span, portion_of, size_of
-from mwpy._core.master.state import MasterState
+from mwpy._core.master.members import SERVING, ConnectedAgent
+from mwpy._core.master.spans import Span, named, portion_of, size_of
+from mwpy._core.master.state import CancelTasks, GiveResult, HoldResults, MasterState, ReleaseResults, Running
 from mwpy._core.master.tasks import Needs
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
+from mwpy._values.phrases import amount
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
 
 NO_SLAVE = SlaveId("")
 
+REFERENCES_BYTES = 1 << 30
+"""When all results that are kept take more bytes, a notice says so. The manual names this number."""
+
+_REFERENCE_ADVICE = (
+    "the results that are kept for mwpy.result take more than {} of the master's memory: write large results to files "
+    "and return their names, or fetch results to which no other task will refer"
+)
+
 
 @define(eq=False, repr=False)
 class HandBack:
-    """Ends tasks that no slave will run."""
+    """Returns tasks, and ends those that no slave will run."""
 
     state: MasterState
+    _ends: list[tuple[float, int, int]] = Factory(list)
+    """A heap of the ends of pauses: when, on the core's clock, and the id and the last attempt of the task. Those of
+    tasks that were cancelled or given up are outdated."""
+
+    # ---- tasks that fail or are given up ------------------------------------------------------------------------
 
     def small_enough(self, spans: Sequence[Span]) -> list[Span]:
         """The tasks whose arguments do not exceed the limit in bytes; the others fail."""
@@ -178,3 +195,196 @@ class HandBack:
             self.state.record(records.TasksUnaddressed(sid, [first.whole]))
         else:
             self.give_up(sid, [first.whole], reason, held=False)
+
+    # ---- tasks that pause before their next attempt -------------------------------------------------------------
+    #
+    # A task pauses if its policy has `after` and its attempt was lost by its own fault: what was wrong, such as a
+    # server that is overloaded, may be right later. The pause doubles with each such loss. A delayed task needs no
+    # slave, and does not count as pending. Tasks that are delayed for another reason have no end here (see `Awaited`).
+
+    def give_back(
+        self,
+        sid: SlaveId,
+        tasks: Sequence[TaskRange],
+        reason: str,
+        charges: tuple[Charge, ...] = (),
+        pause_s: float = 0,
+    ) -> Sequence[Span]:
+        """Return tasks that a slave held. They are pending again after a pause, in seconds.
+
+        Returns:
+            The returned tasks.
+        """
+        spans = self.state.record(records.TasksReturned(sid, tasks, reason, charges, pause_s))
+        if pause_s:
+            for span in spans:
+                heappush(self._ends, (self.state.now + pause_s, span.first, span.attempt))
+        return spans
+
+    def decide_pauses(self, now: float) -> None:
+        """End the pauses that are over."""
+        due: list[TaskRange] = []
+        while (end_at := self.deadline) is not None and end_at <= now:
+            due.append(self.state.jar.delayed[heappop(self._ends)[1]].whole)
+        if due:
+            self.release_orphans(self.state.record(records.TasksDue(due)), "is gone")
+
+    @property
+    def deadline(self) -> float | None:
+        """When the next pause ends, on the core's clock; None if no task is delayed."""
+        while self._ends and not self._is_valid(self._ends[0]):
+            heappop(self._ends)
+        return self._ends[0][0] if self._ends else None
+
+    def end_of(self, task: int) -> float | None:
+        """When the pause of a delayed task ends, on the core's clock; None if it has none."""
+        return next((end[0] for end in self._ends if end[1] == task and self._is_valid(end)), None)
+
+    def _is_valid(self, end: tuple[float, int, int]) -> bool:
+        _, number, attempt = end
+        span = self.state.jar.delayed.get(number)
+        return span is not None and span.attempt == attempt
+
+    # ---- tasks that all slaves refuse ---------------------------------------------------------------------------
+    #
+    # If other slaves can join, for example from a batch system, such tasks wait for them, and `Silence` says so. A
+    # master that only has slaves on its own machine would wait forever, so its tasks are handed back as unrunnable.
+    #
+    # A slave that was not asked yet may be able to run the algorithm, for example because it loads a file that was
+    # corrected. So nothing is handed back while slaves are started or replaced, unless their agent refuses the
+    # algorithm for all of them.
+
+    def decide_refused(self) -> None:
+        """Hand back the pending tasks of all algorithms that every slave refuses, if no other slave can join."""
+        pending, members = self.state.jar.pending, self.state.members
+        if members.away or not (members.some_refused and pending.num_unaddressed):
+            return
+        tables = [*_refused(members.agents.values())]
+        for number, queue in [*pending.unaddressed()] if tables else []:
+            if all(number in table for table in tables):
+                why = f"no slave can run it, and only slaves on this machine can join: {tables[0][number]}"
+                for span in [*queue]:
+                    self.give_up(NO_SLAVE, [span.whole], why, held=False)
+
+    # ---- tasks that are cancelled, wherever they are ------------------------------------------------------------
+    #
+    # A pending, blocked or delayed task is cancelled at once. A task that a slave holds is also cancelled at once, if
+    # running tasks are killed: the master does not wait for the agent. It sends one message to each agent that has such
+    # tasks, and ignores what the agent still sends for them. The agent takes back tasks that have not started, and
+    # kills the slave if it has to.
+    #
+    # If running tasks may finish, only the agent knows which tasks have started. Until the agent answers or the task
+    # ends, the task is CANCELLING. If such a task comes back unfinished for any reason, it is cancelled then.
+
+    def cancel_some(self, command: CancelTasks) -> None:
+        """Cancel the tasks that have not ended, and answer which these are."""
+        found = self.cancel_all(TaskIds(command.ranges), command.running)
+        unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
+        self.state.actions.cancelled.append((command, sorted(unended)))
+
+    def cancel_all(self, ids: TaskIds, running: Running) -> list[TaskRange]:
+        """Cancel those tasks with these ids that have not ended, and return them."""
+        discard, finish = running is Running.DISCARD, running is Running.FINISH
+        if finish:
+            self.state.let_givers_finish(ids, None)
+        jar, found = self.state.jar, list[TaskRange]()
+        for spans, when in (
+            (jar.pending.spans(), "before it was sent to a slave"),
+            (jar.delayed.values(), "in the pause before its next attempt"),
+            (jar.blocked.tasks.values(), "while it waited for the results of other tasks"),
+        ):
+            if waiting := named(spans, ids):
+                self.cancel(None, waiting, when, discard=discard)
+                found += waiting
+        for agent in self.state.members.agents.values():
+            cancelled: list[TaskRange] = []
+            for slave in agent.slaves.values():
+                held = named(slave.held.spans, ids)
+                found += held
+                cancelled += held
+                if finish:
+                    cancelled += named(slave.given_back, ids)
+                    allocated = (span for span in slave.held.spans if span.state is TaskState.ALLOCATED)
+                    if not_again := named(allocated, ids):
+                        self.state.record(records.TasksCancelling(slave.sid, not_again))
+                elif held:
+                    self.cancel(slave.sid, held, f"while {slave.sid} had it", discard=discard)
+                    self.state.settle(slave)
+            if cancelled:
+                self.state.cancel_at(agent, cancelled, kill=not finish)
+        return found
+
+    # ---- tasks that refer to the results of others --------------------------------------------------------------
+    #
+    # The algorithm says to which results it will refer before it submits a task that does so, and when it has fetched
+    # them. Such a task is blocked at its submission. As soon as all values are here, it is pending. As soon as one of
+    # the other tasks has ended without a value, it fails: it would never run. Then tasks that refer to its own result
+    # fail, too.
+
+    def hold(self, command: HoldResults) -> None:
+        """Keep the results of those tasks that have not ended, and answer which these are."""
+        unended = self._unended(command.numbers)
+        if unended:
+            self.state.record(records.ResultsHeld(unended))
+        self.state.actions.cancelled.append((command, [TaskId(number) for number in unended]))
+
+    def _unended(self, numbers: Sequence[int]) -> list[int]:
+        """Which of these tasks are in the jar. The newest tasks are looked at first, because they are meant mostly."""
+        jar = self.state.jar
+        known = jar.blocked.tasks, jar.delayed
+        found = dict.fromkeys(number for number in numbers if any(number in tasks for tasks in known))
+        ids = TaskIds((number, 1) for number in numbers)
+        queues = *jar.pending.all_queues(), *(held.spans for held in jar.held.values())
+        for span in chain.from_iterable(map(reversed, queues)):
+            if len(found) == len(numbers):
+                break
+            found.update((first + at, None) for first, count in ids.among(span) for at in range(count))
+        return sorted(found)
+
+    def give(self, command: GiveResult) -> None:
+        """Keep the result of a task that has ended. The algorithm has not fetched it."""
+        self.state.record(records.ResultGiven(command.number, command.frames, command.cause, command.root))
+
+    def release_results(self, command: ReleaseResults) -> None:
+        """The algorithm has fetched these results."""
+        results = self.state.jar.blocked.results
+        held = [number for number in command.numbers if number in results and results[number].is_held]
+        if held:
+            self.state.record(records.ResultsReleased(held))
+
+    def decide_blocked(self) -> None:
+        """Let blocked tasks be pending that have all values, and let those fail that never will."""
+        blocked = self.state.jar.blocked
+        if blocked.bytes > REFERENCES_BYTES:
+            self.state.notice(_REFERENCE_ADVICE.format(amount(REFERENCES_BYTES)), key=_REFERENCE_ADVICE)
+        while blocked.ripe:
+            ready: list[TaskRange] = []
+            for task in sorted(blocked.ripe):
+                span = blocked.tasks[task]
+                missing = blocked.missing(span)
+                if missing is not None:
+                    number, result = missing
+                    self.fail_dependent(span, number, result.cause, result.root)
+                elif self.is_small_enough(span, blocked.added_bytes(span)):
+                    ready.append(span.whole)
+            if ready:
+                spans = self.state.record(records.TasksUnblocked(ready))
+                self.release_orphans(spans, "is gone or never was")
+
+    def check(self) -> None:
+        """Assert that the pause of each delayed task has exactly one end."""
+        ends = [(number, attempt) for end in self._ends if self._is_valid(end) for _, number, attempt in [end]]
+        delayed = self.state.jar.delayed
+        expected = [(number, span.attempt) for number, span in delayed.items() if span.pause_s < inf]
+        assert sorted(ends) == sorted(expected), "the pause of a task does not end, or ends twice"
+
+
+def _refused(agents: Iterable[ConnectedAgent]) -> Iterator[dict[int, str]]:
+    """Yield what each slave refuses. What a slave refuses that is not ready yet, its agent knows."""
+    for agent in agents:
+        if agent.leaving:
+            yield {}  # another one may replace it
+        if agent.coming:
+            yield agent.refused
+        for slave in agent.slaves.values():
+            yield slave.refused if slave.state in SERVING else agent.refused

@@ -11,18 +11,16 @@ agent with new slaves.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
-from math import inf
+from collections.abc import Sequence
 
 from attrs import Factory, define
 from msgspec import Struct, field
 
 from mwpy._core.holding import TaskIds, known, take, take_out
 from mwpy._core.master.admission import SlaveKinds
-from mwpy._core.master.handback import NO_SLAVE, HandBack
+from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, LOST_ALONE_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
@@ -34,80 +32,8 @@ from mwpy._values.phrases import counted
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import SlaveState
 
-# Pauses before the next attempt of a task.
-#
-# A task pauses if its policy has `after` and its attempt was lost by its own fault: what was wrong, such as a server
-# that is overloaded, may be right later. The pause doubles with each such loss. A delayed task needs no slave, and does
-# not count as pending. Tasks that are delayed for another reason have no end here (see `Awaited`).
-
-
-OUTDATED_ALLOWED = 1000
-"""How many pauses of tasks that are not delayed any more may be kept, beside as many as there are delayed tasks."""
-
-
-@define(eq=False, repr=False)
-class Delays:
-    """Returns tasks, and ends their pauses."""
-
-    state: MasterState
-    handback: HandBack
-    _ends: list[tuple[float, int, int]] = Factory(list)
-    """A heap of the ends of pauses: when, on the core's clock, and the id and the last attempt of the task. Those of
-    tasks that were cancelled or given up are outdated."""
-
-    def give_back(
-        self,
-        sid: SlaveId,
-        tasks: Sequence[TaskRange],
-        reason: str,
-        charges: tuple[Charge, ...] = (),
-        pause_s: float = 0,
-    ) -> Sequence[Span]:
-        """Return tasks that a slave held. They are pending again after a pause, in seconds.
-
-        Returns:
-            The returned tasks.
-        """
-        spans = self.state.record(records.TasksReturned(sid, tasks, reason, charges, pause_s))
-        if pause_s:
-            for span in spans:
-                heappush(self._ends, (self.state.now + pause_s, span.first, span.attempt))
-            if len(self._ends) > 2 * len(self.state.jar.delayed) + OUTDATED_ALLOWED:
-                self._ends = [end for end in self._ends if self._is_valid(end)]
-                heapify(self._ends)
-        return spans
-
-    def decide(self, now: float) -> None:
-        """End the pauses that are over."""
-        due: list[TaskRange] = []
-        while (end_at := self.deadline) is not None and end_at <= now:
-            due.append(self.state.jar.delayed[heappop(self._ends)[1]].whole)
-        if due:
-            self.handback.release_orphans(self.state.record(records.TasksDue(due)), "is gone")
-
-    @property
-    def deadline(self) -> float | None:
-        """When the next pause ends, on the core's clock; None if no task is delayed."""
-        while self._ends and not self._is_valid(self._ends[0]):
-            heappop(self._ends)
-        return self._ends[0][0] if self._ends else None
-
-    def end_of(self, task: int) -> float | None:
-        """When the pause of a delayed task ends, on the core's clock; None if it has none."""
-        return next((end[0] for end in self._ends if end[1] == task and self._is_valid(end)), None)
-
-    def _is_valid(self, end: tuple[float, int, int]) -> bool:
-        _, number, attempt = end
-        span = self.state.jar.delayed.get(number)
-        return span is not None and span.attempt == attempt
-
-    def check(self) -> None:
-        """Assert that the pause of each delayed task has exactly one end."""
-        ends = [(number, attempt) for end in self._ends if self._is_valid(end) for _, number, attempt in [end]]
-        delayed = self.state.jar.delayed
-        expected = [(number, span.attempt) for number, span in delayed.items() if span.pause_s < inf]
-        assert sorted(ends) == sorted(expected), "the pause of a task does not end, or ends twice"
-
+SHOWN = 3
+"""How many agents that are away a message names."""
 
 REASONS_KEPT = 100
 """How many reasons for which agents left are counted. When there are more, the rarest is forgotten."""
@@ -136,7 +62,6 @@ class Losses:
     kinds: SlaveKinds
     handback: HandBack
     totals: Totals
-    delays: Delays
     hosts: Hosts
     departures: dict[str, int] = Factory(dict)
     """Why agents left, and how many left for each reason; the last reason last."""
@@ -301,8 +226,104 @@ class Losses:
         return [
             span
             for pause_s, tasks in by_pause.items()
-            for span in self.delays.give_back(slave.sid, tasks, reason, charges, pause_s)
+            for span in self.handback.give_back(slave.sid, tasks, reason, charges, pause_s)
         ]
+
+    # ---- agents that are away -----------------------------------------------------------------------------
+    #
+    # Agents that are away: nothing is heard from them, and they may come back with their running tasks.
+    #
+    # When the connection of an agent ends because of silence, the network may have failed, or the agent was stopped. An
+    # agent that has a session looks for its master then (`Hello.returns_s`). So it is away, and not lost: its slaves
+    # keep their tasks, get no others, and values stay at it. When it comes back, everything goes on as if the messages
+    # had only been late. An agent that does not come back in time is lost, as other agents are at once.
+    #
+    # After another client timeout, its tasks are given to other slaves, unless they must not run twice. Its own results
+    # still count if it comes back with them before the others have ended.
+    #
+    # If the connection was ended from the other side, the process of the agent was probably killed. Then it is lost at
+    # once.
+
+    @property
+    def deadline(self) -> float | None:
+        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
+        away = self.state.members.away.values()
+        return min(known(each for agent in away for each in (agent.away_until, agent.gives_at)), default=None)
+
+    def connection_ended(self, peer: bytes, silent_s: float, now: float) -> None:
+        """The connection of a peer has ended, without a goodbye if it was an agent.
+
+        Args:
+            silent_s: as in `Vanished`.
+        """
+        agent = self.state.members.peers.get(peer)
+        if agent is None:
+            return
+        if not silent_s or self.state.closing is not None or not agent.returns_s or agent.leaving:
+            self.agent_vanished(agent, silent_s)
+            return
+        agent.away_since, agent.away_until = now - silent_s, now + agent.returns_s
+        agent.gives_at = now + self.state.settings.client_timeout_s
+        reason = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
+        self.state.record(records.AgentAway(agent.name, reason))
+        for slave in agent.slaves.values():
+            self.state.settle(slave)
+        held = sum(slave.held.count for slave in agent.slaves.values())
+        tasks = f", and {counted(held, 'task')} with it" if held else ""
+        timeout_s = self.state.settings.client_timeout_s
+        self.state.notice(
+            f"{agent.place} is away{tasks}: {reason}. It has {agent.returns_s:.0f} s to come back; then "
+            f"its tasks run elsewhere. Other slaves get them after {timeout_s:.0f} s, but not with retry=False",
+            key=f"away {agent.name}",
+        )
+
+    def came_back(self, peer: bytes, address: str, now: float) -> None:
+        """An agent is back on another connection, from this address."""
+        agent = self.state.members.peers[peer]
+        if not agent.is_away:  # its connection had ended, and the master did not know it yet
+            return
+        self.state.record(records.AgentBack(agent.name, address))
+        for slave in agent.slaves.values():
+            if slave.state is SlaveState.AWAY:
+                slave.last_heard = now
+                self.state.reclaim(slave, [*slave.given_back], only_from=None)
+        self.state.notice(f"{agent.place} is back after {now - agent.away_since:.0f} s", key=f"back {agent.name}")
+
+    def decide(self, now: float) -> None:
+        """Give the tasks of agents that are away to others, and give up the agents that did not come back in time."""
+        for agent in [*self.state.members.away.values()]:
+            if agent.away_until <= now:
+                self.give_up(agent, now)
+            elif agent.gives_at is not None and agent.gives_at <= now:
+                agent.gives_at = None
+                given = self.state.given_away()
+                for slave in agent.slaves.values():
+                    able = [span for span in slave.held.spans if self.state.may_give_away(span, given)]
+                    self.state.give_away(slave, able, f"{agent.name}, which holds it, is away")
+
+    def give_up(self, agent: ConnectedAgent, now: float) -> None:
+        """Wait for an agent no longer."""
+        self.agent_vanished(agent, now - agent.away_since)
+        self.state.actions.forget.append(agent.peer)
+
+    @property
+    def waits(self) -> bool:
+        """Whether tasks are at agents that are away, and no other slave has any."""
+        if not self.state.members.away or not self.state.jar.num_allocated:
+            return False
+        return not any(slave.held.spans and not slave.agent.is_away for slave in self.state.members.slaves.values())
+
+    def text(self, now: float) -> str:
+        """Which agents are away, and what waits for them."""
+        agents = [*self.state.members.away.values()]
+        held = sum(slave.held.count for agent in agents for slave in agent.slaves.values())
+        named = "; ".join(f"{each.place}, away for {now - each.away_since:.0f} s" for each in agents[:SHOWN])
+        more = f"; and {len(agents) - SHOWN} more" if len(agents) > SHOWN else ""
+        left_s = min(agent.away_until for agent in agents) - now
+        return (
+            f"the master waits for the return of {counted(len(agents), 'agent')} with {counted(held, 'task')} "
+            f"({named}{more}). The first one is given up in {left_s:.0f} s; then its tasks run elsewhere"
+        )
 
     def check(self) -> None:
         """Assert that no task was lost as often as its policy and the fixed limits allow."""
@@ -362,151 +383,3 @@ def _more_memory(span: Span, allowed: int) -> int:
     """How many bytes the next attempt of a task may use when memory is short, after one that might use `allowed` bytes.
     So of several large tasks, the one that was killed before goes on. 0 for no more."""
     return min(MEMORY_GROWTH * allowed, span.policy.memory_max or 0)
-
-
-# Tasks that no slave will ever be able to run, because all slaves refuse their algorithm and no others can join.
-#
-# If other slaves can join, for example from a batch system, such tasks wait for them, and `Silence` says so. A master
-# that only has slaves on its own machine would wait forever, so its tasks are handed back as unrunnable.
-#
-# A slave that was not asked yet may be able to run the algorithm, for example because it loads a file that was
-# corrected. So nothing is handed back while slaves are started or replaced, unless their agent refuses the algorithm
-# for all of them.
-
-
-@define(eq=False, repr=False)
-class Refusals:
-    """Hands back the tasks that all slaves refuse."""
-
-    state: MasterState
-    handback: HandBack
-
-    def decide(self) -> None:
-        """Hand back the pending tasks of all algorithms that every slave refuses, if no other slave can join."""
-        pending, members = self.state.jar.pending, self.state.members
-        if members.away or not (members.some_refused and pending.num_unaddressed):
-            return
-        tables = [*_refused(members.agents.values())]
-        for number, queue in [*pending.unaddressed()] if tables else []:
-            if all(number in table for table in tables):
-                why = f"no slave can run it, and only slaves on this machine can join: {tables[0][number]}"
-                for span in [*queue]:
-                    self.handback.give_up(NO_SLAVE, [span.whole], why, held=False)
-
-
-def _refused(agents: Iterable[ConnectedAgent]) -> Iterator[dict[int, str]]:
-    """Yield what each slave refuses. What a slave refuses that is not ready yet, its agent knows."""
-    for agent in agents:
-        if agent.leaving:
-            yield {}  # another one may replace it
-        if agent.coming:
-            yield agent.refused
-        for slave in agent.slaves.values():
-            yield slave.refused if slave.state in SERVING else agent.refused
-
-
-# Agents that are away: nothing is heard from them, and they may come back with their running tasks.
-#
-# When the connection of an agent ends because of silence, the network may have failed, or the agent was stopped. An
-# agent that has a session looks for its master then (`Hello.returns_s`). So it is away, and not lost: its slaves keep
-# their tasks, get no others, and values stay at it. When it comes back, everything goes on as if the messages had only
-# been late. An agent that does not come back in time is lost, as other agents are at once.
-#
-# After another client timeout, its tasks are given to other slaves, unless they must not run twice. Its own results
-# still count if it comes back with them before the others have ended.
-#
-# If the connection was ended from the other side, the process of the agent was probably killed. Then it is lost at
-# once.
-
-
-SHOWN = 3
-"""How many agents that are away a message names."""
-
-
-@define(eq=False, repr=False)
-class Absences:
-    """Decides how long the master waits for agents that are away."""
-
-    state: MasterState
-    losses: Losses
-
-    @property
-    def deadline(self) -> float | None:
-        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
-        away = self.state.members.away.values()
-        return min(known(each for agent in away for each in (agent.away_until, agent.gives_at)), default=None)
-
-    def begin(self, peer: bytes, silent_s: float, now: float) -> None:
-        """The connection of a peer has ended, without a goodbye if it was an agent.
-
-        Args:
-            silent_s: as in `Vanished`.
-        """
-        agent = self.state.members.peers.get(peer)
-        if agent is None:
-            return
-        if not silent_s or self.state.closing is not None or not agent.returns_s or agent.leaving:
-            self.losses.agent_vanished(agent, silent_s)
-            return
-        agent.away_since, agent.away_until = now - silent_s, now + agent.returns_s
-        agent.gives_at = now + self.state.settings.client_timeout_s
-        reason = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
-        self.state.record(records.AgentAway(agent.name, reason))
-        for slave in agent.slaves.values():
-            self.state.settle(slave)
-        held = sum(slave.held.count for slave in agent.slaves.values())
-        tasks = f", and {counted(held, 'task')} with it" if held else ""
-        timeout_s = self.state.settings.client_timeout_s
-        self.state.notice(
-            f"{agent.place} is away{tasks}: {reason}. It has {agent.returns_s:.0f} s to come back; then "
-            f"its tasks run elsewhere. Other slaves get them after {timeout_s:.0f} s, but not with retry=False",
-            key=f"away {agent.name}",
-        )
-
-    def end(self, peer: bytes, address: str, now: float) -> None:
-        """An agent is back on another connection, from this address."""
-        agent = self.state.members.peers[peer]
-        if not agent.is_away:  # its connection had ended, and the master did not know it yet
-            return
-        self.state.record(records.AgentBack(agent.name, address))
-        for slave in agent.slaves.values():
-            if slave.state is SlaveState.AWAY:
-                slave.last_heard = now
-                self.state.reclaim(slave, [*slave.given_back], only_from=None)
-        self.state.notice(f"{agent.place} is back after {now - agent.away_since:.0f} s", key=f"back {agent.name}")
-
-    def decide(self, now: float) -> None:
-        """Give the tasks of agents that are away to others, and give up the agents that did not come back in time."""
-        for agent in [*self.state.members.away.values()]:
-            if agent.away_until <= now:
-                self.give_up(agent, now)
-            elif agent.gives_at is not None and agent.gives_at <= now:
-                agent.gives_at = None
-                given = self.state.given_away()
-                for slave in agent.slaves.values():
-                    able = [span for span in slave.held.spans if self.state.may_give_away(span, given)]
-                    self.state.give_away(slave, able, f"{agent.name}, which holds it, is away")
-
-    def give_up(self, agent: ConnectedAgent, now: float) -> None:
-        """Wait for an agent no longer."""
-        self.losses.agent_vanished(agent, now - agent.away_since)
-        self.state.actions.forget.append(agent.peer)
-
-    @property
-    def waits(self) -> bool:
-        """Whether tasks are at agents that are away, and no other slave has any."""
-        if not self.state.members.away or not self.state.jar.num_allocated:
-            return False
-        return not any(slave.held.spans and not slave.agent.is_away for slave in self.state.members.slaves.values())
-
-    def text(self, now: float) -> str:
-        """Which agents are away, and what waits for them."""
-        agents = [*self.state.members.away.values()]
-        held = sum(slave.held.count for agent in agents for slave in agent.slaves.values())
-        named = "; ".join(f"{each.place}, away for {now - each.away_since:.0f} s" for each in agents[:SHOWN])
-        more = f"; and {len(agents) - SHOWN} more" if len(agents) > SHOWN else ""
-        left_s = min(agent.away_until for agent in agents) - now
-        return (
-            f"the master waits for the return of {counted(len(agents), 'agent')} with {counted(held, 'task')} "
-            f"({named}{more}). The first one is given up in {left_s:.0f} s; then its tasks run elsewhere"
-        )

@@ -124,7 +124,7 @@ class ConnectedAgent:
 
     @property
     def is_away(self) -> bool:
-        """Whether nothing is heard from it, and it may come back; see `Absences`."""
+        """Whether nothing is heard from it, and it may come back; see `Losses`."""
         return self.state is AgentState.AWAY
 
     def change(self, event: AgentEvent) -> None:

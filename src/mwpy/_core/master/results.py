@@ -25,10 +25,9 @@ from mwpy._core.master import dispatch
 from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.losses import Delays
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span, portion_of
-from mwpy._core.master.state import GiveResult, HoldResults, MasterState, ReleaseResults, TakeReports
+from mwpy._core.master.state import MasterState, TakeReports
 from mwpy._core.master.totals import Totals
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, TaskId
@@ -57,7 +56,6 @@ class Results:
     state: MasterState
     handback: HandBack
     totals: Totals
-    delays: Delays
     hosts: Hosts
 
     def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
@@ -162,7 +160,7 @@ class Results:
         for (what, pause_s), tasks in returned.items():
             lost_s = sum(group.seconds[places[task.first]] for task in tasks)
             reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what, lost_s=lost_s)
-            self.delays.give_back(slave.sid, tasks, reason, (loss,), pause_s)
+            self.handback.give_back(slave.sid, tasks, reason, (loss,), pause_s)
         return groups.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
 
     def _reclaim(self, slave: ConnectedSlave, group: messages.Results, now: float) -> None:
@@ -242,84 +240,13 @@ def _are_first(group: messages.Results, held: deque[Span]) -> bool:
     return group.counts[0] <= held[0].count
 
 
-# Decides about tasks whose arguments refer to the results of other tasks, and which results are kept for them.
+# Keeps what running tasks leave and report: for each task the newest state for its next attempt, and for each slave the
+# newest report until the algorithm asks for it.
 #
-# The algorithm says to which results it will refer before it submits a task that does so, and when it has fetched them.
-# Such a task is blocked at its submission. As soon as all values are here, it is pending. As soon as one of the other
-# tasks has ended without a value, it fails: it would never run. Then tasks that refer to its own result fail, too.
-
-
-REFERENCES_BYTES = 1 << 30
-"""When all results that are kept take more bytes, a notice says so. The manual names this number."""
-
-_REFERENCE_ADVICE = (
-    "the results that are kept for mwpy.result take more than {} of the master's memory: write large results to files "
-    "and return their names, or fetch results to which no other task will refer"
-)
-
-
-@define(eq=False, repr=False)
-class References:
-    """Keeps results, and ends the waiting of blocked tasks."""
-
-    state: MasterState
-    handback: HandBack
-
-    def hold(self, command: HoldResults) -> None:
-        """Keep the results of those tasks that have not ended, and answer which these are."""
-        unended = self._unended(command.numbers)
-        if unended:
-            self.state.record(records.ResultsHeld(unended))
-        self.state.actions.cancelled.append((command, [TaskId(number) for number in unended]))
-
-    def _unended(self, numbers: Sequence[int]) -> list[int]:
-        """Which of these tasks are in the jar. The newest tasks are looked at first, because they are meant mostly."""
-        jar = self.state.jar
-        known = jar.blocked.tasks, jar.delayed
-        found = dict.fromkeys(number for number in numbers if any(number in tasks for tasks in known))
-        ids = TaskIds((number, 1) for number in numbers)
-        queues = *jar.pending.all_queues(), *(held.spans for held in jar.held.values())
-        for span in chain.from_iterable(map(reversed, queues)):
-            if len(found) == len(numbers):
-                break
-            found.update((first + at, None) for first, count in ids.among(span) for at in range(count))
-        return sorted(found)
-
-    def give(self, command: GiveResult) -> None:
-        """Keep the result of a task that has ended. The algorithm has not fetched it."""
-        self.state.record(records.ResultGiven(command.number, command.frames, command.cause, command.root))
-
-    def release(self, command: ReleaseResults) -> None:
-        """The algorithm has fetched these results."""
-        results = self.state.jar.blocked.results
-        held = [number for number in command.numbers if number in results and results[number].is_held]
-        if held:
-            self.state.record(records.ResultsReleased(held))
-
-    def decide(self) -> None:
-        """Let blocked tasks be pending that have all values, and let those fail that never will."""
-        blocked = self.state.jar.blocked
-        if blocked.bytes > REFERENCES_BYTES:
-            self.state.notice(_REFERENCE_ADVICE.format(amount(REFERENCES_BYTES)), key=_REFERENCE_ADVICE)
-        while blocked.ripe:
-            ready: list[TaskRange] = []
-            for task in sorted(blocked.ripe):
-                span = blocked.tasks[task]
-                missing = blocked.missing(span)
-                if missing is not None:
-                    number, result = missing
-                    self.handback.fail_dependent(span, number, result.cause, result.root)
-                elif self.handback.is_small_enough(span, blocked.added_bytes(span)):
-                    ready.append(span.whole)
-            if ready:
-                spans = self.state.record(records.TasksUnblocked(ready))
-                self.handback.release_orphans(spans, "is gone or never was")
-
-
-# Keeps the states that tasks leave for their next attempts.
-#
-# A state counts only if its slave holds the task in this attempt, as with results. It replaces an earlier state of the
-# task, and is kept until the task ends. The master sends it with the arguments of the next attempt, and never reads it.
+# Both count only if the slave holds the task in this attempt, as with results. A state is kept until its task ends. The
+# master sends it with the arguments of the next attempt, and never reads it. Whether a report counts is looked at again
+# when the algorithm asks, after everything else was decided. A slave runs one task at a time, so it has one report. No
+# record is made of it.
 
 
 STATES_BYTES = 1 << 30
@@ -332,12 +259,16 @@ _CHECKPOINT_ADVICE = (
 
 
 @define(eq=False, repr=False)
-class Checkpoints:
-    """Keeps the newest state of each task."""
+class Interim:
+    """Keeps the newest state of each task, and the newest report of each slave."""
 
     state: MasterState
+    asking: TakeReports | None = None
+    """The command of an algorithm that waits for the reports."""
+    _arrived: int = 0
+    """How many reports ever arrived."""
 
-    def receive(self, slave: ConnectedSlave, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
+    def state_left(self, slave: ConnectedSlave, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
         """Keep a state, unless its task is not at this slave in this attempt, or must not be sent again."""
         self.state.send(slave.agent, messages.CheckpointRead(slave.number))
         span = _running(slave, message.task, message.attempt)
@@ -349,25 +280,7 @@ class Checkpoints:
         if self.state.jar.left_bytes > STATES_BYTES:
             self.state.notice(_CHECKPOINT_ADVICE.format(amount(STATES_BYTES)), key=_CHECKPOINT_ADVICE)
 
-
-# Keeps what running tasks report, until the algorithm asks for it.
-#
-# A report counts only while its slave holds the task in this attempt: this is looked at when it arrives, and again when
-# the algorithm asks, after everything else was decided. A slave runs one task at a time, so the newest report of each
-# slave is kept. No record is made of it.
-
-
-@define(eq=False, repr=False)
-class Reports:
-    """Keeps the newest report of each slave."""
-
-    state: MasterState
-    asking: TakeReports | None = None
-    """The command of an algorithm that waits for the reports."""
-    _arrived: int = 0
-    """How many reports ever arrived."""
-
-    def receive(self, slave: ConnectedSlave, message: messages.Reported, frames: Sequence[Buffer]) -> None:
+    def reported(self, slave: ConnectedSlave, message: messages.Reported, frames: Sequence[Buffer]) -> None:
         """Keep a report, unless its task is not at this slave in this attempt, or is cancelled."""
         self.state.send(slave.agent, messages.ReportRead(slave.number))
         span = _running(slave, message.task, message.attempt)

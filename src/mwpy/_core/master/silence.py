@@ -20,8 +20,9 @@ from msgspec import Struct, field, structs
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
+from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
-from mwpy._core.master.losses import Absences, Delays
+from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, absent, num_present
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState, Send, Waiting
@@ -135,8 +136,8 @@ class Silence:
     state: MasterState
     kinds: SlaveKinds
     admission: Admission
-    absences: Absences
-    delays: Delays
+    losses: Losses
+    handback: HandBack
     feeding: Feeding
     answers: Answers
     watch: SilenceWatch = Factory(SilenceWatch)
@@ -156,7 +157,7 @@ class Silence:
         actions = self.state.actions
         if actions.results or actions.owned or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
-        elif self.state.jar.num_allocated and not self.absences.waits:
+        elif self.state.jar.num_allocated and not self.losses.waits:
             self.watch.pause(now)
         else:
             reason, text = self._why_stuck(awaited, now)
@@ -171,14 +172,14 @@ class Silence:
     def _why_stuck(self, awaited: str, now: float) -> tuple[str, str]:
         """Why nothing can progress: the name of the reason, and the text for the user."""
         jar = self.state.jar
-        if not jar.pending.count and (next_attempt_at := self.delays.deadline) is not None:
+        if not jar.pending.count and (next_attempt_at := self.handback.deadline) is not None:
             return "pauses", self._about_pauses(next_attempt_at - now)
         if not jar.pending.count and awaited:
             return "awaited", awaited
         if self.feeding.holds_back:
             return "unfetched", self.feeding.why_not
-        if self.absences.waits:
-            return "away", self.absences.text(now)
+        if self.losses.waits:
+            return "away", self.losses.text(now)
         slaves = self.state.members.slaves.values()
         if all(slave.state in (SlaveState.SHUTTING_DOWN, SlaveState.AWAY) for slave in slaves):
             return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave(awaited, now)}"
@@ -219,7 +220,7 @@ class Silence:
         if self.admission.refusals:
             return f"Refused connections: {self.admission.refusals}, the last from {self.admission.last_refusal}"
         if self.state.members.away:
-            return f"But {self.absences.text(now)}"
+            return f"But {self.losses.text(now)}"
         if self.state.members.slaves:
             return "All connected slaves are leaving: start others"
         if agents := len(self.state.members.agents):
@@ -227,7 +228,7 @@ class Silence:
                 return f"{counted(agents, 'agent')} connected: {awaited}"
             connected = "1 agent is connected, but its" if agents == 1 else f"{agents} agents are connected, but their"
             return f"{connected} slaves are not ready yet: see what they write on standard error"
-        if departures := self.absences.losses.departures:
+        if departures := self.losses.departures:
             reason, times = max(departures.items(), key=lambda item: item[1])
             again = (
                 "Correct that, and start the computation again" if only_here else f"{UNLESS_QUEUED}, start slaves again"
@@ -413,7 +414,7 @@ class Answers:
     hosts: Hosts
     totals: Totals
     feeding: Feeding
-    delays: Delays
+    handback: HandBack
     stop: Stop
     failures: RecentFailures
     rate: Rate
@@ -537,7 +538,7 @@ class Answers:
         elif span.pause_s == inf:
             fate = Fate.AWAITED
         elif span.state is TaskState.DELAYED:
-            reasons.append(WaitReason(Why.PAUSE, number=max(0.0, (self.delays.end_of(task) or now) - now)))
+            reasons.append(WaitReason(Why.PAUSE, number=max(0.0, (self.handback.end_of(task) or now) - now)))
         elif span.state is TaskState.PENDING:
             reasons, agents = self._why_pending(span, before), self._by_agent(span, now)
         return Explanation(

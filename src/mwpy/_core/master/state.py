@@ -472,7 +472,7 @@ class MasterState:
     # pending then, like any other task that came back, and its former slave learns nothing of it. If this slave answers
     # first, with a value, it has the task again. When the task ends elsewhere, its agent kills it. If the task is
     # cancelled and may finish, it may finish at either slave. This happens to stragglers (`Dispatch`) and to tasks of
-    # agents that are away (`Absences`).
+    # agents that are away (`Losses`).
 
     def given_away(self) -> TaskIds:
         """The tasks that were taken from slaves which may still run them."""

@@ -18,23 +18,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import define
 from msgspec import Struct, field
 
-from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.handback import HandBack
-from mwpy._core.master.spans import Span, named
-from mwpy._core.master.state import CancelTasks, MasterState, Running
+from mwpy._core.master.spans import Span
 from mwpy._core.master.tasks import MAX_SPAN, Taskjar
-from mwpy._values import records
 from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import PackedCalls
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
-from mwpy._values.records import TaskRange
 from mwpy._values.shares import plain_keys
-from mwpy._values.task import TaskState
 
 FIELDS = 4
 """The number of fields of a task: id, payload, buffers, tag."""
@@ -225,60 +218,3 @@ def _keys(payloads: Sequence[bytes], given: Sequence[bytes | None]) -> bytes:
     if not given:
         return plain_keys(payloads)
     return b"".join([key or plain_keys([payload]) for payload, key in zip(payloads, given, strict=True)])
-
-
-# Cancels tasks, wherever they are.
-#
-# A pending, blocked or delayed task is cancelled at once. A task that a slave holds is also cancelled at once, if
-# running tasks are killed: the master does not wait for the agent. It sends one message to each agent that has such
-# tasks, and ignores what the agent still sends for them. The agent takes back tasks that have not started, and kills
-# the slave if it has to.
-#
-# If running tasks may finish, only the agent knows which tasks have started. Until the agent answers or the task ends,
-# the task is CANCELLING. If such a task comes back unfinished for any reason, it is cancelled then.
-
-
-@define(eq=False, repr=False)
-class Cancellation:
-    """Does what `CancelTasks` asks for."""
-
-    state: MasterState
-    handback: HandBack
-
-    def cancel(self, command: CancelTasks) -> None:
-        """Cancel the tasks that have not ended, and answer which these are."""
-        found = self.end(TaskIds(command.ranges), command.running)
-        unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
-        self.state.actions.cancelled.append((command, sorted(unended)))
-
-    def end(self, ids: TaskIds, running: Running) -> list[TaskRange]:
-        """Cancel those tasks with these ids that have not ended, and return them."""
-        discard, finish = running is Running.DISCARD, running is Running.FINISH
-        if finish:
-            self.state.let_givers_finish(ids, None)
-        jar, found = self.state.jar, list[TaskRange]()
-        for spans, when in (
-            (jar.pending.spans(), "before it was sent to a slave"),
-            (jar.delayed.values(), "in the pause before its next attempt"),
-            (jar.blocked.tasks.values(), "while it waited for the results of other tasks"),
-        ):
-            if waiting := named(spans, ids):
-                self.handback.cancel(None, waiting, when, discard=discard)
-                found += waiting
-        for agent in self.state.members.agents.values():
-            cancelled: list[TaskRange] = []
-            for slave in agent.slaves.values():
-                held = named(slave.held.spans, ids)
-                found += held
-                cancelled += held
-                if finish:
-                    cancelled += named(slave.given_back, ids)
-                    allocated = (span for span in slave.held.spans if span.state is TaskState.ALLOCATED)
-                    if not_again := named(allocated, ids):
-                        self.state.record(records.TasksCancelling(slave.sid, not_again))
-                elif held:
-                    self.handback.cancel(slave.sid, held, f"while {slave.sid} had it", discard=discard)
-                    self.state.settle(slave)
-            if cancelled:
-                self.state.cancel_at(agent, cancelled, kill=not finish)
-        return found

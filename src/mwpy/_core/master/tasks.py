@@ -89,7 +89,7 @@ def check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:
 # handles arguments handles these values, too: sizes, later attempts, and calls that failed.
 #
 # A result is kept while a blocked task refers to it, and while the algorithm may submit other tasks that do: until it
-# has fetched the result. `References` decides about blocked tasks.
+# has fetched the result. `HandBack` decides about blocked tasks.
 
 
 class Referred(Struct, eq=False):
@@ -762,11 +762,11 @@ class Taskjar:
         """The tasks that wait for the results of others."""
         self.delayed: dict[int, Span] = {}
         """The tasks that pause before their next attempt, by id. Each has a span of its own, because its pause may end
-        at any time. `Delays` decides when."""
+        at any time. `HandBack` decides when."""
         self.held: dict[SlaveId, HeldTasks] = {}
         """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
         self.left_bytes = 0
-        """How many bytes the states take that tasks left for their next attempts. `Checkpoints` decides which count."""
+        """How many bytes the states take that tasks left for their next attempts. `Interim` decides which count."""
         self.speculates = False
         """Whether a task was ever submitted that may be given to another slave while one runs it."""
         self.deaths = KeptDeaths()

@@ -15,9 +15,9 @@ from typing import Any
 from attrs import Factory, define, frozen
 from msgspec.structs import replace
 
+from mwpy._core.master.handback import HandBack
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import CancelTasks, GoOn, MasterState, Running, Stopped
-from mwpy._core.master.submissions import Cancellation
 from mwpy._values import records
 from mwpy._values.bounds import TaskId, shortened
 from mwpy._values.causes import Cause
@@ -230,7 +230,7 @@ class Stop:
     """Decides when the run stops, and when it goes on."""
 
     state: MasterState
-    cancellation: Cancellation
+    handback: HandBack
     stopped: bool = False
     """Whether each task is cancelled."""
     _asked: list[GoOn] = Factory(list)
@@ -273,7 +273,7 @@ class Stop:
 
     def _cancel(self, spans: Iterable[Span], running: Running) -> None:
         ranges = [*dict.fromkeys((span.first, span.count) for span in spans)]  # a task may have several attempts
-        self.cancellation.cancel(CancelTasks(ranges, running))
+        self.handback.cancel_some(CancelTasks(ranges, running))
 
     def _answer(self) -> None:
         self.state.actions.cancelled += [(command, sorted(self._not_run)) for command in self._asked]
