@@ -2,111 +2,95 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
-from tests.spans import MAX, span
+from tests.driven import Driven
 
-from mwpy._core.master.core import MasterCore
-from mwpy._core.master.spans import Span
-from mwpy._core.master.state import Actions, MasterSettings, Received, Returned, Vanished
-from mwpy._transport.codec import Codec
-from mwpy._values import groups, messages, records
+from mwpy._core.master.state import Actions, Returned, ShutDown, Vanished
+from mwpy._values import messages, records
+from mwpy._values.bounds import SlaveId
 from mwpy._values.messages import Why
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.task import SlaveState
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1, session="s", returns_s=100.0)
 AWAY_S = 31.0
 
 
+class Master(Driven):
+    """A master with agents of one slave each, which come back unless they say something else."""
+
+    def join(self, peer: bytes = b"a", slaves: int = 1, host: str = "host", **hello: Any) -> Actions:
+        return super().join(peer, slaves, host, **{"session": peer.decode(), "returns_s": 100.0, **hello})
+
+    def vanish(self, peer: bytes = b"a", silent_s: float = AWAY_S) -> Actions:
+        return self.step(Vanished(peer, silent_s))
+
+    def at(self, now: float) -> Actions:
+        """Decide at a time."""
+        self.now = now
+        return self.step()
+
+
 @pytest.fixture
-def core() -> MasterCore:
-    return MasterCore(MasterSettings("m", "g"))
-
-
-def join(core: MasterCore, peer: str, hello: messages.Hello = HELLO, now: float = 0.0) -> None:
-    """An agent joins with one slave."""
-    hear(core, peer, replace(hello, session=peer if hello.session else ""), now)
-    hear(core, peer, messages.SlaveReady(1), now)
-
-
-def hear(core: MasterCore, peer: str, message: messages.Message, now: float) -> Actions:
-    core.handle(Received(peer.encode(), "here", message, []), now)
-    return decide(core, now)
-
-
-def decide(core: MasterCore, now: float) -> Actions:
-    core.decide(now)
-    core.check()
-    return core.take_actions()
-
-
-def vanish(core: MasterCore, peer: str, now: float, silent_s: float = AWAY_S) -> Actions:
-    core.handle(Vanished(peer.encode(), silent_s), now)
-    return decide(core, now)
-
-
-def submit(core: MasterCore, first: int, policy: TaskPolicy | None = None) -> Span:
-    new = span(first, MAX, 1, b"x", DEFAULT_POLICY if policy is None else policy)
-    core.submit([new])
-    return new
-
-
-def kinds(actions: Actions) -> list[str]:
-    return [type(record).__name__ for record in actions.records]
-
-
-def notices(actions: Actions) -> list[str]:
-    return [record.text for record in actions.records if isinstance(record, records.Notice)]
+def master() -> Master:
+    return Master(task_group=None)
 
 
 @pytest.mark.parametrize(
     ("hello", "silent_s"),
-    [(replace(HELLO, returns_s=0.0), AWAY_S), (replace(HELLO, session=""), AWAY_S), (HELLO, 0.0)],
+    [({"returns_s": 0.0}, AWAY_S), ({"session": ""}, AWAY_S), ({}, 0.0)],
     ids=["does not return", "has no session", "was killed"],
 )
 def test_an_agent_that_will_not_come_back_is_lost_at_once(
-    core: MasterCore, hello: messages.Hello, silent_s: float
+    master: Master, hello: dict[str, Any], silent_s: float
 ) -> None:
-    join(core, "a", hello)
-    assert "AgentLost" in kinds(vanish(core, "a", 40.0, silent_s))
+    master.join(**hello)
+    master.now = 40.0
+    master.vanish(silent_s=silent_s)
+    assert master.of(records.AgentLost)
 
 
-def test_if_all_that_is_left_waits_for_agents_that_are_away_the_user_learns_this(core: MasterCore) -> None:
+def test_if_all_that_is_left_waits_for_agents_that_are_away_the_user_learns_this(master: Master) -> None:
     for number in range(5):
-        join(core, str(number))
-        submit(core, number + 1)
-    decide(core, 0.0)
+        master.join(b"%d" % number)
+        master.submit()
+    master.now = 40.0
     for number in range(5):
-        vanish(core, str(number), 40.0)
-    decide(core, 44.0)
-    assert notices(decide(core, 50.0)) == [
+        master.vanish(b"%d" % number)
+    master.at(44.0)
+    master.at(50.0)
+    assert master.notices == [
         "nothing has progressed for 10 s: the master waits for the return of 5 agents with 5 tasks (AGENT-0 on host, "
         "away for 41 s; AGENT-1 on host, away for 41 s; AGENT-2 on host, away for 41 s; and 2 more). The first one is "
         "given up in 90 s; then its tasks run elsewhere"
     ]
 
 
-def test_a_new_agent_with_the_file_of_a_former_generation_is_refused(core: MasterCore) -> None:
-    [send] = hear(core, "a", replace(HELLO, generation="former"), 1.0).sends
+def test_a_new_agent_with_the_file_of_a_former_generation_is_refused(master: Master) -> None:
+    [send] = master.receive(replace(HELLO, generation="former")).sends
     assert isinstance(send.message, messages.Refused)
-    assert (send.message.again, send.message.generation) == (False, core.state.settings.generation)
-    assert core.admission.refusals == 1
+    assert (send.message.again, send.message.generation) == (False, master.core.state.settings.generation)
+    assert master.core.admission.refusals == 1
 
 
-def test_an_agent_of_a_former_generation_that_may_not_join_is_refused_for_good(core: MasterCore) -> None:
-    [send] = hear(core, "a", replace(HELLO, member_id="other", generation="former", handled=7), 1.0).sends
+def test_an_agent_of_a_former_generation_that_may_not_join_is_refused_for_good(master: Master) -> None:
+    [send] = master.receive(replace(HELLO, member_id="other", generation="former", handled=7)).sends
     assert isinstance(send.message, messages.Refused)
     assert (send.message.again, send.message.generation) == (False, "")
 
 
-def test_members_that_ask_learn_which_slaves_are_away_and_that_tasks_wait_for_them(core: MasterCore) -> None:
-    join(core, "a")
-    vanish(core, "a", 40.0)
-    submit(core, 1)
-    decide(core, 41.0)
-    core.handle(Received(b"b", "here", messages.AskStatus("m", "g"), []), 41.0)
-    core.handle(Received(b"c", "here", messages.AskTask("m", "g", 1), []), 41.0)
-    answers = {send.peer: send.message for now in (42.0, 43.0, 44.0) for send in decide(core, now).sends}
+def test_members_that_ask_learn_which_slaves_are_away_and_that_tasks_wait_for_them(master: Master) -> None:
+    master.join()
+    master.now = 40.0
+    master.vanish()
+    master.submit()
+    master.now = 41.0
+    sends = master.receive(messages.AskStatus("m", "g"), peer=b"b").sends
+    sends += master.receive(messages.AskTask("m", "g", 1), peer=b"c").sends
+    answers = {send.peer: send.message for now in (42.0, 43.0, 44.0) for send in [*sends, *master.at(now).sends]}
     status, explanation = answers[b"b"], answers[b"c"]
     assert isinstance(status, messages.Status)
     assert status.hosts["host"].away == 1
@@ -114,77 +98,89 @@ def test_members_that_ask_learn_which_slaves_are_away_and_that_tasks_wait_for_th
     assert [reason.why for reason in explanation.agents] == [Why.AWAY]
 
 
-def away_with_tasks(core: MasterCore, tasks: int, policy: TaskPolicy | None = None) -> None:
+def away_with_tasks(master: Master, tasks: int, policy: TaskPolicy = DEFAULT_POLICY) -> None:
     """The agent `a` gets tasks, and falls silent at 40 s. The agent `b` joins, with an idle slave."""
-    join(core, "a")
-    for number in range(1, tasks + 1):
-        submit(core, number, policy)
-    decide(core, 0.0)
-    vanish(core, "a", 40.0)
-    join(core, "b", now=41.0)
+    master.join()
+    for _ in range(tasks):
+        master.submit(policy=policy)
+    master.now = 40.0
+    master.vanish()
+    master.now = 41.0
+    master.join(b"b")
 
 
-def begun(actions: Actions) -> list[int]:
-    """The tasks that were sent to slaves."""
-    started = [record for record in actions.records if isinstance(record, records.TasksAllocated)]
-    return [each.first for record in started for each in record.tasks]
+def test_an_idle_slave_starts_a_task_again_when_its_agent_has_been_away_for_another_timeout(master: Master) -> None:
+    away_with_tasks(master, 1)
+    master.at(69.0)
+    assert master.sent == []
+    assert (master.core.next_deadline() or 99.0) <= 70.0
+    master.at(70.0)
+    assert master.sent == [1]
+    master.at(99.0)
+    assert master.sent == []
 
 
-def answer(core: MasterCore, peer: str, task: int, attempt: int, now: float) -> Actions:
-    results = messages.Results(1, [task], [1], [attempt], [0.1], [])
-    core.handle(Received(peer.encode(), "here", results, [groups.payload(1, [bytes([task])])]), now)
-    return decide(core, now)
-
-
-def test_an_idle_slave_starts_a_task_again_when_its_agent_has_been_away_for_another_timeout(core: MasterCore) -> None:
-    away_with_tasks(core, 1)
-    assert begun(decide(core, 69.0)) == []
-    assert (core.next_deadline() or 99.0) <= 70.0
-    assert begun(decide(core, 70.0)) == [1]
-    assert begun(decide(core, 99.0)) == []
-
-
-def test_a_value_that_an_agent_brings_back_counts_also_if_its_task_was_given_to_others(core: MasterCore) -> None:
+def test_a_value_that_an_agent_brings_back_counts_also_if_its_task_was_given_to_others(master: Master) -> None:
     """The task waits for a slave, because the only other one is busy."""
-    away_with_tasks(core, 2)
-    decide(core, 70.0)
-    core.handle(Returned(b"a", "there"), 80.0)
-    assert [result.task_id for result in answer(core, "a", 1, 1, 81.0).results] == [1]
-    assert len(answer(core, "b", 2, 1, 82.0).results) == 1
-    assert not [*core.state.jar.spans()]
+    away_with_tasks(master, 2)
+    master.at(70.0)
+    master.now = 80.0
+    master.step(Returned(b"a", "there"))
+    assert [result.task_id for result in master.finish(1).results] == [1]
+    assert len(master.finish(2, peer=b"b").results) == 1
+    assert not [*master.core.state.jar.spans()]
 
 
-def test_an_agent_that_is_back_has_its_tasks_again_if_nobody_else_got_them(core: MasterCore) -> None:
+def test_an_agent_that_is_back_has_its_tasks_again_if_nobody_else_got_them(master: Master) -> None:
     """They go on as if their messages had only been late: nothing is said, and they are sent to no other slave."""
-    join(core, "a")
-    submit(core, 1)
-    decide(core, 0.0)
-    vanish(core, "a", 40.0)
-    decide(core, 70.0)
-    core.handle(Returned(b"a", "there"), 80.0)
-    actions = decide(core, 80.0)
-    assert (begun(actions), core.state.jar.pending.count) == ([], 0)
-    join(core, "b", now=81.0)
+    master.join()
+    master.submit()
+    master.now = 40.0
+    master.vanish()
+    master.at(70.0)
+    master.now = 80.0
+    master.step(Returned(b"a", "there"))
+    assert (master.sent, master.core.state.jar.pending.count) == ([], 0)
+    master.join(b"b")
     for now in (82.0, 90.0, 110.0):
-        actions = decide(core, now)
-        assert (begun(actions), notices(actions)) == ([], [])
-    assert [result.task_id for result in answer(core, "a", 1, 1, 111.0).results] == [1]
-    assert not [*core.state.jar.spans()]
+        master.at(now)
+        assert (master.sent, master.notices) == ([], [])
+    assert [result.task_id for result in master.finish(1).results] == [1]
+    assert not [*master.core.state.jar.spans()]
 
 
-def test_a_failure_that_an_agent_brings_back_does_not_count_if_its_task_runs_elsewhere(core: MasterCore) -> None:
-    away_with_tasks(core, 1)
-    assert begun(decide(core, 70.0)) == [1]
-    core.handle(Returned(b"a", "there"), 80.0)
-    failure = messages.Results(1, [1], [1], [1], [0.1], [0])
-    core.handle(Received(b"a", "here", failure, [groups.payload(1, [Codec().dumps_failure(OSError())])]), 83.0)
-    assert decide(core, 83.0).results == []
-    assert len(answer(core, "b", 1, 2, 84.0).results) == 1
+def test_a_failure_that_an_agent_brings_back_does_not_count_if_its_task_runs_elsewhere(master: Master) -> None:
+    away_with_tasks(master, 1)
+    master.at(70.0)
+    assert master.sent == [1]
+    master.step(Returned(b"a", "there"))
+    assert master.finish(1, error=OSError()).results == []
+    assert len(master.finish(1, 2, peer=b"b").results) == 1
 
 
-def test_a_task_that_must_not_run_twice_waits_for_its_agent(core: MasterCore) -> None:
-    away_with_tasks(core, 1, TaskPolicy(retry=False))
-    assert begun(decide(core, 99.0)) == []
-    core.handle(Returned(b"a", "there"), 100.0)
-    decide(core, 100.0)
-    assert len(answer(core, "a", 1, 1, 101.0).results) == 1
+def test_a_task_that_must_not_run_twice_waits_for_its_agent(master: Master) -> None:
+    away_with_tasks(master, 1, TaskPolicy(retry=False))
+    master.at(99.0)
+    assert master.sent == []
+    master.step(Returned(b"a", "there"))
+    assert len(master.finish(1).results) == 1
+
+
+def test_an_agent_that_comes_back_to_a_host_that_was_excluded_meanwhile_is_let_go(master: Master) -> None:
+    """Its slave may finish what it runs, and gets no other task."""
+    master.join()
+    master.submit()
+    master.vanish()
+    master.core.state.record(records.HostExcluded("host", "host host gets no more work"))
+    [refused] = master.step(Returned(b"a", "there")).sends
+    assert refused.message == messages.Refused("host host gets no more work", finish=True)
+    assert master.core.state.members.slaves[SlaveId("SLAVE-0")].state is SlaveState.SHUTTING_DOWN
+    assert len(master.finish(1).results) == 1
+
+
+def test_the_end_waits_for_no_agent_that_is_away(master: Master) -> None:
+    master.join()
+    master.submit()
+    master.vanish()
+    actions = master.step(ShutDown(finished=True, grace_s=1.0))
+    assert (actions.forget, [*master.core.state.members.agents]) == ([b"a"], [])

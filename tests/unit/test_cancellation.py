@@ -3,58 +3,33 @@
 from __future__ import annotations
 
 import pytest
-from tests.spans import MAX, MIN, span, spans_in
+from tests.driven import Driven
+from tests.spans import MAX, spans_in
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import (
     Actions,
     CancelTasks,
-    MasterSettings,
-    Received,
     Running,
     Vanished,
 )
-from mwpy._values import messages, records
-from mwpy._values.bounds import SlaveId
+from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.policy import DEFAULT_POLICY
 from mwpy.testing import Cluster
 
 KILL, FINISH, DISCARD = Running
 
 
-class Master:
-    """A master with one agent and its slaves. By default, each slave is sent four tasks at a time."""
+class Master(Driven):
+    """A master with one agent and one slave, which is sent four tasks at a time."""
 
-    def __init__(self, slaves: int = 1, task_group: int = 4) -> None:
-        self.core = MasterCore(MasterSettings("m", "g", task_group=task_group))
-        for algorithm in (MAX, MIN):
-            self.core.definitions.add(Defined(algorithm))
-        self.receive(messages.Hello("m", "g", "host", 1, "3.11", slaves))
-        for number in range(1, slaves + 1):
-            self.receive(messages.SlaveReady(number))
-        self.core.take_actions()
-
-    def receive(self, message: messages.Message, *frames: bytes) -> None:
-        self.core.handle(Received(b"a", "here", message, frames), 0.0)
-        self.core.check()
-
-    def submit(self, first: int, count: int, algorithm: records.AlgorithmDefined = MAX, sid: str = "") -> None:
-        policy = TaskPolicy(SlaveId(sid) if sid else None)
-        new = span(first, algorithm, count, policy=policy)
-        new.tags = tuple(f"tag {number}" for number in new.ids)
-        self.core.submit([new])
-        self.core.decide(0.0)
-        self.core.take_actions()
-
-    def cancel(self, *ranges: tuple[int, int], running: Running = KILL) -> Actions:
-        self.core.obey(CancelTasks(ranges, running))
-        self.core.check()
-        return self.core.take_actions()
+    def __init__(self) -> None:
+        super().__init__(task_group=4)
+        self.join()
 
 
 def ended(actions: Actions) -> list[int]:
@@ -66,31 +41,26 @@ def ended(actions: Actions) -> list[int]:
     return [result.task_id for result in actions.results]
 
 
-def sent(actions: Actions) -> list[messages.Message]:
-    return [send.message for send in actions.sends]
-
-
 @pytest.mark.parametrize("how", ["given back", "refused", "died", "died elsewhere", "leaving", "lost"])
 def test_a_task_that_may_finish_is_never_sent_again(how: str) -> None:
     """It is cancelled when it comes back unfinished for any reason. The other task of the slave runs again."""
     master = Master()
-    master.submit(1, 2)
-    master.cancel((1, 1), running=FINISH)
+    master.submit(2, tag="tag 1")
+    actions = master.step(CancelTasks([(1, 1)], FINISH))
     match how:
         case "given back":
-            master.receive(messages.Revoked(1, [1], [2], [1]))
+            actions = master.receive(messages.Revoked(1, [1], [2], [1]))
         case "refused":
-            master.receive(messages.AlgorithmFailed(1, 0, "cannot", [1], [2], [1]))
+            actions = master.receive(messages.AlgorithmFailed(1, 0, "cannot", [1], [2], [1]))
         case "died":
-            master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 11", NO_WORDS))
+            actions = master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 11", NO_WORDS))
         case "died elsewhere":
-            master.receive(messages.SlaveDied(1, 0, Cause.CRASH, "killed by signal 11", NO_WORDS))
+            actions = master.receive(messages.SlaveDied(1, 0, Cause.CRASH, "killed by signal 11", NO_WORDS))
         case "leaving":
             master.receive(messages.Leaving("evicted", Cause.EVICTED))
-            master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 15", NO_WORDS))
+            actions = master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 15", NO_WORDS))
         case "lost":
-            master.core.handle(Vanished(b"a", 0.0), 0.0)
-    actions = master.core.take_actions()
+            actions = master.step(Vanished(b"a", 0.0))
     assert ended(actions) == [1]
     [waiting] = spans_in(master.core)
     assert ([*waiting.ids], len(waiting.deaths)) == ([2], 1 if how == "lost" else 0)

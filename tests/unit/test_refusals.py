@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from attrs import define, field
-from tests.spans import MAX, MIN, held_by, span
+from tests.driven import Driven
+from tests.spans import MIN
 
-from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Event, MasterSettings, Received, Vanished
+from mwpy._core.master.state import Actions, Command, Event, Vanished
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import LastWords
@@ -20,44 +18,29 @@ from mwpy._values.policy import TaskPolicy
 WHY = "no module app: install it"
 
 
-@define
-class _Master:
-    """A master that only slaves on its machine can join, and one agent with two slaves."""
+class Master(Driven):
+    """A master that only slaves on its machine can join, and one agent with two slaves that are not ready."""
 
-    core: MasterCore = field(factory=lambda: MasterCore(MasterSettings("m", "g", only_here=True)))
-    unrunnable: list[tuple[int, str]] = field(factory=list)
-    """The unrunnable tasks: the id and the reason of each."""
+    def __init__(self, *, only_here: bool = True) -> None:
+        super().__init__(only_here=only_here)
+        self.unrunnable: list[tuple[int, str]] = []
+        """The unrunnable tasks: the id and the reason of each."""
+        self.receive(messages.Hello("m", "g", "here", 1, "3.11", 2, session="s", returns_s=100.0))
 
-    def __attrs_post_init__(self) -> None:
-        for algorithm in (MAX, MIN):
-            self.core.definitions.add(Defined(algorithm))
-        self.hear(messages.Hello("m", "g", "here", 1, "3.11", 2, session="s", returns_s=100.0))
-
-    def hear(self, message: messages.Message, peer: bytes = b"a") -> None:
-        self.handle(Received(peer, "here", message, ()))
-
-    def handle(self, event: Event) -> None:
-        self.core.handle(event, 1.0)
-        self.decide()
-
-    def decide(self) -> None:
-        self.core.decide(1.0)
-        self.core.check()
-        self.unrunnable += [(task.task_id, task.reason) for task in self.core.take_actions().unrunnable]
+    def step(self, event: Event | Command | None = None) -> Actions:
+        actions = super().step(event)
+        self.unrunnable += [(task.task_id, task.reason) for task in actions.unrunnable]
+        return actions
 
     def ready(self, *slaves: int) -> None:
         for number in slaves:
-            self.hear(messages.SlaveReady(number))
-
-    def submit(self, first: int, count: int = 1, expected_s: float | None = None) -> None:
-        self.core.submit([span(first, MAX, count, policy=TaskPolicy(seconds_expected=expected_s))])
-        self.decide()
+            self.receive(messages.SlaveReady(number))
 
     def refuse(self, slave: int, failure: LoadFailure) -> None:
         """A slave gives back all tasks that it holds, because it cannot run their algorithm."""
         held = self.core.state.members.peers[b"a"].slaves[slave].held.spans
         tasks, counts = [int(each.first) for each in held], [each.count for each in held]
-        self.hear(messages.AlgorithmFailed(slave, 0, WHY, tasks, counts, [each.attempt for each in held], failure))
+        self.receive(messages.AlgorithmFailed(slave, 0, WHY, tasks, counts, [each.attempt for each in held], failure))
 
     @property
     def num_waiting(self) -> int:
@@ -65,49 +48,48 @@ class _Master:
 
 
 @pytest.fixture
-def master() -> _Master:
-    return _Master()
+def master() -> Master:
+    return Master()
 
 
-def test_tasks_that_all_slaves_refuse_are_unrunnable_if_no_other_slave_can_join(master: _Master) -> None:
+def test_tasks_that_all_slaves_refuse_are_unrunnable_if_no_other_slave_can_join(master: Master) -> None:
     """So are all others of the algorithm, and those that are submitted later. Other algorithms run."""
     master.ready(1, 2)
-    master.submit(1, 5)
-    master.submit(6, 1, expected_s=2.0)
+    master.submit(5)
+    master.submit(policy=TaskPolicy(seconds_expected=2.0))
     master.refuse(1, LoadFailure.SURE)
     master.refuse(2, LoadFailure.SURE)
     reason = f"no slave can run it, and only slaves on this machine can join: {WHY}"
     assert sorted(master.unrunnable) == [(number, reason) for number in range(1, 7)]
-    master.submit(7)
+    master.submit()
     assert master.unrunnable[6:] == [(7, reason)]
-    master.core.submit([span(8, MIN)])
-    master.decide()
-    assert held_by(master.core, "SLAVE-0") == [8]
+    master.submit(algorithm=MIN)
+    assert master.held() == [8]
 
 
 def test_tasks_that_all_slaves_refuse_wait_if_others_can_join() -> None:
-    master = _Master(MasterCore(MasterSettings("m", "g")))
+    master = Master(only_here=False)
     master.ready(1, 2)
-    master.submit(1)
+    master.submit()
     master.refuse(1, LoadFailure.SURE)
     assert (master.unrunnable, master.num_waiting) == ([], 1)
 
 
-def test_a_task_waits_until_each_slave_has_refused_it_for_itself(master: _Master) -> None:
+def test_a_task_waits_until_each_slave_has_refused_it_for_itself(master: Master) -> None:
     """A slave that is not ready yet was not asked, and so was not the one that replaces another slave."""
     master.ready(1)
-    master.submit(1)
+    master.submit()
     master.refuse(1, LoadFailure.REPEATED)
     assert master.unrunnable == []
     master.ready(2)
-    assert held_by(master.core, "SLAVE-1") == [1]
-    master.hear(messages.SlaveRetiring(1))
+    assert master.held("SLAVE-1") == [1]
+    master.receive(messages.SlaveRetiring(1))
     master.refuse(2, LoadFailure.REPEATED)
     assert master.unrunnable == []
-    master.hear(messages.SlaveDied(1, 0, Cause.SCALED_DOWN, "it is replaced", LastWords()))
+    master.receive(messages.SlaveDied(1, 0, Cause.SCALED_DOWN, "it is replaced", LastWords()))
     assert master.unrunnable == []
     master.ready(3)
-    assert held_by(master.core, "SLAVE-2") == [1]
+    assert master.held("SLAVE-2") == [1]
     master.refuse(3, LoadFailure.REPEATED)
     assert [number for number, _ in master.unrunnable] == [1]
 
@@ -115,16 +97,16 @@ def test_a_task_waits_until_each_slave_has_refused_it_for_itself(master: _Master
 @pytest.mark.parametrize(
     "change",
     [
-        lambda master: master.hear(messages.Leaving("it has a limit", Cause.CANCELLED)),
-        lambda master: master.handle(Vanished(b"a", 31.0)),
-        lambda master: master.hear(messages.Hello("m", "g", "here", 2, "3.11", 1), b"b"),
+        lambda master: master.receive(messages.Leaving("it has a limit", Cause.CANCELLED)),
+        lambda master: master.step(Vanished(b"a", 31.0)),
+        lambda master: master.receive(messages.Hello("m", "g", "here", 2, "3.11", 1), peer=b"b"),
     ],
     ids=["its agent leaves", "its agent is away", "another agent has come"],
 )
-def test_a_task_waits_while_another_agent_may_run_it(master: _Master, change: Callable[[_Master], None]) -> None:
+def test_a_task_waits_while_another_agent_may_run_it(master: Master, change: Callable[[Master], None]) -> None:
     master.ready(1, 2)
-    master.submit(1)
+    master.submit()
     change(master)
     master.refuse(1, LoadFailure.SURE)
-    master.submit(2)
+    master.submit()
     assert (master.unrunnable, master.num_waiting) == ([], 2)

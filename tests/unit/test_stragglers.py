@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from attrs import define, field
 from msgspec.structs import replace
-from tests.spans import MAX, MIN, held_by, span
+from tests.driven import Driven
 
-from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Actions, CancelTasks, Event, MasterSettings, Received, Running
+from mwpy._core.master.state import Actions, CancelTasks, Running
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.submission import Calls
 from mwpy._transport.codec import Codec
-from mwpy._values import groups, messages, records
+from mwpy._values import messages
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
@@ -28,72 +23,40 @@ SPECULATE = TaskPolicy(speculate=True)
 """A task that no slave holds."""
 
 
-def _core() -> MasterCore:
-    core = MasterCore(MasterSettings("m", "g", max_failures=MaxFailures(3)))
-    for algorithm in (MAX, MIN):
-        core.definitions.add(Defined(algorithm))
-    return core
+class Master(Driven):
+    """Slave `a1` is the first slave of the agent `a`."""
 
+    def __init__(self) -> None:
+        super().__init__(max_failures=MaxFailures(3))
+        self.now = 1000.0
+        self.sids: dict[str, str] = {}
 
-@define(eq=False)
-class Master:
-    """A core, its clock and its agents. Slave `a1` is the first slave of the agent `a`."""
-
-    core: MasterCore = field(factory=_core)
-    now: float = 1000.0
-    tasks: int = 0
-    sids: dict[str, str] = field(factory=dict)
-    actions: Actions = field(factory=Actions)
-    """What the last step has caused."""
-
-    def step(self, event: Event | None = None) -> Actions:
-        if event is not None:
-            self.core.handle(event, self.now)
-            self.core.check()
-        self.core.decide(self.now)
-        self.core.check()
-        self.actions = self.core.take_actions()
-        return self.actions
-
-    def receive(self, agent: str, message: messages.Message, *frames: bytes) -> Actions:
-        return self.step(Received(agent.encode(), "here", message, frames))
+    def tell(self, agent: str, message: messages.Message, *frames: bytes) -> Actions:
+        return self.receive(message, *frames, peer=agent.encode())
 
     def agent(self, name: str, slaves: int = 1, host: str = "", left_s: float | None = None) -> None:
-        hello = messages.Hello("m", "g", host or f"host of {name}", 1, "3.11", slaves, seconds_left=left_s)
-        self.receive(name, hello)
+        self.join(name.encode(), slaves, host or f"host of {name}", seconds_left=left_s)
         for number in range(1, slaves + 1):
             self.sids[f"{name}{number}"] = f"SLAVE-{len(self.sids)}"
-            self.receive(name, messages.SlaveReady(number))
 
-    def submit(self, policy: TaskPolicy = SPECULATE, count: int = 1) -> int:
-        """Submit tasks. Return the id of the first."""
-        first = self.tasks + 1
-        self.tasks += count
-        self.core.submit([span(first, MAX, count, policy=policy, tag="tag")])
-        self.step()
-        return first
+    def work(self, policy: TaskPolicy = SPECULATE, count: int = 1) -> int:
+        return self.submit(count, policy=policy, tag="tag")
 
     def answer(self, slave: str, task: int, attempt: int = 1, seconds: float = 0.1, *, fails: bool = False) -> Actions:
         """A slave sends the result of a task: the number of the attempt, or a failure that may be tried again."""
-        value = Codec().dumps_failure(OSError("busy")) if fails else bytes([attempt])
-        group = messages.Results(int(slave[1]), [task], [1], [attempt], [seconds], [0][:fails], again=[0][:fails])
-        return self.receive(slave[0], group, groups.payload(1, [value]))
+        where, value = (slave[0].encode(), int(slave[1])), bytes([attempt])
+        error = OSError("busy") if fails else None
+        return self.finish(
+            task, attempt, peer=where[0], slave=where[1], seconds=seconds, value=value, error=error, again=fails
+        )
 
     def know(self, seconds: float = 0.1, count: int = 3) -> None:
         """Let tasks end, so that it is known how long they take. Slave `a1` is there, and no other."""
         for _ in range(count):
-            self.answer("a1", self.submit(), seconds=seconds)
+            self.answer("a1", self.work(), seconds=seconds)
 
-    def pass_time(self, seconds: float) -> Actions:
-        self.now += seconds
-        return self.step()
-
-    def held(self, slave: str) -> list[int]:
-        return held_by(self.core, self.sids[slave])
-
-    def of(self, kind: type[records.Record]) -> list[Any]:
-        """The records of a kind that the last step has caused."""
-        return [record for record in self.actions.records if isinstance(record, kind)]
+    def held(self, sid: str = "a1") -> list[int]:
+        return super().held(self.sids[sid])
 
 
 @pytest.fixture
@@ -110,8 +73,8 @@ def master() -> Master:
 
 def test_a_straggler_has_run_three_times_as_long_as_the_mean(master: Master) -> None:
     """The mean counts each task that has ended."""
-    master.answer("a1", master.submit(), seconds=11.7)
-    master.submit()
+    master.answer("a1", master.work(), seconds=11.7)
+    master.work()
     master.agent("b")
     master.pass_time(8.9)
     assert master.held("b1") == []
@@ -121,7 +84,7 @@ def test_a_straggler_has_run_three_times_as_long_as_the_mean(master: Master) -> 
 
 def test_a_straggler_has_also_run_three_times_as_long_as_its_policy_says(master: Master) -> None:
     """So a task that is known to be long is none. The agent of the second attempt must have enough time left."""
-    master.submit(replace(SPECULATE, seconds_expected=10.0))
+    master.work(replace(SPECULATE, seconds_expected=10.0))
     master.agent("b", left_s=39.9)
     master.agent("c", left_s=100.0)
     master.pass_time(29.9)
@@ -141,7 +104,7 @@ def test_a_straggler_has_also_run_three_times_as_long_as_its_policy_says(master:
     ids=["not wanted", "once", "no attempt to lose", "addressed"],
 )
 def test_some_tasks_never_get_a_second_attempt(master: Master, policy: TaskPolicy) -> None:
-    master.submit(policy)
+    master.work(policy)
     master.agent("b")
     master.pass_time(1000.0)
     assert (master.held("a1"), master.held("b1")) == ([4], [])
@@ -149,7 +112,7 @@ def test_some_tasks_never_get_a_second_attempt(master: Master, policy: TaskPolic
 
 def test_the_place_is_at_another_agent_and_best_on_another_host(master: Master) -> None:
     """Of several, it is the slave that has been idle for the longest time."""
-    task = master.submit()
+    task = master.work()
     for name, host in (("b", "host of a"), ("c", "far"), ("d", "far")):
         master.agent(name, host=host)
     master.pass_time(1.0)
@@ -162,7 +125,7 @@ def test_the_place_is_at_another_agent_and_best_on_another_host(master: Master) 
 def test_what_waits_behind_a_straggler_that_was_given_away_is_none(master: Master) -> None:
     """It has not begun. When the straggler has failed, its time begins."""
     master.core.state.settings = replace(master.core.state.settings, task_group=2)
-    master.submit(count=2)
+    master.work(count=2)
     assert master.held("a1") == [4, 5]
     master.agent("b")
     master.agent("c")
@@ -180,17 +143,17 @@ def test_what_waits_behind_a_straggler_that_was_given_away_is_none(master: Maste
 
 def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Master) -> None:
     """What the first slave leaves later does not count. The next attempt gets the state of the second one."""
-    task = master.submit()
+    task = master.work()
     master.agent("b")
     state = b"a state"
-    master.receive("a", messages.Checkpoint(1, task, 1), state)
+    master.tell("a", messages.Checkpoint(1, task, 1), state)
     sent = master.pass_time(1.0).sends[-1]
     assert state in b"".join(map(bytes, sent.frames))
     jar, newer = master.core.state.jar, b"newer"
-    master.receive("b", messages.Checkpoint(1, task, 2), newer)
-    master.receive("a", messages.Checkpoint(1, task, 1), b"late")
+    master.tell("b", messages.Checkpoint(1, task, 2), newer)
+    master.tell("a", messages.Checkpoint(1, task, 1), b"late")
     assert jar.left_bytes == len(newer)
-    master.receive("b", messages.Goodbye("evicted", Cause.EVICTED))
+    master.tell("b", messages.Goodbye("evicted", Cause.EVICTED))
     [left] = jar.spans()
     assert left.left is not None
     assert (left.sid, left.left.num_lost) == (None, 1)
@@ -201,22 +164,21 @@ def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Mas
 
 @pytest.mark.parametrize("end", ["waits", "is elsewhere", "is not started elsewhere", "is lost elsewhere"])
 def test_a_cancelled_task_that_was_given_away_may_finish_where_it_runs(master: Master, end: str) -> None:
-    task = master.submit()
+    task = master.work()
     master.agent("b")
     if end == "waits":
-        master.receive("b", messages.Leaving("evicted", Cause.EVICTED))
+        master.tell("b", messages.Leaving("evicted", Cause.EVICTED))
         [span] = master.core.state.members.slaves[SlaveId("SLAVE-0")].held.spans
         master.core.state.give_away(master.core.state.members.slaves[SlaveId("SLAVE-0")], [span], "for a test")
     else:
         master.pass_time(1.0)
         assert master.held("b1") == [task]
-    master.core.obey(CancelTasks([(task, 1)], Running.FINISH))
-    sends = master.step().sends
+    sends = master.step(CancelTasks([(task, 1)], Running.FINISH)).sends
     match end:
         case "is not started elsewhere":
-            sends += master.receive("b", messages.Revoked(1, [task], [1], [2], cancelled=True)).sends
+            sends += master.tell("b", messages.Revoked(1, [task], [1], [2], cancelled=True)).sends
         case "is lost elsewhere":
-            sends += master.receive("b", messages.SlaveDied(1, task, Cause.CRASH, "killed", NO_WORDS)).sends
+            sends += master.tell("b", messages.SlaveDied(1, task, Cause.CRASH, "killed", NO_WORDS)).sends
     assert not [each for each in sends if each.peer == b"a" and each.message == messages.Cancel([task], [1], True)]
     [result] = master.answer("a1", task).results
     assert (result.value, len([*master.core.state.jar.spans()])) == (1, 0)
