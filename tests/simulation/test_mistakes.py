@@ -79,8 +79,7 @@ def forget_all(_: Any) -> Any:
     """An agent forgets everything, also what its slaves need."""
 
     def changed(self: Any, agent: Any) -> list[int]:
-        forgotten = [*agent.by_value]
-        agent.by_value.clear()
+        forgotten = [number for number, size in agent.known.items() if size]
         agent.bytes_by_value = 0
         for number in forgotten:
             del agent.known[number]

@@ -170,7 +170,7 @@ def test_an_iteration_walks_no_table_of_algorithms(core: MasterCore) -> None:
     jar.algorithms.defined, jar.algorithms.idle = _Walked(jar.algorithms.defined), _Walked(jar.algorithms.idle)
     pending.queues = _Walked(pending.queues)
     [agent] = core.state.members.agents.values()
-    agent.known, agent.by_value = _Walked(agent.known), _Walked(agent.by_value)
+    agent.known = _Walked(agent.known)
     for task in range(101, 111):
         finish(core, task)
         core.decide(0.0)

@@ -39,7 +39,8 @@ class Defined:
         self.shares = shares
         self.number = record.definition.number
         self.name = record.definition.name
-        self.size = self._its_size()
+        size = OVERHEAD_BYTES + len(record.packed) + sum(each.share.size for each in shares)
+        self.size = 0 if record.definition.reference else size
         """How many bytes a process needs to keep it; 0 if it travels by name."""
         self.added = 0
         """How many of its tasks were ever submitted, without those of the batch that is still open."""
@@ -68,11 +69,6 @@ class Defined:
     def mean_s(self) -> float | None:
         """How long a task of it takes on average, in seconds; None if none has returned a value."""
         return self.succeeded_s / self.succeeded if self.succeeded else None
-
-    def _its_size(self) -> int:
-        if self.record.definition.reference:
-            return 0
-        return OVERHEAD_BYTES + len(self.record.packed) + sum(each.share.size for each in self.shares)
 
 
 @define(eq=False, repr=False)

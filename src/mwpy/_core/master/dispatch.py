@@ -289,10 +289,8 @@ class Definitions:
     def send(self, agent: ConnectedAgent, unknown: dict[int, Defined]) -> None:
         """Send an agent definitions that it does not have. The tasks that need them must be allocated already."""
         for number, defined in unknown.items():
-            agent.known[number] = None
-            if defined.size:
-                agent.by_value[number] = defined.size
-                agent.bytes_by_value += defined.size
+            agent.known[number] = defined.size
+            agent.bytes_by_value += defined.size
         defined_here = [each.record for each in unknown.values()]
         self.state.send(
             agent,
@@ -305,15 +303,14 @@ class Definitions:
         excess = agent.bytes_by_value - self.state.settings.max_definition_bytes
         needed = {number for slave in agent.slaves.values() for number in slave.needed} if excess > 0 else ()
         forgotten: list[int] = []
-        for number, size in agent.by_value.items():
+        for number, size in agent.known.items() if excess > 0 else ():
             if excess <= 0:
                 break
-            if number not in needed:
+            if size and number not in needed:
                 excess -= size
                 forgotten.append(number)
         for number in forgotten:
-            agent.bytes_by_value -= agent.by_value.pop(number)
-            del agent.known[number]
+            agent.bytes_by_value -= agent.known.pop(number)
         return forgotten
 
     def decide(self) -> None:
@@ -335,8 +332,7 @@ class Definitions:
             unknown = [number for number in slave.needed if number not in slave.agent.known]
             assert not unknown, f"{slave.sid} may run tasks of algorithms {unknown}, which were not sent to it"
         for agent in self.state.members.agents.values():
-            assert agent.bytes_by_value == sum(agent.by_value.values()), f"the sizes at {agent.name} were miscounted"
-            assert not agent.by_value.keys() - agent.known.keys(), f"{agent.name} keeps what it does not know"
+            assert agent.bytes_by_value == sum(agent.known.values()), f"the sizes at {agent.name} were miscounted"
 
 
 # Shared objects in the master: which ones tasks need, and the parts that agents ask for.
@@ -580,8 +576,8 @@ class Dispatch:
                 count = min(count, max(share, portion, worthwhile))
             chosen = pending.heads(queue, count, most_bytes(slave))
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
-            if pending.queues:
-                pending.next_turn(needs)
+            if needs in pending.queues:
+                pending.queues.move_to_end(needs)
             share -= sum(map(count_of, chosen))
             if share <= 0:
                 return
@@ -622,7 +618,7 @@ class Dispatch:
             if number not in agent.known:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:
-                agent.by_value.move_to_end(number)
+                agent.known.move_to_end(number)
             if span.buffers or span.algorithm.shares:
                 shares |= self.shares.needed_by(span, agent)
             calls, own = span.payloads, span.buffers

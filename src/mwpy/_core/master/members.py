@@ -89,10 +89,9 @@ class ConnectedAgent:
     """The name of its connection."""
     slaves: dict[int, ConnectedSlave] = Factory(dict)
     """Its slaves, by the numbers that the agent gave them."""
-    known: dict[int, None] = Factory(dict)
-    """The algorithms, by number, that this agent has from the master."""
-    by_value: OrderedDict[int, int] = Factory(OrderedDict)
-    """Those of them that travel by value, and their sizes in bytes. The first one was used least recently."""
+    known: OrderedDict[int, int] = Factory(OrderedDict)
+    """The algorithms that this agent has from the master, and their sizes in bytes, by number; 0 for one that travels
+    by name. Of those by value, the first one was used least recently."""
     bytes_by_value: int = 0
     """The sum of these sizes."""
     refused: dict[int, str] = Factory(dict)
@@ -287,11 +286,7 @@ class Members:
         """Whether some slave has ever refused an algorithm."""
         self.agents_seen = 0
         self.slaves_seen = 0
-        self.changes = self._list_changes()
-        """What each kind of record does to agents and slaves. A slave's state changes in no other way."""
-
-    def _list_changes(self) -> dict[type, Callable[[Any], None]]:
-        return {
+        self.changes: dict[type, Callable[[Any], None]] = {
             records.SlaveChanged: self._slave_changed,
             records.SlaveConnected: self._slave_connected,
             records.SlaveEnded: self._slave_ended,
@@ -307,6 +302,7 @@ class Members:
             records.HostExcluded: self._host_excluded,
             records.HostReadmitted: self._host_readmitted,
         }
+        """What each kind of record does to agents and slaves. A slave's state changes in no other way."""
 
     @property
     def next_agent(self) -> str:

@@ -596,7 +596,7 @@ class Answers:
     # ---- slaves and agents -----------------------------------------------------------------------------------
 
     def _places(self, span: Span, before: int, now: float) -> list[Place]:
-        """The slave that has a task, with so many tasks before it; nothing if none has it."""
+        """The slave that has a task, with this many tasks before it; nothing if none has it."""
         if span.sid is None or span.state not in (TaskState.ALLOCATED, TaskState.CANCELLING):
             return []
         slave = self.state.members.slaves[span.sid]

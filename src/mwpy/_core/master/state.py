@@ -476,7 +476,9 @@ class MasterState:
 
     def given_away(self) -> TaskIds:
         """The tasks that were taken from slaves which may still run them."""
-        return TaskIds((span.first, span.count) for slave in self._givers() for span in slave.given_back)
+        return TaskIds(
+            (span.first, span.count) for slave in self.members.given_back.values() for span in slave.given_back
+        )
 
     def may_give_away(self, span: Span, given: TaskIds) -> bool:
         """Whether the tasks of a span may be given to another slave although one may run them: once, and not if the
@@ -531,18 +533,15 @@ class MasterState:
             The tasks that such slaves have.
         """
         again: list[records.TaskRange] = []
-        for slave in self._givers():
+        for slave in [*self.members.given_back.values()]:
             again += self.reclaim(
                 slave, [span for span, mine in divided(slave.given_back, ids) if mine], only_from=holder
             )
         return ids_in(again)
 
-    def _givers(self) -> list[ConnectedSlave]:
-        return [*self.members.given_back.values()]
-
     def _end_elsewhere(self, ids: TaskIds) -> None:
         """Tasks have ended: let the agents kill them at the slaves that had them before."""
-        for slave in self._givers():
+        for slave in [*self.members.given_back.values()]:
             if ended := take_out(slave.given_back, ids):
                 self._cancel_elsewhere(slave, [span.whole for span in ended])
 

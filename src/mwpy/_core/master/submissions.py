@@ -26,7 +26,7 @@ from mwpy._core.master.tasks import MAX_SPAN, Taskjar
 from mwpy._values.bounds import Buffer, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import PackedCalls
-from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.shares import plain_keys
 
 FIELDS = 4
@@ -36,14 +36,11 @@ FIELDS = 4
 class _Batch(Struct, eq=False):
     """Tasks that differ only in arguments and tags."""
 
-    algorithm: Defined | None
+    algorithm: Defined
     policy: TaskPolicy
     before: int
     """How many tasks were added before the first of this batch."""
     fields: list[Any] = field(default_factory=list)
-    closed: Defined | None = None
-    """The algorithm if this is a portion, or a task that refers to results. Then `algorithm` is None, so no other task
-    is added."""
     owner: Any = None
     """What gets the ends of these tasks; None if the algorithm fetches them."""
     refers: Sequence[int] = ()
@@ -66,9 +63,9 @@ class Submissions:
         """Whether each task has a key."""
         self.total = 0
         """How many tasks were ever added; also the id of the last one."""
-        self._open = _Batch(None, DEFAULT_POLICY, 0)
-        self._batches = deque([self._open])
-        """Tasks are added to the last batch only."""
+        self._open: _Batch | None = None
+        """The last batch, to which tasks are added; None if it is a portion, or a task that refers to results."""
+        self._batches = deque[_Batch]()
         self.taken = 0
         """How many tasks were ever taken; also the id of the last one."""
 
@@ -99,11 +96,15 @@ class Submissions:
             number = self.total + 1
             keys = {} if key is None else {number: key}
             fields = [number, payload, buffers, tag]
-            self._add_closed(algorithm, _Batch(None, policy, number, fields, algorithm, owner, refers, keys), 1)
+            self._add_closed(_Batch(algorithm, policy, number, fields, owner, refers, keys), 1)
             return TaskId(number)
         batch = self._open
-        same_terms = algorithm is batch.algorithm and owner is batch.owner
-        if not same_terms or (policy is not batch.policy and policy != batch.policy):
+        if (
+            batch is None
+            or algorithm is not batch.algorithm
+            or owner is not batch.owner
+            or (policy is not batch.policy and policy != batch.policy)
+        ):
             batch = self._begin(algorithm, policy, owner)
         self.total = number = self.total + 1
         if key is not None:
@@ -117,31 +118,32 @@ class Submissions:
         """Add the tasks of a portion, which all have the same tag. It is safe from Ctrl-C like `add`."""
         first, count = self.total + 1, len(calls)
         fields = [first, calls, (), tag]
-        self._add_closed(algorithm, _Batch(None, policy, self.total + count, fields, algorithm, owner), count)
+        self._add_closed(_Batch(algorithm, policy, self.total + count, fields, owner), count)
 
     def _begin(self, algorithm: Defined, policy: TaskPolicy, owner: object) -> _Batch:
         last, batch = self._open, _Batch(algorithm, policy, self.total, owner=owner)
-        if last.algorithm is not None:
+        if last is not None:
             last.algorithm.added += self.total - last.before
         self._open = batch
         self._batches.append(batch)
         return batch
 
-    def _add_closed(self, algorithm: Defined, batch: _Batch, count: int) -> None:
+    def _add_closed(self, batch: _Batch, count: int) -> None:
         """Add a batch that is complete, with this many tasks."""
         last = self._open
-        if last.algorithm is not None:
+        if last is not None:
             last.algorithm.added += self.total - last.before
-        algorithm.added += count
+        batch.algorithm.added += count
         self.total += count
-        self._open = batch
+        self._open = None
         self._batches.append(batch)
 
     def pending(self, algorithm: Defined | None = None) -> int:
         """How many tasks of an algorithm, or of all, are submitted and not sent to a slave."""
         if algorithm is None:
             return self.total - self._jar.away
-        in_last = self.total - self._open.before if self._open.algorithm is algorithm else 0
+        last = self._open
+        in_last = self.total - last.before if last is not None and last.algorithm is algorithm else 0
         return algorithm.added + in_last - algorithm.away
 
     def runnable(self) -> int:
@@ -152,7 +154,7 @@ class Submissions:
 
     def __bool__(self) -> bool:
         """Whether there is a task to take."""
-        return len(self._batches) > 1 or bool(self._batches[0].fields)
+        return len(self._batches) > 1 or bool(self._batches and self._batches[0].fields)
 
     def take(self) -> list[Span]:
         """Take all tasks that wait here, in spans of limited length. The caller gives them to the core.
@@ -175,8 +177,6 @@ class Submissions:
         return spans
 
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
-        algorithm = batch.algorithm or batch.closed
-        assert algorithm is not None
         ids, payloads = taken[::FIELDS], tuple(taken[1::FIELDS])
         buffers, tags = tuple(taken[2::FIELDS]), tuple(taken[3::FIELDS])
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
@@ -186,7 +186,9 @@ class Submissions:
             [payloads], tags = payloads, tags * len(payloads[0])
         self.taken += len(payloads)
         columns = payloads, own, tags
-        span = Span(ids[0], len(payloads), algorithm, batch.policy, *columns, refers=batch.refers, owner=batch.owner)
+        span = Span(
+            ids[0], len(payloads), batch.algorithm, batch.policy, *columns, refers=batch.refers, owner=batch.owner
+        )
         if self.keyed:
             span.keys = _keys(payloads, [batch.keys.pop(number, None) for number in ids] if batch.keys else ())
         return span
@@ -198,11 +200,10 @@ class Submissions:
         pending.update(span.algorithm.number for span in self._jar.blocked.tasks.values())
         algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:
-            if (algorithm := batch.algorithm or batch.closed) is not None:
-                calls = batch.fields[1::FIELDS]
-                count = len(calls[0]) if calls and isinstance(calls[0], PackedCalls) else len(calls)
-                pending[algorithm.number] += count
-                algorithms[algorithm.number] = algorithm
+            calls = batch.fields[1::FIELDS]
+            count = len(calls[0]) if calls and isinstance(calls[0], PackedCalls) else len(calls)
+            pending[batch.algorithm.number] += count
+            algorithms[batch.algorithm.number] = batch.algorithm
         assert self.pending() == pending.total(), "a task was lost on the way to the core"
         assert self.runnable() == self.total - self.taken + self._jar.runnable, "the tasks that ended were miscounted"
         for number, algorithm in algorithms.items():

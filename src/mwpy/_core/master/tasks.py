@@ -326,17 +326,13 @@ class KeptDeaths:
     """The latest deaths; their last words are not truncated."""
     _size: int = 0
     """The size of these deaths, in characters."""
-    _last_end: SlaveEnded = _NO_END
+    last_end: SlaveEnded = _NO_END
     """The most recent end of a slave. A charge immediately follows the end of its slave, so one is enough."""
-
-    def note_end(self, record: SlaveEnded) -> None:
-        """Record the end of a slave: the next charges may name it."""
-        self._last_end = record
 
     def charge(self, spans: Sequence[Span], charges: Sequence[Charge]) -> None:
         """Add deaths to the history of tasks."""
         for charge in charges:
-            words = self._last_end.words if charge.sid == self._last_end.sid else NO_WORDS
+            words = self.last_end.words if charge.sid == self.last_end.sid else NO_WORDS
             by_attempt: dict[int, Death] = {}
             for span in spans:
                 death = by_attempt.get(span.attempt)
@@ -578,11 +574,6 @@ class PendingTasks:
     def spans(self) -> Iterator[Span]:
         """All spans, queue by queue."""
         return chain.from_iterable(self.all_queues())
-
-    def next_turn(self, needs: Needs) -> None:
-        """Move a queue behind all other queues."""
-        if needs in self.queues:
-            self.queues.move_to_end(needs)
 
     def add(self, spans: Iterable[Span]) -> None:
         """Add spans at the tails of their queues."""
@@ -832,7 +823,10 @@ class Taskjar:
             algorithm = self.algorithms.defined[each.algorithm]
             self.algorithms.begin(algorithm, each.count)
             own, owner = tags[position] if tags else ((None,) * each.count, None)
-            columns = _calls_in(each), tuple(each.buffers), own
+            calls: tuple[bytes, ...] | PackedCalls = tuple(each.payloads)
+            if each.packed:
+                calls = PackedCalls.from_data(each.packed, each.payloads[0], each.count)
+            columns = calls, tuple(each.buffers), own
             spans.append(
                 Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers, owner=owner)
             )
@@ -1012,7 +1006,7 @@ class Taskjar:
 
     def _slave_ended(self, record: SlaveEnded) -> None:
         """A slave is gone. Other records of the same iteration move its tasks."""
-        self.deaths.note_end(record)
+        self.deaths.last_end = record
         held = self.held.get(record.sid)
         if held is not None:  # else it ended before it was ready for tasks
             held.ended = True
@@ -1111,8 +1105,3 @@ class Taskjar:
         assert self.left_bytes == sum(state.size for _, state in left.values()), "the states were miscounted"
         assert all(count == 1 for count, _ in left.values()), "several tasks have the same state"
         self.deaths.check()
-
-
-def _calls_in(submitted: records.SubmittedTasks) -> tuple[bytes, ...] | PackedCalls:
-    calls = submitted.payloads
-    return PackedCalls.from_data(submitted.packed, calls[0], submitted.count) if submitted.packed else tuple(calls)
