@@ -23,8 +23,8 @@ from tests.spans import MAX, span
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import CancelTasks, MasterSettings, Running
-from mwpy._roles.edges import Process
 from mwpy._roles.master_io import MasterIo
+from mwpy._system.process import Child
 from mwpy._transport import wire
 from mwpy._transport.stream import Frames, Happened
 from mwpy._values import groups, messages, records
@@ -113,7 +113,7 @@ class Clock:
     def sleep(self, seconds: float) -> None: ...
 
 
-def no_process(command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
+def no_process(command: Sequence[str], *, environment: Mapping[str, str]) -> Child:
     raise AssertionError("a frame started a process")
 
 
@@ -145,7 +145,8 @@ class Attack:
         self.link, self.clock, self.trail = Link(), Clock(), Trail()
         self.core = MasterCore(MasterSettings("m", "g"))
         self.core.definitions.add(Defined(MAX))
-        self.io = MasterIo(self.core, self.link, self.trail, self.clock, no_process)
+        edges: Any = (self.link, self.trail, self.clock, no_process)
+        self.io = MasterIo(self.core, *edges)
         self.tasks = 0
         self.peers = 0
         self.hostile: list[bytes] = []

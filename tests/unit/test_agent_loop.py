@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Container, Sequence
+from typing import Any
 
 import pytest
 from attrs import define, field
@@ -11,7 +12,7 @@ from attrs import define, field
 from mwpy._core.agent.child import AgentSettings
 from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent import LATE_S, Agent
-from mwpy._roles.edges import AgentEdges, SlaveParts, Template
+from mwpy._roles.edges import AgentEdges, SlaveParts
 from mwpy._transport.shared_objects import Store
 from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages, records
@@ -61,7 +62,7 @@ class World:
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         raise AssertionError("no slave is started")
 
-    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[Template, SlaveParts]:
+    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[object, SlaveParts]:
         raise AssertionError("no slave is started")
 
     def clear(self) -> None: ...
@@ -88,7 +89,8 @@ def agent(world: World) -> Agent:
     """An agent that the master has not accepted yet."""
     hello = messages.Hello("m", "g", "host", 1, "3.11", 1)
     core = AgentCore(AgentSettings(hello, client_timeout_s=TIMEOUT_S))
-    agent = Agent(core, AgentEdges(world, world, {}, world, world, world, Store(), None))
+    edges: Any = (world, world, {}, world, world, world, Store(), None)
+    agent = Agent(core, AgentEdges(*edges))
     agent.begin()
     return agent
 

@@ -25,7 +25,7 @@ from mwpy._core.agent.child import AgentSettings, DropShare, OpenShare, Resumed,
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.holding import known
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentEdges, MasterSearch, ShareStore
+from mwpy._roles.edges import AgentEdges, MasterSearch
 from mwpy._roles.session_link import SessionLink
 from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
 from mwpy._system import clock, forks, memory
@@ -104,7 +104,7 @@ def local_contact(options: Options, master: MasterStream) -> Contact:
 
 
 def changed(
-    store: ShareStore, changes: Sequence[OpenShare | WriteShare | DropShare]
+    store: shared_objects.Store, changes: Sequence[OpenShare | WriteShare | DropShare]
 ) -> Iterator[ShareOpened | ShareNotKept]:
     """Change files in this order, and yield what the core must know."""
     for change in changes:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from attrs import Factory, define
 
-from mwpy._roles.edges import AgentConnection, OutputStream, SlaveParts
+from mwpy._roles.edges import AgentConnection, SlaveParts
+from mwpy._system.streams import Outlet
 
 STREAM, STDOUT, STDERR = 0, 1, 2
 """What a file descriptor of a slave leads to: its stream of messages, or one of its outputs."""
@@ -41,7 +42,7 @@ class WatchedFiles:
     """
 
     _link: AgentConnection
-    _outlets: Mapping[int, OutputStream]
+    _outlets: Mapping[int, Outlet]
     _slaves: Mapping[int, SlaveHandle]
     _owners: dict[int, tuple[SlaveHandle | None, int]] = Factory(dict)
     """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave, and

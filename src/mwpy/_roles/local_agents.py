@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import Factory, define
 
 from mwpy._core.local_agents import LocalAgentCore, Verdict
-from mwpy._roles.edges import Process, ProcessStarter
 from mwpy._system import process
 from mwpy._system.clock import Clock
 from mwpy._values.errors import ExitCode
@@ -32,7 +31,7 @@ class LocalAgent:
         connected: whether an agent with this process id is connected to the master.
     """
 
-    _start_process: ProcessStarter
+    _start_process: Callable[..., process.Child]
     _clock: Clock
     _notify: Callable[[str], None]
     _joined: Callable[[], int]
@@ -40,12 +39,12 @@ class LocalAgent:
     _command: Sequence[str] = ()
     _environment: Mapping[str, str] = Factory(dict)
     _core: LocalAgentCore = Factory(lambda: LocalAgentCore(""))
-    _process: Process | None = None
+    _process: process.Child | None = None
     """None if none runs now."""
     _verdict: Verdict | None = None
     """Whether there will be another one, if none runs; None if none has ended yet."""
 
-    def keep(self, command: Sequence[str], environment: Mapping[str, str], process: Process) -> None:
+    def keep(self, command: Sequence[str], environment: Mapping[str, str], process: process.Child) -> None:
         """Replace an agent, which has just been started, whenever it ends."""
         self._command, self._environment, self._process = command, environment, process
         self._core = LocalAgentCore(shlex.join(command))

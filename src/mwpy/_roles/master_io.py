@@ -45,11 +45,11 @@ from mwpy._core.master.state import (
     Waiting,
 )
 from mwpy._core.master.submissions import Submissions
-from mwpy._roles.edges import MasterConnections, ProcessStarter, RecordStore, Trail
+from mwpy._roles.edges import MasterConnections
 from mwpy._roles.local_agents import LocalAgent
 from mwpy._roles.sessions import Said, Sessions
 from mwpy._roles.users import OpenMap, Users
-from mwpy._system import clock
+from mwpy._system import clock, process
 from mwpy._system.clock import Clock
 from mwpy._transport import shared_objects, wire
 from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
@@ -62,6 +62,7 @@ from mwpy._values.records import Notice, ResultsHandedOver
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
+    from mwpy._database.store import Writer
     from mwpy._roles.resource_keeper import ResourceKeeper
     from mwpy.resource_file import ResourceFile
 
@@ -108,10 +109,10 @@ class MasterIo:
         self,
         core: MasterCore,
         link: MasterConnections,
-        audit: Trail,
+        audit: AuditFile,
         clock: Clock,
-        start: ProcessStarter,
-        store: RecordStore | None = None,
+        start: Callable[..., process.Child],
+        store: Writer | None = None,
     ) -> None:
         self.core = core
         self.link = link
@@ -344,7 +345,7 @@ class MasterIo:
         waiting.drop((*actions.forget, *actions.disconnect))
         return [*due, *others] if due else others, waiting.held if waiting.held > before else 0
 
-    def _save(self, store: RecordStore, actions: Actions, held: int, said: Said) -> None:
+    def _save(self, store: Writer, actions: Actions, held: int, said: Said) -> None:
         """Store what happened. The threads that use the master get the outcomes when they are in the file."""
         outcomes = self.users.take_news()
         if actions.records or outcomes or held or said:
@@ -487,7 +488,7 @@ class StoreWatch:
         notice: shows the user a message.
     """
 
-    _store: RecordStore
+    _store: Writer
     _notice: Callable[[str], None]
     _due_s: float = LONG_S
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from mwpy._core.agent import child
 from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentEdges, SlaveParts, Template
+from mwpy._roles.edges import AgentEdges, SlaveParts
 from mwpy._roles.session_link import SessionLink
 from mwpy._system import forks, process
 from mwpy._system.locks import SlaveFolders
@@ -48,7 +48,7 @@ class SlaveProcesses:
     _slaves: dict[int, SlaveHandle]
     """The slaves that have been started, by number; the agent uses this table, too."""
     _watched: WatchedFiles
-    _template: Template | None = None
+    _template: TemplateProcess | None = None
 
     def start(self, number: int, now: float) -> None:
         """Start a slave as a fresh interpreter."""

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
+from typing import Any
 
 from mwpy._core.agent.child import AgentSettings
 from mwpy._core.master.core import MasterCore
-from mwpy._roles.edges import Process
 from mwpy._roles.master_io import FAREWELL_S
 from mwpy._simulation.checkers import HistoryChecker, LifeChecker, SimulationFailure
 from mwpy._simulation.lives import Lives, Replay
@@ -263,7 +263,7 @@ class Cluster:
     def _have_local_agent(self) -> None:
         """The user asks for a local agent."""
         try:
-            process = self._start_local_agent(["agent"], environment={})
+            process: Any = self._start_local_agent(["agent"], environment={})
         except OSError:  # a user would see this, and start the master again
             self.world.after(1.0, self._have_local_agent)
         else:
@@ -272,7 +272,7 @@ class Cluster:
             else:
                 self.master.io.local.keep(["agent"], {}, process)
 
-    def _start_local_agent(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
+    def _start_local_agent(self, command: Sequence[str], *, environment: Mapping[str, str]) -> LocalAgentProcess:
         """Start an agent on the master's machine; sometimes fail because memory is missing."""
         if self.world.chance(0.2):
             raise OSError("no memory")

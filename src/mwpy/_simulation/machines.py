@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain, repeat
 from math import inf
 from random import Random
+from typing import Any
 
 from attrs import define, evolve
 from msgspec import Struct
@@ -196,6 +197,11 @@ class SimulatedSlave(SimulatedProcess):
         self._woken = False
 
     # ---- the process as its agent sees it ------------------------------------------------------------------
+
+    def parts(self, process: Any) -> SlaveParts:
+        """What its agent has of it, if this process is it or starts it."""
+        edges: Any = (process, self.channel, self.outputs)
+        return SlaveParts(*edges)
 
     def kill(self) -> None:
         """Its agent ends it."""
@@ -608,7 +614,7 @@ class SimulatedTemplate(SimulatedProcess):
         slave = self._starts = self._agent.make_slave(number, self._edits)
         if self._is_loaded:
             self._world.after(self._world.random.random() * FORK_S, self._fork)
-        return SlaveParts(self, slave.channel, slave.outputs)
+        return slave.parts(self)
 
     def answers(self) -> Sequence[tuple[Answer, SimulatedSlave | None]]:
         """The answers that have arrived."""
@@ -763,7 +769,8 @@ class AgentProcess:
         lifetime_s = host.lifetime_s if world.faulty else None
         ends_at = None if lifetime_s is None else world.now + lifetime_s
         self.core = AgentCore(evolve(host.settings, hello=hello, ends_at=ends_at))
-        self._agent = Agent(self.core, AgentEdges(self.link, self, self.outlets, self, self, self, self.store, self))
+        edges: Any = (self.link, self, self.outlets, self, self, self, self.store, self)
+        self._agent = Agent(self.core, AgentEdges(*edges))
         self._why = ""
         """Why the agent ended."""
         self._over = False
@@ -781,7 +788,7 @@ class AgentProcess:
             slave.hang(closes=False)
             self.check_start(slave)
         self.begin(slave, self._start_s)
-        return SlaveParts(slave, slave.channel, slave.outputs)
+        return slave.parts(slave)
 
     def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
         """Start a template and its first slave."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings, ShutDown
-from mwpy._roles.edges import ProcessStarter
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.algorithm import SimulatedAlgorithm
 from mwpy._simulation.checkers import HistoryChecker
@@ -45,7 +45,7 @@ class SimulatedMaster:
         replay: Replay,
         tasks: int,
         pace: Pace,
-        start: ProcessStarter,
+        start: Callable[..., LocalAgentProcess],
         ended: Callable[[], None],
         lives: Lives | None = None,
     ) -> None:
@@ -73,7 +73,8 @@ class SimulatedMaster:
         core = MasterCore(settings)
         if store is not None:
             store.read_into(core)
-        self.io = MasterIo(core, self.network.master, self, world, start, store)
+        edges: Any = (self.network.master, self, world, start, store)
+        self.io = MasterIo(core, *edges)
         self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, lives)
         if store is not None:
             store.writer.on_brought = self.io.committed.stored
