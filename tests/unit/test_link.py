@@ -10,7 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,18 +113,6 @@ def test_closed_ends_leave_no_descriptor_open(ends: Loopback) -> None:
 
 
 # ---- waiting in the master ----
-
-
-def test_a_wake_ends_the_wait(ends: Loopback) -> None:
-    """A wake from another thread ends the wait, even if it comes just before the wait."""
-    link = quiet_master(ends).link
-    link.wake()
-    assert link.poll(FOREVER_S, SOON) == []
-    waiting = threading.Thread(target=link.poll, args=(FOREVER_S, SOON), daemon=True)
-    waiting.start()
-    link.wake()
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
 
 
 def test_a_poll_takes_a_limited_number_of_messages_and_loses_none(

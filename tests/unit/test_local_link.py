@@ -18,8 +18,6 @@ from mwpy._transport.local_link import (
     SILENT_LOOKS,
     LocalAgentLink,
     LocalMasterLink,
-    Network,
-    NoNetwork,
 )
 from mwpy._transport.stream import (
     Broken,
@@ -45,7 +43,7 @@ PATIENCE_S = 120.0
 class Pair:
     """The two ends of a stream, and what arrived at them."""
 
-    def __init__(self, network: Network, timeout_s: float = CALM_S) -> None:
+    def __init__(self, network: MasterLink | None, timeout_s: float = CALM_S) -> None:
         self.master = LocalMasterLink(network, CALM_S, PAYLOAD_BYTES)
         self.given = self.master.open()
         self.agent = LocalAgentLink(self.given, timeout_s)
@@ -95,9 +93,9 @@ class Pair:
 
 
 @pytest.fixture(params=["no network", "network"])
-def network(request: pytest.FixtureRequest) -> Network:
+def network(request: pytest.FixtureRequest) -> MasterLink | None:
     """A master that only its own agents can join, and one that others can join, too."""
-    return NoNetwork() if request.param == "no network" else listening()
+    return None if request.param == "no network" else listening()
 
 
 def listening(key: str = "k") -> MasterLink:
@@ -105,7 +103,7 @@ def listening(key: str = "k") -> MasterLink:
 
 
 @pytest.fixture
-def pair(network: Network) -> Iterator[Pair]:
+def pair(network: MasterLink | None) -> Iterator[Pair]:
     ends = Pair(network)
     yield ends
     ends.close_all()
@@ -221,8 +219,8 @@ def test_an_agent_without_its_stream_says_what_may_be_wrong(kind: str) -> None:
 
 MASTER = """
 import os, subprocess, sys, time
-from mwpy._transport.local_link import LocalMasterLink, NoNetwork
-given = LocalMasterLink(NoNetwork(), 3000.0, 1000).open()
+from mwpy._transport.local_link import LocalMasterLink
+given = LocalMasterLink(None, 3000.0, 1000).open()
 agent = subprocess.Popen([sys.executable, "-c", sys.argv[1], given.to_json()], pass_fds=given.numbers())
 copy = os.fork()
 if not copy:
@@ -255,11 +253,23 @@ def test_the_death_of_a_master_is_noticed_although_a_fork_has_its_end_of_the_str
         run.stdout.close()
 
 
-@pytest.mark.parametrize("make", [NoNetwork, lambda: listening()])
-def test_a_bell_that_is_rung_after_the_end_writes_into_no_other_file(make: Callable[[], Network]) -> None:
+def test_a_wake_ends_the_wait(pair: Pair) -> None:
+    """A wake from another thread ends the wait, even if it comes just before the wait."""
+    pair.turn_master()
+    pair.master.wake()
+    pair.turn_master(CALM_S)
+    waiting = threading.Thread(target=pair.turn_master, args=(CALM_S,), daemon=True)
+    waiting.start()
+    pair.master.wake()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert pair.happened == []
+
+
+def test_a_bell_that_is_rung_after_the_end_writes_into_no_other_file(network: MasterLink | None) -> None:
     """The computation may end while another thread is about to wake it."""
-    network = make()
-    network.close(0.0)
+    master = LocalMasterLink(network, CALM_S, PAYLOAD_BYTES)
+    master.close(0.0)
     with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
-        network.wake()
+        master.wake()
         assert [file.seek(0, os.SEEK_END) for file in (first, second)] == [0, 0]

@@ -26,7 +26,7 @@ from mwpy._system.process import agent_command, count_cores, log_levels
 from mwpy._system.script import LoadedScript
 from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import encodable
-from mwpy._transport.local_link import LocalMasterLink, Network, NoNetwork
+from mwpy._transport.local_link import LocalMasterLink
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.messagepack import encode_json
 from mwpy._values.options import AGENT_VARIABLE, MASTER_VARIABLE, MODULE_PATH, OWN_MODULE_PATH, SCRIPT_VARIABLE, Options
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mwpy._database.store import Writer
     from mwpy._roles.master_io import MasterIo
     from mwpy._roles.resource_keeper import ResourceKeeper
+    from mwpy._transport.link import MasterLink
     from mwpy.audit import AuditFile
 
 
@@ -188,7 +189,7 @@ def open_connections(options: Options, key: str | None) -> Connections:
     """
     limit = process.raise_limit()
     if only_here(options) and options.master_port is None:
-        return Connections(_with_streams(NoNetwork(), options), limit, limit)
+        return Connections(_with_streams(None, options), limit, limit)
     from mwpy._roles.network import FormerPlace, addresses, listen, recall  # only here, because it loads ZeroMQ
     from mwpy._transport.link import new_key
 
@@ -203,7 +204,7 @@ def open_connections(options: Options, key: str | None) -> Connections:
     return Connections(_with_streams(link, options), limit, room, key, found, link.port)
 
 
-def _with_streams(network: Network, options: Options) -> LocalMasterLink:
+def _with_streams(network: MasterLink | None, options: Options) -> LocalMasterLink:
     largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
     return LocalMasterLink(network, options.silence_s(), largest)
 

@@ -51,7 +51,6 @@ import zmq
 from msgspec import Struct
 from zmq.utils import z85
 
-from mwpy._system.process import Bell
 from mwpy._transport.stream import (
     FRAMES_SLACK,
     MAX_BYTES,
@@ -806,7 +805,7 @@ MAX_SLACK = 32 << 20
 
 
 class MasterLink:
-    """The master's end of all connections. One thread uses it. Other threads may only call `wake`.
+    """The master's end of all connections. One thread uses it.
 
     Args:
         host: the interface to bind, or `*` for all.
@@ -853,14 +852,8 @@ class MasterLink:
         """Peers to which a send failed."""
         self._arriving: dict[bytes, Arriving] = {}
         """The large message of each peer that has not arrived as a whole."""
-        self._bell = Bell()
-        self.wake = self._bell.ring
-        """Ends the wait in `poll`. Any thread may call this."""
-        self.ready: Sequence[int] = ()
-        """The descriptors of `watch` that were ready at the end of the last `poll`."""
-        self._watched: dict[int, None] = {}
         self._poller = zmq.Poller()
-        for readable in (self._router, self._door.requests, self._monitor, self._bell.fd):
+        for readable in (self._router, self._door.requests, self._monitor):
             self._poller.register(readable, zmq.POLLIN)
         self.port = self._bind(host, port)
 
@@ -880,15 +873,9 @@ class MasterLink:
         """Turn connections away beyond a number."""
         self._door.limit = connections
 
-    def watch(self, fd: int, writable: bool = False) -> None:
-        """Let `poll` wait for another file descriptor, too."""
-        self._watched[fd] = None
-        self._poller.register(fd, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
-
-    def unwatch(self, fd: int) -> None:
-        """Stop waiting for a file descriptor."""
-        del self._watched[fd]
-        self._poller.unregister(fd)
+    def watch(self, fd: int) -> None:
+        """Let `poll` wait for another file descriptor, too. The caller looks whether it is ready."""
+        self._poller.register(fd, zmq.POLLIN)
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:
         """Wait for something to happen, and return what happened.
@@ -904,9 +891,6 @@ class MasterLink:
             timeout_s = min(timeout_s, self._probe_at - now)
         ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._look_at - now))))
         happened: list[Happened] = []
-        self.ready = [fd for fd in self._watched if fd in ready]
-        if self._bell.fd in ready:
-            self._bell.clear()
         if self._monitor in ready or door.requests in ready:
             seen, ended = door.read()
             happened += seen
@@ -998,7 +982,6 @@ class MasterLink:
         self._router.close(int(linger_s * 1000))
         self._door.close()
         self._context.term()
-        self._bell.close()
 
 
 # The addresses of this host that a remote slave can try, best first.

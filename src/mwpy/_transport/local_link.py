@@ -10,8 +10,8 @@ end of a process is the end of its stream. Three things need more than the strea
   do nothing better than wait for it.
 - *Forks.* A process that was forked from the master has a copy of the master's end, so the stream does not end with the
   master. Therefore the agent also waits for the end of the process itself, where the kernel has a descriptor for it.
-- *A master that agents of other machines can join, too.* One thread waits for everything at once: the network waits for
-  the streams, too. `NoNetwork` takes its place in a master that has only agents of its own.
+- *A master that agents of other machines can join, too.* One thread waits for everything at once: the streams are in an
+  `epoll` object, and the network waits for its descriptor, too. Without a network, the thread waits for this object.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from mwpy._system import clock
 from mwpy._system.process import Bell
@@ -55,62 +55,17 @@ SILENT_LOOKS = 5
 """An agent is gone after so many looks in a row at which nothing had arrived. There are four looks in a timeout."""
 
 
-Network: TypeAlias = "MasterLink | NoNetwork"
-"""A master's end of the connections to agents that it did not start."""
-
-
-class NoNetwork:
-    """The network of a master that only its own agents can join: there is none, but it waits."""
-
-    def __init__(self) -> None:
-        self.ready: Sequence[int] = ()
-        """The watched descriptors that were ready at the end of the last `poll`."""
-        self._bell = Bell()
-        self.wake = self._bell.ring
-        """Ends the wait in `poll`. Any thread may call this."""
-        self._poll = select.poll()
-        self.watch(self._bell.fd)
-
-    def watch(self, fd: int, writable: bool = False) -> None:
-        """Wait for a file descriptor, too."""
-        self._poll.register(fd, select.POLLIN | (select.POLLOUT if writable else 0))
-
-    def unwatch(self, fd: int) -> None:
-        """Stop waiting for a file descriptor."""
-        self._poll.unregister(fd)
-
-    def poll(self, timeout_s: float, now: float) -> list[Happened]:  # noqa: ARG002  # a network needs the time
-        """Wait until a descriptor is ready."""
-        self.ready = [fd for fd, _ in self._poll.poll(milliseconds(timeout_s))]
-        if self._bell.fd in self.ready:
-            self._bell.clear()
-        return []
-
-    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        """Do nothing: the peer is gone."""
-
-    def forget(self, peer: bytes) -> None:
-        """Do nothing: the peer is gone."""
-
-    def disconnect(self, peer: bytes) -> None:
-        """Do nothing: the peer is gone."""
-
-    def close(self, linger_s: float) -> None:  # noqa: ARG002  # nothing waits to be sent
-        """Close the descriptors."""
-        self._bell.close()
-
-
 class LocalMasterLink:
     """The master's end of all connections, if it has agents of its own. One thread uses it. Other threads may only call
     `wake`.
 
     Args:
-        network: the connections to other agents.
+        network: the connections to other agents; None if only its own agents can join.
         timeout_s: after this silence an agent is gone.
         max_payload: bytes of the largest payload frame that is accepted.
     """
 
-    def __init__(self, network: Network, timeout_s: float, max_payload: int) -> None:
+    def __init__(self, network: MasterLink | None, timeout_s: float, max_payload: int) -> None:
         self.asleep = False
         """Whether it waits in `poll`, or is about to. Another thread that has something for it must call `wake`."""
         self._network = network
@@ -125,6 +80,11 @@ class LocalMasterLink:
         """The peer of each descriptor."""
         self._silent: dict[bytes, int] = {}
         """Each peer that sent something and is not forgotten: the number of looks since then."""
+        self._bell = Bell()
+        self._epoll = select.epoll()
+        self._epoll.register(self._bell.fd, select.EPOLLIN)
+        if network is not None:
+            network.watch(self._epoll.fileno())
 
     def open(self) -> MasterStream:
         """Make the stream of an agent. Start the agent with it, and close its descriptors here then.
@@ -143,7 +103,7 @@ class LocalMasterLink:
         peer = f"local agent {self._opened}".encode()
         self._ends[peer] = StreamEnd(here, passage, self._max_bytes, passes_on=False)
         self._peers[here.fileno()] = peer
-        self._network.watch(here.fileno())
+        self._epoll.register(here.fileno(), select.EPOLLIN)
         return MasterStream(there.detach(), passage_there.detach(), os.getpid())
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:
@@ -153,11 +113,18 @@ class LocalMasterLink:
             timeout_s: how long to wait at most.
             now: seconds on a monotonic clock.
         """
-        happened = self._network.poll(min(timeout_s, self._look_at - now), now)
+        wait_s = min(timeout_s, self._look_at - now)
+        happened: list[Happened] = []
+        if self._network is not None:
+            happened = self._network.poll(wait_s, now)
+            wait_s = 0.0
+        ready = self._epoll.poll(milliseconds(wait_s) / 1000)
         self.asleep = False
-        for fd in self._network.ready:
+        for fd, _ in ready:
             if (peer := self._peers.get(fd)) is not None:
                 self._hear(peer, happened)
+            else:
+                self._bell.clear()
         if now >= self._look_at:
             self._look()
             self._look_at = now + self._interval_s
@@ -183,7 +150,7 @@ class LocalMasterLink:
                 happened.append(Unreachable(peer, looks * self._interval_s if looks >= SILENT_LOOKS else 0.0))
 
     def _watch(self, end: StreamEnd) -> None:
-        self._network.watch(end.fileno(), end.wants_write)
+        self._epoll.modify(end.fileno(), select.EPOLLIN | (select.EPOLLOUT if end.wants_write else 0))
 
     def _look(self) -> None:
         """End the streams of the agents that were silent for too long."""
@@ -195,37 +162,37 @@ class LocalMasterLink:
     def wake(self) -> None:
         """End the wait in `poll`. Any thread may call this."""
         self.asleep = False
-        self._network.wake()
+        self._bell.ring()
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
-        end = self._ends.get(peer)
-        if end is None:
+        if (end := self._ends.get(peer)) is not None:
+            waited = end.wants_write
+            end.send(frames)
+            if end.wants_write != waited:
+                self._watch(end)
+        elif self._network is not None:
             self._network.send(peer, frames)
-            return
-        waited = end.wants_write
-        end.send(frames)
-        if end.wants_write != waited:
-            self._watch(end)
 
     def forget(self, peer: bytes) -> None:
         """Do not report that a peer is gone."""
         self._silent.pop(peer, None)
-        self._network.forget(peer)
+        if self._network is not None:
+            self._network.forget(peer)
 
     def disconnect(self, peer: bytes) -> None:
         """End the connection of a peer; `poll` then reports that it is gone."""
         if (end := self._ends.get(peer)) is not None:
             end.end()
-        else:
+        elif self._network is not None:
             self._network.disconnect(peer)
 
     def _close(self, peer: bytes, until: float = 0.0) -> None:
         end = self._ends.pop(peer)
-        self._network.unwatch(end.fileno())
         del self._peers[end.fileno()]
+        self._epoll.unregister(end.fileno())  # a process that was forked from this one may have a copy
         end.send_rest(until)
-        end.end()  # a process that was forked from this one may have a copy
+        end.end()
         end.close()
 
     def close(self, linger_s: float) -> None:
@@ -233,7 +200,10 @@ class LocalMasterLink:
         until = clock.monotonic() + linger_s
         for peer in [*self._ends]:
             self._close(peer, until)
-        self._network.close(linger_s)
+        if self._network is not None:
+            self._network.close(linger_s)
+        self._epoll.close()
+        self._bell.close()
 
 
 class LocalAgentLink:
@@ -268,6 +238,8 @@ class LocalAgentLink:
         self._interval_s = heartbeat_interval(timeout_s)
         self._beat_at = clock.monotonic() + self._interval_s
         self._poll = select.poll()
+        self.unwatch = self._poll.unregister
+        """Stops waiting for a file descriptor."""
         self._master = -1
         """A descriptor of the master's process; -1 if there is none."""
         with suppress(OSError, AttributeError):  # it has ended, or the system has no such descriptors
@@ -277,10 +249,6 @@ class LocalAgentLink:
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
         """Let `poll` wait for a file descriptor too."""
         self._poll.register(fd, (select.POLLIN if readable else 0) | (select.POLLOUT if writable else 0))
-
-    def unwatch(self, fd: int) -> None:
-        """Stop waiting for a file descriptor."""
-        self._poll.unregister(fd)
 
     def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
         """Wait for something to happen.
@@ -292,23 +260,22 @@ class LocalAgentLink:
             The end of the connection, a message, and the file descriptors that are ready.
         """
         left_s = 0.0 if self._arrived or self._fate else self._beat_at - clock.monotonic()
-        waits_s = left_s if timeout_s is None else min(left_s, timeout_s)
         stream = self._end.fileno()
         if not self._is_over:
             self.watch(stream, self._end.wants_write)
-        ready = [fd for fd, _ in self._poll.poll(milliseconds(waits_s))]
-        if stream in ready:
+        ready = dict(self._poll.poll(milliseconds(left_s if timeout_s is None else min(left_s, timeout_s))))
+        if ready.pop(stream, 0):
             self._hear()
-        elif self._master in ready:  # all that it had sent was read
+        elif ready.pop(self._master, 0):  # all that it had sent was read
             self._end_with("its process has ended")
-        ready = [fd for fd in ready if fd not in (stream, self._master)]
+        ready.pop(self._master, 0)
         if clock.monotonic() >= self._beat_at:
             self._beat_at = clock.monotonic() + self._interval_s
             self.send([])
         if self._arrived:
-            return [], [self._arrived.popleft()], ready
+            return [], [self._arrived.popleft()], [*ready]
         fate, self._fate = self._fate, []
-        return fate, [], ready
+        return fate, [], [*ready]
 
     def _hear(self) -> None:
         self._end.flush()
