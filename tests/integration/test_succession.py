@@ -19,7 +19,7 @@ from tests.integration.test_bad_member import member, received
 from tests.loopback import Agent, Loopback
 
 from mwpy import resource_file
-from mwpy._core.session import SAY_BYTES
+from mwpy._roles.sessions import SAY_BYTES
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._transport.link import MasterLink, member_keys, new_key, server_keys

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._core import session as module
-from mwpy._core.session import Session
+from mwpy._roles import sessions
+from mwpy._roles.sessions import Session
 from mwpy._values.errors import ProtocolError
 
 
@@ -20,7 +20,7 @@ def test_more_messages_than_were_sent_or_fewer_than_before_cannot_be_handled(cou
 
 
 def test_a_peer_that_never_says_what_it_has_handled_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_MESSAGES", 2)
+    monkeypatch.setattr(sessions, "KEPT_MESSAGES", 2)
     session = Session()
     for _ in range(2):
         session.keep([b""])

@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 
 from mwpy import resource_file
 from mwpy._core.agent.child import AddressesFound, ComputationOver
-from mwpy._roles.session_link import hello_of_this_process
+from mwpy._roles.sessions import hello_of_this_process
 from mwpy._system import clock
 from mwpy._system.process import Question
 from mwpy._transport import wire

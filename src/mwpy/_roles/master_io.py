@@ -30,6 +30,7 @@ from mwpy._core.master.state import (
     Actions,
     CancelTasks,
     Command,
+    Confirmed,
     Garbage,
     HoldResults,
     MasterSettings,
@@ -63,7 +64,7 @@ from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
     from mwpy._database.store import Writer
-    from mwpy._roles.resource_keeper import ResourceKeeper
+    from mwpy._roles.network import ResourceKeeper
     from mwpy.resource_file import ResourceFile
 
 TICK_S = 1.0
@@ -278,7 +279,7 @@ class MasterIo:
                             message, payload = shared_objects.spooled(message, payload)
                         self.core.handle(Received(peer, address, message, payload), now)
                     while self._sessions.confirmed:
-                        self.core.handle(self._sessions.confirmed.popleft(), now)
+                        self.core.handle(Confirmed(*self._sessions.confirmed.popleft()), now)
             case Malformed(connection, address, reason):
                 peer = self._sessions.peer_of(connection)
                 if peer and not self.core.admission.ignores(peer):
@@ -362,7 +363,7 @@ class MasterIo:
     # ---- resource file and end -----------------------------------------------------------------------------
 
     def _content(self, resource: ResourceKeeper) -> ResourceFile:
-        from mwpy._roles.resource_keeper import updated  # only a master with a resource file needs it
+        from mwpy._roles.network import updated  # only a master with a resource file needs it
 
         return updated(resource.template, self.core, self._clock.wall())
 

@@ -1,29 +1,173 @@
-"""The sessions of a master's agents, between its core and its link.
+"""Sessions: the messages between a master and an agent, which survive the end of their connection.
 
-The core knows a peer by the name of its first connection. When an agent comes back on another connection, `Sessions`
-translates the name. So the core gets the messages of an agent in one order, each once, whatever its connections were.
-`_core/session.py` says how.
+When a connection ends, nobody knows which of the last messages arrived. So each side counts the messages of the other
+side that it has handled, and keeps the messages that it has sent until the other side says that it has handled them. On
+the next connection, each side first says how many it has handled. Then it sends the kept messages that the other side
+has not handled, in their order. So each message is handled exactly once, and the cores compare nothing.
 
-An agent forgets a result when the master says that it has handled it. So with a run database, the master says this only
-when the result is in the file: if it is killed before that, the agent brings the result to its next generation. Until
-then, an agent that comes back sends again what was handled, and `Sessions` passes this over.
+What is handled is said in a small message (`Handled`), at most once a second, or sooner when much was handled. Nothing
+is said while nothing is handled. Messages about the connection itself are not counted (`UNCOUNTED`).
+
+`Session` is one side of a session. `Sessions` has those of a master, and `SessionLink` has that of an agent.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 from collections import deque
 from collections.abc import Container, Sequence
 from math import inf
+from typing import TYPE_CHECKING
 
+from attrs import Factory, define
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.master.state import Confirmed
-from mwpy._core.session import Session
-from mwpy._roles.edges import MasterConnections
+from mwpy._roles.edges import AgentConnection, MasterConnections, MasterSearch
 from mwpy._transport import wire
+from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
-from mwpy._values.bounds import Buffer
+from mwpy._values.algorithm import PYTHON
+from mwpy._values.bounds import MAX_NAME, Buffer, SlaveId, shortened
+from mwpy._values.errors import ProtocolError
+from mwpy._values.options import JOB_VARIABLE
+
+if TYPE_CHECKING:
+    from mwpy._core.agent import child
+
+UNCOUNTED = frozenset({messages.Hello, messages.Welcome, messages.Handled, messages.Probe})
+"""Messages that concern one connection only."""
+
+SAY_S = 1.0
+"""Seconds from a handled message until it is said how many were handled."""
+
+SAY_MESSAGES = 256
+"""After so many handled messages it is said at once."""
+
+SAY_BYTES = 1 << 20
+"""After so many bytes of handled messages it is said at once."""
+
+KEPT_MESSAGES = 100_000
+"""How many messages are kept at most. A correct peer says long before that what it has handled."""
+
+KEPT_BYTES = 256 << 20
+"""When the kept messages of an agent are larger, it reads no messages of its slaves, so that they wait."""
+
+
+@define(eq=False, repr=False)
+class Session:
+    """One side of a session."""
+
+    handled: int = 0
+    """How many messages of the other side were handled."""
+    say_at: float | None = None
+    """When to say this; None if the other side knows it."""
+    kept_bytes: int = 0
+    """About how many bytes are kept."""
+    _said: int = 0
+    """How many messages the other side knows to be handled."""
+    _handled_bytes: int = 0
+    """About how many bytes were handled since it was last said."""
+    _dropped: int = 0
+    """How many messages the other side has handled, so that they are not kept."""
+    _kept: deque[tuple[Sequence[Buffer], int]] = Factory(deque)
+    """The messages that were sent after these, and their sizes."""
+
+    # ---- what is sent --------------------------------------------------------------------------------------
+
+    def keep(self, frames: Sequence[Buffer]) -> None:
+        """Keep a message that is sent, or that will be sent when there is a connection."""
+        size = sum(map(len, frames))
+        self.kept_bytes += size
+        self._kept.append((frames, size))
+
+    def drop(self, handled: int) -> int:
+        """The other side has handled this many messages: keep them no longer.
+
+        Returns:
+            The size of the payloads of those that were kept.
+
+        Raises:
+            ProtocolError: this cannot be; the fault of the other side.
+        """
+        kept = self._kept
+        if not self._dropped <= handled <= self._dropped + len(kept):
+            raise ProtocolError(
+                f"it says that it has handled {handled} messages, not {self._dropped} to {self._dropped + len(kept)}"
+            )
+        payload_bytes = 0
+        while self._dropped < handled:
+            frames, size = kept.popleft()
+            self.kept_bytes -= size
+            self._dropped += 1
+            payload_bytes += size - len(frames[0])
+        return payload_bytes
+
+    @property
+    def sent(self) -> int:
+        """How many messages were sent, also those that are not kept any more."""
+        return self._dropped + len(self._kept)
+
+    @property
+    def kept(self) -> list[Sequence[Buffer]]:
+        """The messages that are kept, the oldest first."""
+        return [frames for frames, _ in self._kept]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are more messages than a correct peer leaves unhandled."""
+        return len(self._kept) > KEPT_MESSAGES
+
+    # ---- what is received ----------------------------------------------------------------------------------
+
+    def note_handled(self, frames: Sequence[Buffer], now: float) -> None:
+        """Count a message of the other side that was handled."""
+        self.handled += 1
+        self._handled_bytes += sum(map(len, frames))
+        if self.handled >= self._said + SAY_MESSAGES or self._handled_bytes >= SAY_BYTES:
+            self.say_at = now
+        elif self.say_at is None:
+            self.say_at = now + SAY_S
+
+    def note_repeated(self, now: float) -> None:
+        """A message came again that was handled: the other side does not know this."""
+        if self.say_at is None:
+            self.say_at = now + SAY_S
+
+    def said(self) -> messages.Handled:
+        """Return what to say now about the messages that were handled."""
+        self._said, self._handled_bytes, self.say_at = self.handled, 0, None
+        return messages.Handled(self.handled)
+
+    # ---- the next connection -------------------------------------------------------------------------------
+
+    def go_on(self, handled: int) -> list[Sequence[Buffer]]:
+        """Go on with the session on another connection, on which both sides have said what they have handled.
+
+        Args:
+            handled: how many messages the other side has handled.
+
+        Returns:
+            The messages to send again, in their order.
+
+        Raises:
+            ProtocolError: this cannot be; the fault of the other side.
+        """
+        self.drop(handled)
+        self.said()
+        return self.kept
+
+
+# The sessions of a master's agents, between its core and its link.
+#
+# The core knows a peer by the name of its first connection. When an agent comes back on another connection, `Sessions`
+# translates the name. So the core gets the messages of an agent in one order, each once, whatever its connections were.
+#
+# An agent forgets a result when the master says that it has handled it. So with a run database, the master says this
+# only when the result is in the file: if it is killed before that, the agent brings the result to its next generation.
+# Until then, an agent that comes back sends again what was handled, and `Sessions` passes this over.
+
 
 Said = Sequence[tuple[bytes, messages.Handled]]
 """What is said about handled messages, each with its peer."""
@@ -74,8 +218,8 @@ class Sessions:
         """What names the sessions of the peers that are not answered yet."""
         self._owing: dict[bytes, _Known] = {}
         """The sessions in which messages were handled, and nothing was said about it."""
-        self.confirmed: deque[Confirmed] = deque()
-        """What peers have said about handled messages, for the core, which takes it."""
+        self.confirmed: deque[tuple[bytes, int]] = deque()
+        """Which peers have handled messages with how many bytes of payloads, for the core, which takes it."""
         self.say_at = inf
         """When to call `due`."""
 
@@ -97,7 +241,7 @@ class Sessions:
                 self._joining[peer] = message.session
             return False
         if isinstance(message, messages.Handled):
-            self.confirmed.append(Confirmed(peer, known.session.drop(message.count)))
+            self.confirmed.append((peer, known.session.drop(message.count)))
             return True
         if is_repeated := known.repeated > 0:
             known.repeated -= 1
@@ -197,7 +341,7 @@ class Sessions:
         if peer not in members or connection in members:  # a member says nothing like this
             return b""
         known = self._known[peer]
-        self.confirmed.append(Confirmed(peer, known.session.drop(message.handled)))
+        self.confirmed.append((peer, known.session.drop(message.handled)))
         kept = known.session.go_on(message.handled)
         if not known.is_away:
             self._peers[known.connection] = b""
@@ -230,3 +374,202 @@ class Sessions:
         known = self._known.pop(peer, None)
         if known is not None:
             del self._by_token[known.token]
+
+
+# The agent's side of a session. It looks like one connection to the master, and has one after the other. While there is
+# no connection, messages to the master are kept. `_core/agent/contact.py` decides when to look for the master.
+
+
+class SessionLink:
+    """The connections to the master, as one.
+
+    Args:
+        link: the first connection.
+        search: finds the master, and connects to it again; None if the agent has no session.
+        brought: the results that the agent brings from a former generation of the master, as messages.
+    """
+
+    def __init__(
+        self, link: AgentConnection, search: MasterSearch | None, brought: Sequence[Sequence[Buffer]] = ()
+    ) -> None:
+        self._link = link
+        self._search = search
+        self._brought = [*brought]
+        self._brought_bytes = 0
+        """About how many bytes of these came since the last session ended."""
+        self.sids: dict[int, SlaveId] = {}
+        """The ids that the master has given to slaves, by number, until it has handled everything of the slave."""
+        self._died: deque[tuple[int, int]] = deque()
+        """The slaves that have died: how many messages were sent until then, and the number."""
+        self.asks = False
+        """Whether the agent asks where the master may be; `answer` returns it."""
+        self.session: Session | None = None
+        """The session; None before the master has accepted this agent, and if the agent has none."""
+        self._has_session = False
+        """Whether the session begins when the master accepts this agent."""
+        self._has_ended = False
+        self._watched: dict[int, tuple[bool, bool]] = {}
+        """What is watched at each file descriptor: writable, readable."""
+
+    # ---- the connection ------------------------------------------------------------------------------------
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
+        """Let `poll` wait for a file descriptor too."""
+        self._watched[fd] = writable, readable
+        self._link.watch(fd, writable, readable)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        del self._watched[fd]
+        self._link.unwatch(fd)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """Wait for something to happen; see `AgentLink.poll`."""
+        return self._link.poll(timeout_s)
+
+    def end(self) -> None:
+        """The connection has ended: keep what is sent from now on."""
+        self._has_ended = True
+
+    def answer(self) -> child.AddressesFound | child.ComputationOver | None:
+        """If the agent asks where the master may be, return what was found out; None if this needs more time."""
+        answer = self._search.answer() if self.asks and self._search is not None else None
+        self.asks = self.asks and answer is None
+        return answer
+
+    def connect(self, address: str) -> None:
+        """Use another connection from now on, to this address."""
+        assert self._search is not None, "there is no session"
+        link = self._search.connect(address)
+        for fd, conditions in self._watched.items():
+            link.watch(fd, *conditions)
+        self._link.close(0.0)
+        self._link = link
+
+    def close(self, linger_s: float) -> None:
+        """Close the connection. Messages that were sent have `linger_s` seconds to leave."""
+        self._link.close(linger_s)
+
+    # ---- messages ------------------------------------------------------------------------------------------
+
+    def greet(self, hello: messages.Hello) -> None:
+        """Send the first message on a connection."""
+        self._has_session = bool(hello.session)
+        handled = None if self.session is None else self.session.handled
+        self._link.send(wire.encode(replace(hello, handled=handled)))
+
+    def post(self, succeeds: str | None, outgoing: Sequence[child.Outgoing]) -> None:
+        """Send what the core has decided to send.
+
+        Args:
+            succeeds: the generation of the master with which the session has ended before; None if it goes on.
+        """
+        if succeeds is not None:
+            self._brought += self.handovers(succeeds)
+            self.session = None
+            self.sids.clear()
+            self._died.clear()
+        for message in outgoing:
+            frames = message.received or wire.encode(message.message, message.payload)
+            if self.session is None and self._has_ended and isinstance(message.message, messages.Handover):
+                self._brought.append(frames)
+                self._brought_bytes += sum(map(len, frames))
+            self.send(frames)
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the master, now or when there is a connection again."""
+        if self.session is not None:
+            self.session.keep(frames)
+            if wire.is_a(messages.SlaveDied, frames):
+                died, _ = wire.parse(frames, wire.FROM_AGENT)
+                assert isinstance(died, messages.SlaveDied)
+                self._died.append((self.session.sent, died.slave))
+        if not self._has_ended:
+            self._link.send(frames)
+
+    def takes(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> bool:
+        """Count a message of the master. Return whether it concerns only the session.
+
+        Raises:
+            ProtocolError: it contradicts the session; the master's fault.
+        """
+        session = self.session
+        if isinstance(message, messages.Refused) and self._has_ended:  # the session does not go on at this master
+            return False
+        if type(message) not in UNCOUNTED:
+            if session is not None:
+                session.note_handled(frames, now)
+                if isinstance(message, messages.SlaveNamed):
+                    self.sids[message.slave] = message.sid
+            return False
+        if isinstance(message, messages.Welcome):
+            self._answered(message)
+        elif isinstance(message, messages.Handled) and session is not None:
+            session.drop(message.count)
+            self._forget_dead(message.count)
+        return not isinstance(message, messages.Welcome)
+
+    def _answered(self, welcome: messages.Welcome) -> None:
+        """The master has accepted the agent, or goes on with its session: send again what it has not handled."""
+        if self.session is None:
+            self.session = Session() if self._has_session else None
+            self._has_ended = False
+            brought, self._brought, self._brought_bytes = self._brought, [], 0
+            for frames in brought:
+                self.send(frames)
+            return
+        if welcome.handled is None:
+            raise ProtocolError("a second Welcome")
+        self._forget_dead(welcome.handled)
+        for frames in self.session.go_on(welcome.handled):
+            self._link.send(frames)
+        self._has_ended = False
+
+    def _forget_dead(self, handled: int) -> None:
+        """Forget the dead slaves whose last message the master has handled."""
+        while self._died and self._died[0][0] <= handled:
+            self.sids.pop(self._died.popleft()[1], None)
+
+    def handovers(self, generation: str) -> list[Sequence[Buffer]]:
+        """The results that the master has not handled, as messages for its next generation.
+
+        Args:
+            generation: the one that has ended.
+        """
+        found: list[Sequence[Buffer]] = []
+        for frames in () if self.session is None else self.session.kept:
+            message, payload = wire.parse(frames, wire.FROM_AGENT)
+            if isinstance(message, messages.Handover):
+                found.append(frames)
+            elif isinstance(message, messages.Results):
+                handover = messages.Handover(generation, self.sids[message.slave], message)
+                found.append(wire.encode(handover, payload))
+        return found
+
+    @property
+    def say_at(self) -> float:
+        """When to call `say`; infinity if there is no need."""
+        say_at = None if self.session is None or self._has_ended else self.session.say_at
+        return inf if say_at is None else say_at
+
+    def say(self) -> None:
+        """Say how many messages of the master were handled."""
+        if self.session is not None:
+            self._link.send(wire.encode(self.session.said()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for a connection that slaves must wait, too."""
+        kept_bytes = self._brought_bytes if self.session is None else self.session.kept_bytes
+        return self._has_ended and kept_bytes > KEPT_BYTES
+
+
+def hello_of_this_process(member_id: str, generation: str, slaves: int) -> messages.Hello:
+    """Return the first message of this process.
+
+    Args:
+        generation: the life of the master that the process wants to join; empty for any.
+        slaves: how many slaves it will start.
+    """
+    job = shortened(os.environ.get(JOB_VARIABLE, ""), MAX_NAME)
+    return messages.Hello(member_id, generation, platform.node(), os.getpid(), PYTHON, slaves, job)

@@ -21,7 +21,7 @@ from mwpy._core.agent import child
 from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, SlaveParts
-from mwpy._roles.session_link import SessionLink
+from mwpy._roles.sessions import SessionLink
 from mwpy._system import forks, process
 from mwpy._system.locks import SlaveFolders
 from mwpy._system.streams import Inlet

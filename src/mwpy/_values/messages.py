@@ -430,7 +430,7 @@ class Welcome(FromMaster, frozen=True):
 class Handled(FromAgent, FromMaster, frozen=True):
     """Agent to master, or master to agent: how many messages of their session the sender has handled.
 
-    `_core/session.py` has the reason.
+    `_roles/sessions.py` has the reason.
     """
 
     count: Number
