@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from mwpy._core.master.state import Command
-    from mwpy._roles.computation import Computation
-    from mwpy._roles.own_overseer import OwnOverseer
+    from mwpy._roles.computation import Computation, OwnOverseer
     from mwpy._system.script import LoadedScript
     from mwpy.audit import AuditFile
     from mwpy.master import LocalMaster, Master
@@ -414,7 +413,7 @@ def local_master(
         if system is not None:
             raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
         return _local_master(slaves, options, policy, loaded_script())
-    from mwpy._roles.own_overseer import own_overseer
+    from mwpy._roles.computation import own_overseer
 
     path = os.path.abspath(resource_file)
     overseer = own_overseer(path, system, max_jobs, overseer_options)

@@ -32,10 +32,9 @@ from attrs import evolve
 
 from mwpy._core.master.dispatch import learn
 from mwpy._core.master.state import Actions, CancelTasks, Running, Waiting
-from mwpy._roles.computation import Computation, MasterParts, follow_cells, start_local
+from mwpy._roles.computation import Computation, MasterParts, OwnOverseer, follow_cells, own_overseer, start_local
 from mwpy._roles.inbox import FORKED, SHOW_S, raise_failure
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.own_overseer import OwnOverseer, own_overseer
 from mwpy._roles.progress import Figures, OpenProgress, Progress, ShowProgress, careful, progress_of
 from mwpy._roles.submission import Calls
 from mwpy._roles.users import User

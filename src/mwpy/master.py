@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from mwpy._core.master.state import AllocateSlaves, FreeSlave, TakeReports, Tell
-from mwpy._roles.computation import Computation, MasterParts
+from mwpy._roles.computation import Computation, MasterParts, OwnOverseer
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, kind_of_slave, whole_number
 from mwpy._roles.maps import MOST_ITEMS, Call, MapItems, MapRun, items_of, most_of, with_terms
 from mwpy._roles.master_io import MasterIo
@@ -33,7 +33,6 @@ from mwpy._values.shares import PLAIN_CALLS
 from mwpy._values.task import Result, UnrunnableTask
 
 if TYPE_CHECKING:
-    from mwpy._roles.own_overseer import OwnOverseer
     from mwpy.executor import Executor
 
 __all__ = ["LocalMaster", "LoopCounts", "Master"]

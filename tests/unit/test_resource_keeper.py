@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from mwpy import resource_file
-from mwpy._roles.resource_keeper import NOTICE_S, ResourceKeeper
+from mwpy._roles.network import NOTICE_S, ResourceKeeper
 from mwpy._system import clock, locks
 from mwpy._values.errors import ResourceFileError
 from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import threading
 import weakref
@@ -29,7 +30,15 @@ from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.messagepack import encode_json
-from mwpy._values.options import AGENT_VARIABLE, MASTER_VARIABLE, MODULE_PATH, OWN_MODULE_PATH, SCRIPT_VARIABLE, Options
+from mwpy._values.options import (
+    AGENT,
+    AGENT_VARIABLE,
+    MASTER_VARIABLE,
+    MODULE_PATH,
+    OWN_MODULE_PATH,
+    SCRIPT_VARIABLE,
+    Options,
+)
 from mwpy._values.policy import Policies
 from mwpy._values.records import Notice, Started
 from mwpy._values.sources import SOURCES
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
     from mwpy._database.store import Writer
     from mwpy._roles.master_io import MasterIo
-    from mwpy._roles.resource_keeper import ResourceKeeper
+    from mwpy._roles.network import ResourceKeeper
     from mwpy._transport.link import MasterLink
     from mwpy.audit import AuditFile
 
@@ -408,8 +417,7 @@ def _publish(
     options: Options, path: str, generation: str, connections: Connections, slave_command: Sequence[str]
 ) -> ResourceKeeper:
     """Write the resource file."""
-    from mwpy._roles.network import first_content
-    from mwpy._roles.resource_keeper import ResourceKeeper
+    from mwpy._roles.network import ResourceKeeper, first_content
 
     content = first_content(options, generation, connections.addresses, connections.key, slave_command)
     return ResourceKeeper(path, content)
@@ -509,3 +517,91 @@ def _without_a_file() -> AuditFile:
     from mwpy.audit import AuditFile  # when the agent has started
 
     return AuditFile()
+
+
+# The overseer that a master starts for its own resource file.
+
+
+SYSTEMS = ("htcondor", "slurm", "ssh", "local")
+"""The batch systems that a master can use by itself."""
+
+END_S = 60.0
+"""How long the batch system may take to remove the jobs at the end, in seconds."""
+
+KILL_S = 0.01
+"""Seconds between two checks whether a killed process has ended."""
+
+LOG = ".overseer"
+"""What follows the name of the resource file in the name of the overseer's log file."""
+
+
+@define(eq=False, repr=False)
+class OwnOverseer:
+    """A process that oversees one computation. It ends with the thread that starts it, even if this process is killed.
+
+    Args:
+        path: the resource file.
+        system: the batch system.
+        max_jobs: how many jobs it may have in the queue.
+        options: more options of `mwpy oversee`.
+        modules: where the jobs of this machine find modules.
+    """
+
+    path: str
+    system: str
+    max_jobs: int
+    options: Sequence[str]
+    modules: str
+    _child: process.Child | None = None
+
+    @property
+    def _command(self) -> list[str]:
+        return [sys.executable, *AGENT[:-1], "oversee", self.path, "--with", self.system, *self.options]
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            OSError: it cannot be started, or its log file cannot be written.
+        """
+        own = ["--max", str(self.max_jobs), "--parent", str(os.getpid())]
+        with open(f"{self.path}{LOG}", "wb") as log:
+            environment = {MODULE_PATH: self.modules}
+            self._child = process.start([*self._command, *own], environment=environment, output=(log, log))
+
+    def end(self) -> None:
+        """End it, and remove the jobs of the computation, which is over. If this fails, say so on standard error."""
+        child = self._child
+        if child is None:
+            return
+        child.kill()
+        while child.poll() is None:
+            clock.sleep(KILL_S)
+        child.close()
+        command = [*self._command, "--remove"]
+        try:
+            ended = process.run(command, timeout_s=END_S)
+            problem = "" if not ended.returncode else ended.err
+        except (OSError, process.TimedOut) as error:
+            problem = str(error)
+        if problem:
+            text = f"mwpy: jobs of {self.path} may be left ({' '.join(problem.split())}): run `{shlex.join(command)}`"
+            print(text, file=sys.stderr, flush=True)
+
+
+def own_overseer(path: str, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
+    """Make the overseer of a master, if it has one.
+
+    Args:
+        path: the resource file of the master.
+
+    Raises:
+        UsageError: an argument is wrong; the caller's fault.
+    """
+    if max_jobs < 1:
+        raise UsageError(f"max_jobs={max_jobs!r}: give a whole number from 1 on")
+    if system is None:
+        return None
+    if system not in SYSTEMS:
+        raise UsageError(f"system={system!r}: give one of {', '.join(SYSTEMS)}, or None for no overseer")
+    return OwnOverseer(path, system, max_jobs, options, module_path())

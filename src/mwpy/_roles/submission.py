@@ -27,7 +27,7 @@ from mwpy._values.task import seed_at
 
 if TYPE_CHECKING:
     from mwpy._roles.master_io import MasterIo
-    from mwpy._roles.task_keys import TaskKeys
+    from mwpy._roles.run_store import TaskKeys
 
 
 class Extras(Struct, frozen=True):
@@ -89,9 +89,9 @@ class Calls:
 
         keys = with_code = None
         if io.submissions.keyed:
-            from mwpy._roles import task_keys  # only here, because it loads what compares code
+            from mwpy._roles import run_store  # only here, because it loads what compares code
 
-            keys, with_code = task_keys.TaskKeys(notice), partial(task_keys.with_code, notice=notice)
+            keys, with_code = run_store.TaskKeys(notice), partial(run_store.with_code, notice=notice)
         return cls(Definitions(codec, watch, with_code, notice, io.algorithm_numbers), for_all, refer, keys)
 
     def policy(self, algorithm: Algorithm, given: Policies) -> tuple[TaskPolicy, Extras | None]:

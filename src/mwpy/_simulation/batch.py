@@ -20,8 +20,8 @@ from mwpy._batch import BatchUnavailable, Launch
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.core import OverseerCore
 from mwpy._core.overseer.events import OverseerSettings
+from mwpy._roles.network import updated
 from mwpy._roles.overseer import Overseer, agent_command
-from mwpy._roles.resource_keeper import updated
 from mwpy._simulation.checkers import SimulationFailure
 from mwpy._simulation.cluster import Cluster
 from mwpy._simulation.machines import AgentHost, Pace
