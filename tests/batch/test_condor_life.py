@@ -10,18 +10,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.batch.condor_jobs import HELD, IDLE, RUNNING, Jobs
+from tests.batch.condor_jobs import HELD, RUNNING, Jobs
 from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import schedd_down
-from tests.systems.system import System
 
 SHORT = "--mw-grace-period 1 --mw-reconnect-seconds 0"
 """For slaves whose tasks do not end, and which do not look for a master that was killed."""
@@ -143,57 +140,6 @@ def test_slaves_join_the_next_master_when_theirs_is_killed(jobs: Jobs) -> None:
     assert jobs.count(second, "REFUSED") == 0
 
 
-@pytest.mark.long
-def test_slaves_that_start_after_the_end_of_the_computation_leave_the_queue(jobs: Jobs) -> None:
-    """The resource file says that the computation is finished, and they exit with code 0."""
-    master = jobs.submit("master.sub", ARGS="--pings 0")
-    jobs.until_gone(master)
-    slaves = jobs.submit("slaves.sub", SLAVES=3)
-    jobs.until_gone(slaves)
-    assert jobs.exit_codes(slaves) == [0] * 3
-    assert jobs.text(f"slaves.{slaves}.*.err") == "mwpy: the computation is finished, says ping.rsc\n" * 3
-
-
-@pytest.mark.long
-def test_a_computation_can_run_again_with_the_same_resource_file(jobs: Jobs) -> None:
-    """The file of the first run says `finished`. It is gone when the second master is submitted."""
-    first = jobs.submit("master.sub", ARGS="--pings 0")
-    jobs.until_gone(first)
-    assert jobs.until_resource_file("ping.rsc")["computation-status"] == "finished"
-    second = jobs.submit("master.sub", ARGS="--pings 20")
-    assert jobs.until_resource_file("ping.rsc")["member-id"] == f"{second}.0"
-    slaves = jobs.submit("slaves.sub", SLAVES=2)
-    jobs.until_gone()
-    assert jobs.exit_codes(second) == [0]
-    assert jobs.exit_codes(slaves) == [0, 0]
-    assert "20 pings: 20 good, 0 bad" in jobs.text(f"master.{second}.0.out")
-
-
-@pytest.mark.long
-def test_slaves_with_a_stale_resource_file_serve_no_other_computation(jobs: Jobs) -> None:
-    """When another computation has the port of the dead master, the slaves are refused and stay in the queue."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    dead = jobs.submit("master.sub", RESOURCE="dead.rsc", ARGS=f"--mw-master-port {port}", TRIES=1)
-    end_master(jobs, dead, jobs.until_resource_file("dead.rsc"))
-    other = jobs.submit("master.sub", APP="gated.py", ARGS=f"1 gate --mw-master-port {port}")
-    jobs.until_resource_file("gated.rsc")
-    astray = jobs.submit("slaves.sub", RESOURCE="dead.rsc", SLAVES=2)
-    refused = f"{astray} that have ended twice, the last time because they were refused"
-    until(lambda: [job["ExitCode"] for job in jobs.queue(astray) if job["NumJobCompletions"] >= 2] == [3, 3], refused)
-    assert not [job for job in jobs.queue(astray) if job["JobStatus"] == HELD]
-    until(lambda: "not" in jobs.text(f"slaves.{astray}.0.err"), "the reason; each run overwrites it")
-    assert jobs.count(other, "AGENT-") == 0
-
-    slaves = jobs.submit("slaves.sub", APP="gated.py", SLAVES=1)
-    open_gate(jobs)
-    jobs.until_gone(other, slaves)
-    assert jobs.exit_codes(other) == jobs.exit_codes(slaves) == [0]
-    jobs.do("condor_rm", astray)
-    jobs.until_gone()
-
-
 def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
     """Slaves are evicted, killed, held, released and removed while they run a task.
 
@@ -268,36 +214,6 @@ def test_a_job_whose_lease_has_expired_runs_again(jobs: Jobs) -> None:
         jobs.until_gone()
         assert jobs.exit_codes(slaves) == [0] * 2
         assert json.loads(master.communicate()[0]) == {"came": list(range(4)), "unrunnable": []}
-
-
-@contextmanager
-def taken(pool: System, folder: Path, left: int) -> Iterator[None]:
-    """Let a job of another user occupy all slots except a few."""
-    slots = int(pool("condor_status", "-af", "TotalSlotCpus").stdout.split()[0])
-    lines = ("executable = /bin/sleep", "arguments = 600", f"request_cpus = {slots - left}", "queue")
-    (folder / "other.sub").write_text("\n".join(lines))
-    cluster = pool("condor_submit", "-terse", "other.sub", cwd=folder, user="other").stdout.split(".")[0]
-    try:
-        until(
-            lambda: pool("condor_q", cluster, "-af", "JobStatus", user="other").stdout.strip() == str(RUNNING),
-            "another user's job at work",
-        )
-        yield
-    finally:
-        pool("condor_rm", cluster, user="other")
-
-
-@pytest.mark.long
-def test_slaves_without_a_slot_wait_for_one(jobs: Jobs) -> None:
-    """The computation runs on the few free slots, and on more slots when they become free."""
-    with taken(jobs.pool, jobs.folder, left=2):
-        master, slaves, _ = started(jobs, tasks=12, slaves=6, at_work=2)
-        assert sorted(job["JobStatus"] for job in jobs.queue(slaves)) == [IDLE] * 4 + [RUNNING] * 2
-    until(lambda: busy(jobs, master) >= 6, "all slaves at work")
-    open_gate(jobs)
-    jobs.until_gone()
-    assert jobs.exit_codes(master) == [0]
-    assert jobs.exit_codes(slaves) == [0] * 6
 
 
 def test_many_agents_all_get_an_answer(jobs: Jobs, num_agents: int) -> None:

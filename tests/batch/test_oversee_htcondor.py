@@ -18,8 +18,6 @@ from tests.batch.systems import PATIENCE_S, until
 from tests.systems.condor import CondorPool
 from tests.systems.system import ROOT, System
 
-HELD = 5
-
 PATIENT_S = 8
 """For less than this time, a resource file may show a busy job as idle."""
 
@@ -54,7 +52,6 @@ class Desk:
         self.resource = folder / "waves.rsc"
         self._runs: list[Run] = []
         shutil.copy(ROOT / "tests" / "integration" / "apps" / "waves.py", folder)
-        shutil.copy(ROOT / "tests" / "batch" / "apps" / "lacking.py", folder)
 
     def start(self, *words: object, user: str = "submit") -> Run:
         written = self.folder / f"{len(self._runs)}.written"
@@ -168,14 +165,6 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) 
     assert second.out.count("submits 1 job:") == 2, second.out
 
 
-def test_a_dry_run_prints_and_does_nothing(desk: Desk) -> None:
-    desk.master()
-    desk.need(2)
-    report = desk.once("--dry-run")
-    assert report.endswith("Z (dry run) waves.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n")
-    assert desk.queue() == []
-
-
 def test_the_overseer_prints_why_htcondor_refuses_a_submission(desk: Desk) -> None:
     """The overseer prints one line. With --once, the exit code also shows the failure."""
     desk.master()
@@ -199,19 +188,6 @@ def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: Desk) -> None
     desk.kill_master()
     desk.master()
     overseer.says("another master has taken over")
-
-
-@pytest.mark.long
-def test_master_and_overseer_show_why_jobs_cannot_import_the_script(desk: Desk) -> None:
-    """Master and overseer print the traceback, and the overseer stops its submissions."""
-    master = desk.master("lacking.py")
-    overseer = desk.oversee()
-    missing = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
-    until(lambda: "submitted" in overseer.out, "a first job")
-    until(lambda: missing in master.out, lambda: f"the reason at the master\n{master.out}\n{overseer.out}")
-    overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
-    overseer.says("exit code 6")
-    assert missing in overseer.out
 
 
 def test_the_overseer_does_not_replace_an_evicted_job(desk: Desk) -> None:
@@ -240,20 +216,6 @@ def test_the_overseer_shows_why_a_job_is_held_and_replaces_it(desk: Desk) -> Non
     desk.order("return 0")
     assert (master.end(), overseer.end()) == (0, 0), overseer.out
     assert desk.queue() == []
-
-
-@pytest.mark.long
-def test_jobs_with_a_missing_file_are_held_and_stop_the_submissions(desk: Desk) -> None:
-    """HTCondor notices the missing file only when a job starts."""
-    desk.master()
-    desk.need(1)
-    overseer = desk.oversee("--transfer", "missing.dat")
-    overseer.says("3 jobs in a row died within 30 s of their start or were held, so nothing is submitted")
-    assert "missing.dat" in overseer.out
-    assert [job["JobStatus"] for job in desk.queue()] == [HELD] * 3
-    overseer.send(signal.SIGTERM)
-    assert overseer.end() == 130
-    assert "removed 3 jobs" in desk.once("--remove")
 
 
 SUBMITTING = """

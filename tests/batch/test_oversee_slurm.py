@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.batch.systems import in_use, until, user_folder
+from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import PATIENT_S, Desk, Run
 from tests.systems.slurm import SlurmNode
-
-OWN_PORT = 16937
-
-STOP = 'pid=$(cat "$(dirname "$SLURM_CONF")/run/slurmctld.pid"); kill $pid; while kill -0 $pid; do sleep 0.1; done'
 
 
 class SlurmDesk(Desk):
@@ -74,54 +70,3 @@ def test_a_surrounding_job_does_not_change_the_jobs(desk: SlurmDesk) -> None:
     assert overseer.out.count("submits 1 job:") == 1, overseer.out
     assert "removed 1 job" in desk.once("--remove")
     until(lambda: job not in desk.report()["connected-jobs"], "no job left")
-
-
-def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SlurmDesk) -> None:
-    """The overseer prints the ends of the jobs' error files."""
-    desk.master()
-    desk.need(2)
-    overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
-    overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
-    overseer.says("    | ModuleNotFoundError: No module named 'sky'")
-
-
-def test_the_overseer_shows_why_a_job_is_held(desk: SlurmDesk) -> None:
-    """The user has added a line that holds the job from the start."""
-    desk.master()
-    desk.need(1)
-    overseer = desk.oversee("--line=--hold")
-    overseer.says("is held: JobHeldUser")
-    overseer.send(signal.SIGTERM)
-    assert overseer.end() == 130
-    assert "removed " in desk.once("--remove")
-    until(lambda: desk.queue() == [], "no job left")
-
-
-@pytest.fixture
-def own_desk() -> Iterator[SlurmDesk]:
-    """A desk at a Slurm that no other test uses."""
-    with in_use(SlurmNode("slurm-broken", OWN_PORT)) as node, user_folder(node) as folder:
-        desk = SlurmDesk(node, folder)
-        yield desk
-        desk.end()
-
-
-@pytest.mark.long
-def test_the_overseer_waits_for_a_controller_that_is_down(own_desk: SlurmDesk) -> None:
-    """The overseer reports this once and decides nothing. Its jobs continue, and it submits none of them twice."""
-    desk = own_desk
-    master = desk.master()
-    desk.need_until("done", 2)
-    overseer = desk.oversee()
-    before = desk.until_jobs(2)
-    desk.pool("sh", "-c", STOP, user="root")
-    overseer.says("nothing is decided, the batch system does not answer: Slurm does not show its queue: ")
-    desk.need_until("done", 1)
-    desk.pool("sh", "-c", "slurmctld >/dev/null 2>&1", user="root")
-    overseer.says("the batch system answers again")
-    assert desk.until_jobs(3).keys() > before.keys()
-    assert overseer.out.count("nothing is decided") == 1
-    assert overseer.out.count("submits 1 job:") == 1, overseer.out
-    (desk.folder / "done").touch()
-    desk.order("return 0")
-    assert (master.end(), overseer.end()) == (0, 0), overseer.out

@@ -61,32 +61,6 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SshDes
     assert "waves.rsc: is finished, and no job of it is left" in second.out
 
 
-def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SshDesk) -> None:
-    """The overseer prints the ends of the jobs' error files, which are on the hosts."""
-    desk.hosts("node1 slots=4\n")
-    desk.master()
-    desk.need(2)
-    overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
-    overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
-    overseer.says("    | ModuleNotFoundError: No module named 'sky'")
-
-
-def test_the_overseer_decides_nothing_without_a_host(desk: SshDesk) -> None:
-    """The overseer prints the reason, and continues when a host answers."""
-    desk.hosts("node3 slots=2\n")
-    desk.master()
-    desk.need(1)
-    config = desk.folder / "config"
-    good = desk.config.read_text()
-    config.write_text(good.replace("Port ", "Port 1 # "))
-    overseer = desk.oversee("--ssh-options", f"-F {config}")
-    overseer.says("nothing is decided, the batch system does not answer: no host of hosts can be used: node3: ssh: ")
-    config.write_text(good)
-    overseer.says("the batch system answers again")
-    desk.until_jobs(1)
-    until(lambda: overseer.out.count("host node3 answers again") == 1, "its return")
-
-
 ELSEWHERE = """\
 #!/bin/sh
 exec unshare --map-root-user --uts sh -c 'hostname bad-host && exec "$0" "$@"' {python} "$@"
