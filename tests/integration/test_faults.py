@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import (
-    APPS,
     ORPHAN_S,
     Running,
     Stage,
@@ -210,30 +208,6 @@ def test_a_task_that_kills_its_agent_becomes_unrunnable(stage: Stage, slaves: in
     assert run.report["came"] == [number for number in range(41) if number != 20]
     assert "3 agents vanished without notice while they had" in run.err
     assert run.err.count("starting another") >= 3
-    stage.no_process_left()
-
-
-def test_a_task_that_kills_its_agent_spares_the_tasks_of_others(stage: Stage) -> None:
-    """A shell restarts each of two agents, as a batch system does."""
-    master = stage.master("killer.py", "agent")
-    loop = 'until "$@"; do :; done'
-    agent = [sys.executable, APPS / "killer.py", "--mw-slave", "--mw-resource-file", stage.resource]
-    for _ in range(2):
-        stage.start("", *agent, "--mw-slave-processes", 2, program=["sh", "-c", loop, "sh"])
-    assert master.end() == 0, master.err
-    assert [len(task["deaths"]) for task in master.report["unrunnable"]] == [4]
-    assert master.report["came"] == [number for number in range(41) if number != 20]
-    stage.no_process_left()
-
-
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_slave_that_cannot_load_an_algorithm_for_now_does_not_bar_its_agent(stage: Stage, failures: int) -> None:
-    """New slaves try again, and run all tasks. The user sees why."""
-    run = stage.run("fragile.py", stage.folder, failures, "--mw-local", 2, "--mw-audit-file", stage.audit)
-    assert run.report == list(range(40))
-    assert "could not load Fragile, and is replaced by a new one, which tries again: " in run.err
-    assert run.err.count("MemoryError: no memory for the table") == 1
-    assert "NOTICE a slave of AGENT-0" in stage.audit.read_text()
     stage.no_process_left()
 
 

@@ -27,19 +27,6 @@ def test_a_leaky_algorithm_runs_10000_tasks_in_bounded_memory(stage: Stage) -> N
     stage.no_process_left()
 
 
-@pytest.mark.parametrize(("most", "tasks"), [(1, 6), (40, 400)])
-def test_a_slave_runs_exactly_as_many_tasks_as_it_may(stage: Stage, most: int, tasks: int) -> None:
-    """The number does not depend on the size of the groups."""
-    own = ("--mw-local", 1, "--mw-audit-file", stage.audit, "--mw-slave-max-tasks", most)
-    run = stage.run("worn.py", *own, tasks, 1, 0)
-    report = run.report
-    assert (report["tasks"], report["most_tasks"], report["slaves"]) == (tasks, most, tasks // most)
-    word = "task" if most == 1 else "tasks"
-    assert len(stage.audited(f"-> gone: replaced after {most} {word}")) >= tasks // most - 1
-    assert run.err == ""
-    stage.no_process_left()
-
-
 @pytest.mark.parametrize("where", ["loading", "algorithm"])
 def test_a_slave_that_hangs_in_its_start_is_killed_and_shows_where(stage: Stage, where: str) -> None:
     """The agent tries three times, and gives up. The master shows the line where the slaves hung."""
