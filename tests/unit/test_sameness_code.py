@@ -389,7 +389,9 @@ def test_installed_packages_count_by_version(module: Modules) -> None:
 
 
 def test_another_version_of_python_is_reported_and_not_what_it_compiles_in_another_way() -> None:
-    old, new = ({"Python": version, "function app.f": digest} for version, digest in (("3.11", "#1"), ("3.12", "#2")))
+    kinds = "function app.f", "class app.A", "module app"
+    versions = ("3.11", "#1"), ("3.12", "#2")
+    old, new = ({"Python": version, **dict.fromkeys(kinds, digest)} for version, digest in versions)
     assert changes(old, new) == ["Python changed from 3.11 to 3.12"]
 
 
@@ -601,6 +603,15 @@ def test_the_code_of_a_function_is_kept_as_long_as_nothing_changes(module: Modul
     del made.K
     assert changed()
     assert code_of(made.f) is codes[-1]
+
+
+def test_a_module_that_a_notebook_has_loaded_again_counts(module: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "is_interactive", lambda: True)
+    made = module("import helpers\ndef f(): return getattr(helpers, 'K')", helpers="K = 1")
+    before = code_of(made.f)
+    Path(sys.modules["helpers"].__file__ or "").write_text("K = 222")
+    importlib.reload(sys.modules["helpers"])
+    assert reported(before, code_of(made.f)) == ["module helpers changed"]
 
 
 def test_names_that_get_a_value_later_count_from_then_on(module: Modules) -> None:

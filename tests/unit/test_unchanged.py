@@ -13,7 +13,8 @@ import cloudpickle
 import pytest
 
 import mwpy
-from mwpy._roles.definitions import SNAPSHOT_BYTES, Definitions
+from mwpy._core.master.algorithms import Defined
+from mwpy._roles.definitions import SNAPSHOT_BYTES, CodeWatch, Definitions
 from mwpy._transport.by_value import snapshot_of
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import algorithm_of
@@ -80,7 +81,7 @@ class Script:
         exec(SCRIPT, self.scope)
         self.definitions = Definitions(Codec({}))
         self.dumps = 0
-        self.kept: list[object] = []
+        self.kept: list[Defined] = []
 
     def __getattr__(self, name: str) -> Any:
         return self.scope[name]
@@ -223,11 +224,34 @@ def test_a_function_that_reaches_what_may_change_is_pickled_each_time(script: Sc
         assert script.dumps == number
 
 
-def test_no_snapshot_keeps_much_memory(script: Script) -> None:
-    script.run(f"K = 'x' * {SNAPSHOT_BYTES}")
+@pytest.mark.parametrize("large", [f"'x' * {SNAPSHOT_BYTES}", f"[travels] * {SNAPSHOT_BYTES // 8}"])
+def test_no_snapshot_keeps_much_memory(script: Script, large: str) -> None:
+    """Neither if the pickle is large, nor if only the snapshot is."""
+    script.run(f"L = {large}")
     for number in range(1, 4):
-        script.submit(script.plain)
+        script.submit(script.listed)
         assert script.dumps == number
+
+
+class _Watch(CodeWatch):
+    """Says when a module was loaded again."""
+
+    def __init__(self) -> None:
+        self.reloaded = False
+
+    def look(self, function: Callable[..., Any], by_value: bool) -> bool:
+        return self.reloaded
+
+
+def test_an_unchanged_function_is_defined_again_when_a_module_was_loaded_again(script: Script) -> None:
+    """The code of what it uses is another one, so the answers of the new definition are others, too."""
+    watch = _Watch()
+    script.definitions = Definitions(Codec({}), watch)
+    packed = script.remember(script.plain)
+    [before] = {each.record.definition.number for each in script.kept}
+    watch.reloaded = True
+    assert script.submit(script.plain) == packed
+    assert script.kept[-1].record.definition.number != before
 
 
 def test_a_function_that_changes_while_it_is_pickled_is_pickled_again(

@@ -87,7 +87,8 @@ DIGEST_DIGITS = 32
 """Hexadecimal digits of the digest of a pickle. Two different pickles never have the same digest."""
 
 SNAPSHOT_BYTES = 64 * 1024
-"""If a pickle is larger, no snapshot of the function is kept, because it keeps what is in the pickle."""
+"""If a pickle or a snapshot of a function is larger, no snapshot is kept, because it keeps what is in the pickle, and
+because it is made at each use."""
 
 LARGE_BYTES = 16 << 20
 """If a pickle is larger, a notice names the variable that makes it large: it is pickled at each submission."""
@@ -143,17 +144,29 @@ class Definitions:
         Raises:
             ArgumentNotPicklable: it travels by value and cannot be pickled; the caller's fault.
         """
-        if self.watch is not None and algorithm in self.known:
-            if self.watch.look(algorithm.function, by_value=False):
-                self.known.clear()
-            elif not algorithm.reference:  # its module was loaded again, so the name belongs to another function
-                del self.known[algorithm]
+        if algorithm in self.known:
+            self._look(algorithm.function, by_value=False)
+            if not algorithm.reference:  # its module was loaded again, so the name belongs to another function
+                self.known.pop(algorithm, None)
         defined = self.of(algorithm)
         if self.watch is not None and defined.refused and not isinstance(algorithm, Prepared):
             self.watch.renew(defined.number)
             self._forget(algorithm, defined)
             defined = self.define(algorithm)
         return Prepared(algorithm.function, defined, policy=algorithm.policy) if defined.size else algorithm
+
+    def _look(self, function: Callable[..., Any], by_value: bool) -> bool:
+        """Forget all definitions if a module was loaded again. Return whether this happened.
+
+        Raises:
+            UsageError: as `CodeWatch.look`.
+        """
+        if self.watch is None or not self.watch.look(function, by_value):
+            return False
+        self.known.clear()
+        self._digests.clear()
+        self._used.clear()
+        return True
 
     def _forget(self, algorithm: Algorithm, defined: Defined) -> None:
         """Forget a definition that slaves have refused, so that the next one is another algorithm for them."""
@@ -182,8 +195,7 @@ class Definitions:
         if algorithm in self.known:
             return self.known[algorithm]
         reference = self.reference_of(algorithm)
-        if self.watch is not None and self.watch.look(algorithm.function, by_value=not reference):
-            self.known.clear()
+        self._look(algorithm.function, by_value=not reference)
         if reference:
             defined = self.known[algorithm] = self._number(algorithm, reference, "", b"")
             return defined
@@ -203,9 +215,7 @@ class Definitions:
         used = self._used.get(function)
         if used is None or used.snapshot is None or not used.snapshot.is_current(function):
             return None
-        if self.watch is not None and self.watch.look(function, by_value=True):
-            self.known.clear()
-        return used.defined()
+        return None if self._look(function, by_value=True) else used.defined()
 
     def _by_value(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm that travels by value."""
@@ -218,8 +228,9 @@ class Definitions:
 
             snapshot = snapshot_of(function)
         defined = self._by_pickle(algorithm)
-        if snapshot is not None and (len(defined.record.packed) > SNAPSHOT_BYTES or not snapshot.is_current(function)):
-            snapshot = None
+        if snapshot is not None:
+            size = max(len(snapshot.content), len(defined.record.packed))
+            snapshot = snapshot if size <= SNAPSHOT_BYTES and snapshot.is_current(function) else None
         self._used[function] = _Used(ref(defined), snapshot, before is None or before.snapshot is not None)
         return defined
 

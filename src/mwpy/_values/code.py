@@ -451,6 +451,7 @@ class Reached:
             content, uses = module_content(name)
             node = Node(f"module {name_of_module(name)}", shown_digest(content), content)
             self._add(key, thing, node)
+            self.watch.add(partial(_text_of, name))
             self._waiting.append((self._add_edges, node, ("", uses)))
         return self._known[key]
 
@@ -572,6 +573,11 @@ _CALLED = (type, FunctionType, BuiltinFunctionType)
 @lru_cache
 def _version_of(package: str) -> str:
     return versions([package])[package] or "of an unknown version"
+
+
+def _text_of(module: str) -> list[str]:
+    text = SOURCES.of(module)
+    return [] if text is None else [text.digest]
 
 
 def _content_of(cell: CellType) -> list[Any]:
@@ -761,8 +767,8 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
         ['global app.SCALE changed from 2 to 3', 'package numpy is not used any more']
     """
     differs = [part for part in new if part in old and old[part] != new[part]]
-    if PYTHON in differs:  # it has compiled all functions in another way
-        differs = [part for part in differs if not part.startswith("function ")]
+    if PYTHON in differs:  # it has compiled all functions, and parsed all classes and modules, in another way
+        differs = [part for part in differs if not part.startswith(("function ", "class ", "module "))]
     found = [_difference(part, old[part], new[part]) for part in differs]
     found += [f"{part} is used now, and was not used before" for part in new if part not in old]
     return found + [f"{part} is not used any more" for part in old if part not in new]

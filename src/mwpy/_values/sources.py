@@ -164,7 +164,8 @@ def _set_by(statement: ast.stmt) -> set[str]:
 
 
 def normal_text(statements: Iterable[ast.AST]) -> str:
-    """Return statements as a text in which comments, format and docstrings do not count."""
+    """Return statements as a text in which comments, format and their own docstring do not count. It is the same only
+    in the same minor version of Python. Docstrings of functions and classes inside of them count."""
     return "\0".join(ast.dump(each) for each in statements if not _is_idle(each))
 
 
