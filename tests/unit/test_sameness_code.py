@@ -379,6 +379,25 @@ def test_a_package_of_the_user_is_followed(module: Modules, tmp_path: Path) -> N
     assert len({one.digest, other.digest, again.digest}) == 3
 
 
+@pytest.mark.parametrize("use", ["import lazy.inner.one", "from lazy.inner.one import K", "from lazy.inner import one"])
+@pytest.mark.parametrize("part", ["lazy", "lazy.inner", "lazy.inner.one"])
+def test_a_package_that_only_the_task_imports_counts(
+    module: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str, part: str
+) -> None:
+    """So do the packages in which it is, which Python then loads, too. Nothing is imported to find them."""
+    codes = []
+    for number in (1, 2):
+        for name, file in (("lazy", "__init__"), ("lazy.inner", "inner/__init__"), ("lazy.inner.one", "inner/one")):
+            path = tmp_path / "packages" / str(number) / "lazy" / f"{file}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"K = {number if name == part else 0}\n")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / "packages" / str(number))
+            codes.append(code_of(module(f"def f():\n    {use}").f))
+    assert reported(*codes) == [f"module {part} changed"]
+    assert "lazy" not in sys.modules
+
+
 def test_installed_packages_count_by_version(module: Modules) -> None:
     source = "import numpy as np, cloudpickle\nfrom numpy import sin\n"
     source += "def f(x):\n    import attrs\n    return np.sin(x), sin, cloudpickle.dumps"

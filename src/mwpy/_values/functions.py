@@ -15,10 +15,11 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partialmethod
+from itertools import accumulate
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from mwpy._values.installed import is_own
+from mwpy._values.installed import is_own, origin_of
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
@@ -257,6 +258,11 @@ def import_uses(each: Import, package: str) -> Iterator[Use]:
     module, shown = sys.modules.get(name), f"{'.' * each.level}{each.module}"
     if module is None or not each.names or not is_own(name):
         yield Use("import", shown, NotLoaded(name) if module is None else module)
+        if module is None and is_own(name):
+            inside = [f"{name}.{attribute}" for attribute in each.names]
+            above = [*accumulate(name.split(".")[:-1], "{}.{}".format)]
+            found = (*above, *filter(origin_of, inside))
+            yield from (Use("import", other, NotLoaded(other)) for other in found if other not in sys.modules)
         return
     for attribute in each.names:
         inside = f"{name}.{attribute}"

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from itertools import chain
 from types import ModuleType
@@ -74,15 +74,22 @@ def is_interactive() -> bool:
 
 
 def origin_of(name: str) -> str:
-    """Return the file of a module that is not loaded; empty if it is not found without importing its package."""
-    parent = name.rpartition(".")[0]
-    if parent and parent not in sys.modules:
-        return ""
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        return ""
+    """Return the file of a module that is not loaded; empty if it is not found."""
+    spec = _spec_of(name)
     return (spec.origin if spec is not None else None) or ""
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Find a module, without importing the package in which it is."""
+    parent = name.rpartition(".")[0]
+    try:
+        if not parent or parent in sys.modules:
+            return find_spec(name)
+        package = _spec_of(parent)
+        folders = package.submodule_search_locations if package is not None else None
+        return PathFinder.find_spec(name, folders) if folders is not None else None
+    except (ImportError, ValueError):
+        return None
 
 
 def is_standard(place: str) -> bool:
