@@ -259,9 +259,9 @@ def import_uses(each: Import, package: str) -> Iterator[Use]:
     if module is None or not each.names or not is_own(name):
         yield Use("import", shown, NotLoaded(name) if module is None else module)
         if module is None and is_own(name):
-            inside = [f"{name}.{attribute}" for attribute in each.names]
+            submodules = [f"{name}.{attribute}" for attribute in each.names]
             above = [*accumulate(name.split(".")[:-1], "{}.{}".format)]
-            found = (*above, *filter(origin_of, inside))
+            found = (*above, *filter(origin_of, submodules))
             yield from (Use("import", other, NotLoaded(other)) for other in found if other not in sys.modules)
         return
     for attribute in each.names:
