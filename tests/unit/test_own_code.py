@@ -282,7 +282,7 @@ def test_variables_that_come_from_a_module_with_everything_else_count(load: Load
 
 
 def test_what_slaves_find_in_the_script_counts_in_a_closure(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes by name, although the function around it travels by value."""
+    """It travels by name, although the function around it travels by value."""
     script = load({"own_app": "def scale(x):\n    return x\nclass Model:\n    def run(self):\n        return 1\n"})
     for each in (script.scale, script.Model, script.Model.run):
         monkeypatch.setattr(each, "__module__", "__main__")

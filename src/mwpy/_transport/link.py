@@ -874,7 +874,7 @@ class MasterLink:
         self._door.limit = connections
 
     def watch(self, fd: int) -> None:
-        """Let `poll` wait for another file descriptor, too. The caller looks whether it is ready."""
+        """Let `poll` wait for another file descriptor, too. The caller checks whether it is ready."""
         self._poller.register(fd, zmq.POLLIN)
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:

@@ -270,8 +270,8 @@ def _still_running(child: Child, former: Former) -> messages.StillRunning:
 # thousand agents may lose their connections at the same moment.
 #
 # When the agent is back, both sides send again what the other one has not handled (`_roles/sessions.py`). If it finds
-# the next generation of its master, it joins this one with its slaves. If it does not find its master in time, it leaves
-# as it would have done at once without a session.
+# the next generation of its master, it joins this one with its slaves. If it does not find its master in time, it
+# leaves as it would have done at once without a session.
 
 
 FIRST_PAUSE_S = 1.0

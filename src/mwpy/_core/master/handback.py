@@ -323,10 +323,10 @@ class HandBack:
 
     def hold(self, command: HoldResults) -> None:
         """Keep the results of those tasks that have not ended, and answer which these are."""
-        unended = self._unended(command.numbers)
-        if unended:
-            self.state.record(records.ResultsHeld(unended))
-        self.state.actions.cancelled.append((command, [TaskId(number) for number in unended]))
+        held = self._unended(command.numbers)
+        if held:
+            self.state.record(records.ResultsHeld(held))
+        self.state.actions.cancelled.append((command, [TaskId(number) for number in held]))
 
     def _unended(self, numbers: Sequence[int]) -> list[int]:
         """Which of these tasks are in the jar. The newest tasks are looked at first, because they are meant mostly."""
