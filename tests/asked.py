@@ -8,12 +8,12 @@ from tests.spans import MAX, MIN, span
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import MasterSettings, Received
+from mwpy._core.master.state import MasterSettings, Received, Vanished
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.policy import TaskPolicy
 
-ASK = messages.AskStatus("m", "g")
+ASK = messages.Ask("m", "g")
 
 
 class Asked:
@@ -39,16 +39,17 @@ class Asked:
             self.sent.setdefault(send.peer, []).append(send.message)
         self.recorded += actions.records
 
-    def ask(self, peer: bytes = b"asks", question: messages.AskStatus | messages.AskTask = ASK) -> messages.Message:
-        """Ask a question a second later, and return the answer."""
+    def ask(self, peer: bytes = b"asks", question: messages.Ask = ASK) -> messages.Message:
+        """Ask a question a second later, leave, and return the answer."""
         self.now += 1.0
         self.receive(question, peer)
         self.decide()
+        self.core.handle(Vanished(peer, 0.0), self.now)
         return self.sent[peer].pop()
 
     def explain(self, task: int) -> messages.Explanation:
         """Ask about a task."""
-        answer = self.ask(question=messages.AskTask("m", "g", task))
+        answer = self.ask(question=messages.Ask("m", "g", task))
         assert isinstance(answer, messages.Explanation), answer
         return answer
 

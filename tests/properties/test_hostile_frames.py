@@ -254,9 +254,9 @@ class Attack:
                 messages.Installed({text: text}),
                 messages.Leaving(text, Cause.EVICTED),
                 messages.Goodbye(text, Cause.EVICTED),
-                messages.AskStatus(text, text),
-                messages.AskStatus("m", "g"),
-                messages.AskTask("m", "g", self.random.randrange(self.tasks + 2)),
+                messages.Ask(text, text),
+                messages.Ask("m", "g"),
+                messages.Ask("m", "g", self.random.randrange(self.tasks + 2)),
             )
         )
 

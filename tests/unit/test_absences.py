@@ -11,7 +11,6 @@ from tests.driven import Driven
 from mwpy._core.master.state import Actions, Returned, ShutDown, Vanished
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
-from mwpy._values.messages import Why
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import SlaveState
 
@@ -88,14 +87,14 @@ def test_members_that_ask_learn_which_slaves_are_away_and_that_tasks_wait_for_th
     master.vanish()
     master.submit()
     master.now = 41.0
-    sends = master.receive(messages.AskStatus("m", "g"), peer=b"b").sends
-    sends += master.receive(messages.AskTask("m", "g", 1), peer=b"c").sends
+    sends = master.receive(messages.Ask("m", "g"), peer=b"b").sends
+    sends += master.receive(messages.Ask("m", "g", 1), peer=b"c").sends
     answers = {send.peer: send.message for now in (42.0, 43.0, 44.0) for send in [*sends, *master.at(now).sends]}
     status, explanation = answers[b"b"], answers[b"c"]
     assert isinstance(status, messages.Status)
     assert status.hosts["host"].away == 1
     assert isinstance(explanation, messages.Explanation)
-    assert [reason.why for reason in explanation.agents] == [Why.AWAY]
+    assert "away: nothing is heard from it" in explanation.reasons[-1]
 
 
 def away_with_tasks(master: Master, tasks: int, policy: TaskPolicy = DEFAULT_POLICY) -> None:

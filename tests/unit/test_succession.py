@@ -26,7 +26,7 @@ from mwpy._values import groups, messages, records
 from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import encode
-from mwpy._values.messages import MAX_ATTEMPT, AlgorithmDefinition, Results, explained
+from mwpy._values.messages import MAX_ATTEMPT, AlgorithmDefinition, Results
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import plain_keys
@@ -459,7 +459,7 @@ def test_a_task_that_waits_for_agents_is_explained(doubtful: Successor) -> None:
     _later(doubtful, 5.0)
     doubtful.submit([1], policy=ONCE)
     answer = doubtful.core.answers.explanation(1, 5.0)
-    assert explained(answer) == (
+    assert str(answer) == (
         "task 1 (square) waits for agents of the former master, which may run it or bring its result"
     )
 

@@ -6,10 +6,10 @@ How an agent finds and connects to its master: through a resource file, through 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -24,11 +24,10 @@ from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
-from mwpy._values.messagepack import decode, encode
-from mwpy._values.messages import explained
+from mwpy._values.messagepack import to_plain
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, Options
 from mwpy._values.phrases import ASK_OWNER
-from mwpy.resource_file import ResourceFile
+from mwpy.resource_file import ResourceFile, read
 
 # The first message of a process to its master.
 
@@ -279,119 +278,51 @@ def _first_fate(link: AgentLink) -> Connected | Broken:
 ANSWER_S = 60.0
 """Seconds in which a master answers. Other inquirers may be served first."""
 
-Asked = messages.AskStatus | messages.AskTask
-Answer = messages.Status | messages.Explanation
 
-
-class Inquirer:
-    """A connection to a running master. Close it, or use it in a `with` block.
-
-    Args:
-        path: the resource file that the master writes.
+def ask(path: str | PathLike[str], task: int | None = None) -> messages.Message | None:
+    """Ask the master of a resource file what it does, or about a task. Return None if the computation is finished.
 
     Raises:
         ResourceFileError: the file is missing, or is no resource file.
+        Refused: the master refuses this process.
+        MasterUnreachable: no master answers.
     """
-
-    def __init__(self, path: str | PathLike[str]) -> None:
-        self._path = path
-        self._content = resource_file.read(str(path))
-        self._link: AgentLink | None = None
-        self._answered = False
-        """Whether the master has answered on this connection."""
-
-    def status(self) -> dict[str, Any]:
-        """Return what the master does; see `mwpy.status`."""
-        answer = self._answer(lambda mine: messages.AskStatus(mine.member_id, mine.generation))
-        if answer is not None:
-            return {"state": "running", **cast(dict[str, Any], decode(encode(answer)))}
-        return {
-            "state": "finished",
-            "member_id": self._content.member_id,
-            "generation": self._content.generation,
-        }
-
-    def explanation(self, task: int) -> messages.Explanation:
-        """Return why a task waits, or how it ended.
-
-        Raises:
-            UsageError: the computation is finished, so nobody knows.
-        """
-        answer = self._answer(lambda mine: messages.AskTask(mine.member_id, mine.generation, task))
-        if not isinstance(answer, messages.Explanation):
-            raise UsageError(
-                f"the computation of {self._path} is finished, so no task waits; `mwpy logs AUDIT_FILE {task}` shows "
-                f"whether slaves died while they ran the task"
-            )
-        return answer
-
-    def _answer(self, question: Callable[[ResourceFile], Asked]) -> Answer | None:
-        """Ask, and return the answer; None if the computation is finished.
-
-        A master that ended since the last question may be followed by the next one, or be finished, so the resource
-        file is read again.
-
-        Args:
-            question: makes the question for the content of the resource file.
-        """
-        while self._content.computation_status != resource_file.FINISHED:
-            answer = self._ask(question(self._content))
-            if isinstance(answer, messages.Shutdown):
-                if answer.finished:
-                    return None
-                raise MasterUnreachable(f"the master of {self._path} was interrupted, and ends now")
-            if answer is not None:
-                self._answered = True
-                return answer
-            if not self._answered:
-                raise MasterUnreachable(
-                    f"the master of {self._path} ended the connection. Did it end? Its audit file says why"
-                )
-            self.close()
-            self._content = resource_file.read(str(self._path))
+    mine = resource_file.read(str(path))
+    if mine.computation_status == resource_file.FINISHED:
         return None
+    try:
+        answer = _answer_of(mine, path, messages.Ask(mine.member_id, mine.generation, task))
+    except MasterUnreachable:
+        if resource_file.read(str(path)).computation_status == resource_file.FINISHED:
+            return None
+        raise
+    if isinstance(answer, messages.Refused):
+        raise Refused(f"the master of {path} refused to answer: {answer.reason}")
+    if isinstance(answer, messages.Shutdown):
+        if answer.finished:
+            return None
+        raise MasterUnreachable(f"the master of {path} was interrupted, and ends now")
+    return answer
 
-    def _ask(self, question: Asked) -> Answer | messages.Shutdown | None:
-        """Return the answer to a question; None if the master has ended the connection.
 
-        Raises:
-            Refused: the master refuses this process.
-            MasterUnreachable: no master answers.
-        """
-        link = self._link = self._link or self._connect()
-        link.send(wire.encode(question))
-        try:
-            answer = _first_message(link, ANSWER_S, wire.TO_INQUIRER)
-        except ProtocolError as error:
-            raise Refused(f"the master of {self._path} cannot be asked: {error}") from error
-        except TimeoutError:
-            raise MasterUnreachable(
-                f"the master of {self._path} accepted the connection, and gave no answer for {ANSWER_S:.0f} s: is its "
-                f"process stopped, or its machine overloaded?"
-            ) from None
-        if isinstance(answer, messages.Refused):
-            raise Refused(f"the master of {self._path} refused to answer: {answer.reason}")
-        assert answer is None or isinstance(answer, Answer | messages.Shutdown), "the route allows no other message"
-        return answer
-
-    def _connect(self) -> AgentLink:
-        keys, mine = self._content.keys, self._content
-        member = CurvePair(keys.member_public, keys.member_secret)
-        own = mine.member_id, mine.generation, mine.client_timeout
-        return try_all(MasterContact(mine.master_addresses, keys.server_public, member, *own))
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._link is not None:
-            self._link.close(0.0)
-            self._link = None
-        self._answered = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _answer_of(content: ResourceFile, path: str | PathLike[str], question: messages.Ask) -> messages.Message:
+    """Connect to the master and return its answer to a question."""
+    link = try_all(contact_in(content, Options()))
+    link.send(wire.encode(question))
+    try:
+        answer = _first_message(link, ANSWER_S, wire.TO_INQUIRER)
+    except ProtocolError as error:
+        raise Refused(f"the master of {path} cannot be asked: {error}") from error
+    except TimeoutError:
+        raise MasterUnreachable(
+            f"the master of {path} accepted the connection, and gave no answer for {ANSWER_S:.0f} s: is its "
+            f"process stopped, or its machine overloaded?"
+        ) from None
+    finally:
+        link.close(0.0)
+    if answer is None:
+        raise MasterUnreachable(f"the master of {path} ended the connection. Did it end? Its audit file says why")
+    return answer
 
 
 def status(resource_file: str | PathLike[str]) -> dict[str, Any]:
@@ -409,8 +340,11 @@ def status(resource_file: str | PathLike[str]) -> dict[str, Any]:
         MasterUnreachable: no master answers at its addresses. The master may have ended without finishing.
         Refused: the program there is another master, or has another version of mwpy.
     """
-    with Inquirer(resource_file) as inquirer:
-        return inquirer.status()
+    answer = ask(resource_file)
+    if answer is not None:
+        return {"state": "running", **to_plain(answer)}
+    content = read(str(resource_file))
+    return {"state": "finished", "member_id": content.member_id, "generation": content.generation}
 
 
 def explain(resource_file: str | PathLike[str], task_id: int) -> str:
@@ -428,8 +362,18 @@ def explain(resource_file: str | PathLike[str], task_id: int) -> str:
         MasterUnreachable: no master answers at its addresses.
         Refused: the program there is another master, or has another version of mwpy.
     """
-    with Inquirer(resource_file) as inquirer:
-        return explained(inquirer.explanation(task_id))
+    return str(explanation_of(resource_file, task_id))
+
+
+def explanation_of(path: str | PathLike[str], task: int) -> messages.Explanation:
+    """Ask a running master about a task; see `explain`."""
+    answer = ask(path, task)
+    if not isinstance(answer, messages.Explanation):
+        raise UsageError(
+            f"the computation of {path} is finished, so no task waits; `mwpy logs AUDIT_FILE {task}` shows whether "
+            f"slaves died while they ran the task"
+        )
+    return answer
 
 
 # How an agent finds its master again: it reads the resource file and looks up addresses in a thread of its own.

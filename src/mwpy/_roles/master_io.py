@@ -46,6 +46,7 @@ from mwpy._core.master.state import (
     Waiting,
 )
 from mwpy._core.master.submissions import Submissions
+from mwpy._core.pauses import Pause
 from mwpy._roles.edges import MasterConnections
 from mwpy._roles.local_agents import LocalAgent
 from mwpy._roles.sessions import Said, Sessions
@@ -477,7 +478,7 @@ LONG_S = 5.0
 
 
 GROWTH = 3.0
-"""Each report comes this many times as late as the one before."""
+"""Each pause between two reports is this many times as long as the one before."""
 
 
 @define(eq=False, repr=False)
@@ -491,15 +492,15 @@ class StoreWatch:
 
     _store: Writer
     _notice: Callable[[str], None]
-    _due_s: float = LONG_S
+    _quiet: Pause = Factory(lambda: Pause(LONG_S, growth=GROWTH))
 
     def look(self) -> bool:
         """Say that the disk does not answer, if this is due. Return whether results wait for the disk."""
         delay_s = self._store.delay_s()
         if delay_s < LONG_S:
-            self._due_s = LONG_S
-        elif delay_s >= self._due_s:
-            self._due_s = delay_s * GROWTH
+            self._quiet.reset()
+        elif delay_s >= self._quiet.until:
+            self._quiet.begin(delay_s)
             self._notice(
                 f"the run database {self._store.path} has not answered for {delay_s:.0f} s, so new results do not "
                 f"reach the master algorithm: is its file system away, or its disk overloaded? mwpy goes on when it "

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore
@@ -153,19 +153,9 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
         core: the master's core.
         wall: the Unix time.
     """
-    counts = core.counts()
     finished = core.state.closing is not None and core.state.closing.finished
-    return replace(
-        content,
-        computation_status=FINISHED if finished else IN_PROGRESS,
-        timestamp=wall,
-        slaves_wanted=counts.slaves_wanted,
-        slaves_connected=counts.slaves_connected,
-        slaves_needed=counts.slaves_needed,
-        shortest_task=counts.shortest_task_s,
-        connected_jobs=counts.jobs,
-        excluded_hosts=counts.excluded,
-    )
+    status = FINISHED if finished else IN_PROGRESS
+    return replace(content, computation_status=status, timestamp=wall, **asdict(core.counts()))
 
 
 class ResourceKeeper:

@@ -16,7 +16,7 @@ tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5,
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
 from typing import Annotated, Any, Protocol
@@ -43,7 +43,6 @@ from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import decode
-from mwpy._values.phrases import counted
 from mwpy._values.policy import Limits
 from mwpy._values.task import loaded
 
@@ -74,26 +73,20 @@ class ToInquirer(Message, frozen=True):
 
 # The messages of inquirers, which ask a running master what it does. `messages.py` describes messages in general.
 #
-# An inquirer is a member that runs no tasks. Its first message is a question. It asks the next question after the
-# answer to the last one. The master answers when it has time for it, so an answer may take some seconds.
+# An inquirer is a member that runs no tasks. Its only message is a question. The master answers when it has time for
+# it, so an answer may take some seconds. For the next question, the inquirer connects again.
 #
 # All lists and tables of an answer have a limited length, however many tasks and slaves there are.
 
 
-class AskStatus(FromAgent, frozen=True):
-    """Inquirer to master: what do you do now?"""
+class Ask(FromAgent, frozen=True):
+    """Inquirer to master: what do you do now, or why does a task wait, or how did it end?"""
 
     member_id: Name
     generation: Name
     """The generation in the resource file that it read."""
-
-
-class AskTask(FromAgent, frozen=True):
-    """Inquirer to master: why does this task wait, or how it ended?"""
-
-    member_id: Name
-    generation: Name
-    task: Number
+    task: Number | None = None
+    """The task; None for what the master does."""
 
 
 class AlgorithmStatus(Struct):
@@ -174,95 +167,22 @@ class Status(ToInquirer, frozen=True):
     """How many of the tasks that have ended were answered from the run database."""
 
 
-class Fate(PlainEnum):
-    """How far a task is: the rest of a sentence about it, unless it has ended or is unknown."""
-
-    PENDING = "waits to be sent to a slave"
-    BLOCKED = "is blocked: it waits for the results of other tasks"
-    DELAYED = "pauses before its next attempt, as `after` in its policy says"
-    AWAITED = "waits for agents of the former master, which may run it or bring its result"
-    AT_SLAVE = "is at a slave"
-    CANCELLING = "is at a slave and is cancelled unless it has started"
-    FAILED = "failed"
-    ENDED = "ended"
-    REUSED = "was answered from the run database, when it was submitted"
-    UNKNOWN = "unknown"
-    """No task with this id was submitted."""
-
-
-class Why(PlainEnum):
-    """Why a task waits: a sentence, which `explained` completes."""
-
-    TASKS_BEFORE = "{tasks} of the same queue are sent before it"
-    TURNS = "its queue takes turns with {number} others, of other algorithms or expected times"
-    HELD_BACK = "no task is sent now: {text}"
-    STOPPED = "the run is stopped, because too many tasks have failed"
-    NO_AGENT = "no slave is connected: start some, or search for faults with `mwpy doctor`"
-    RUNS_ALONE = "agents vanished while they had it, so it is sent only to an agent that runs nothing else"
-    ADDRESSED = "it is addressed to {text}, so no other slave is sent it"
-    MISSING = "{tasks} must end before it: {text}"
-    PAUSE = "its next attempt is possible in {number} s"
-    HOST_EXCLUDED = "the host is excluded: {text}"
-    LEAVING = "leaving: {text}"
-    AWAY = "away: nothing is heard from it, and it may come back"
-    STARTING = "no slave is ready yet"
-    ENDING = "its slaves get no more tasks, and end"
-    CANNOT_RUN = "cannot run {algorithm}: {text}"
-    NO_TIME = "too little time left: {number} s at most, and the task takes {needed_s:g} s"
-    RESERVED = "reserved for another task, which runs alone"
-    OTHER_KIND = "all slaves are ordered or freed, and get no task that is not addressed to them"
-    NOT_ALONE = "the task must run alone, and {tasks} are there"
-    BUSY = "all slaves are busy, with {tasks}"
-    IDLE = "a slave is idle: the task is sent when it is its turn"
-
-
-class WaitReason(Struct, frozen=True):
-    """Why a task waits, or why some agents are not sent it."""
-
-    why: Why
-    text: str = ""
-    """What the master knows more."""
-    number: float = 0.0
-    agents: list[str] = field(default_factory=list)
-    """The first few of these agents, with their machines."""
-    count: int = 0
-    """How many agents there are."""
-
-
-class Place(Struct, frozen=True):
-    """A slave that has a task."""
-
-    sid: str
-    agent: str
-    host: str
-    attempt: int
-    before: int
-    """How many tasks were sent to the slave before it and have no result yet."""
-    seconds: float
-    """How long ago the last result came from the slave, or its first task was sent."""
-
-
 class Explanation(ToInquirer, frozen=True):
     """Master to inquirer: why a task waits, or how it ended."""
 
     task: int
-    fate: Fate
-    algorithm: str = ""
-    text: str = ""
-    """How it failed; of an unknown task, how many tasks were submitted."""
-    host: str = ""
-    """Where it failed; empty if this is not known."""
-    attempts: int = 0
-    """How often it was sent to a slave."""
-    needed_s: float | None = None
-    """How long an attempt takes, as far as this is known."""
-    reasons: list[WaitReason] = field(default_factory=list)
-    """Why it waits, whatever the agents are."""
-    agents: list[WaitReason] = field(default_factory=list)
-    """Why each agent is not sent it, or when it will be."""
-    places: list[Place] = field(default_factory=list)
-    deaths: list[str] = field(default_factory=list)
-    """Its last lost attempts, the oldest of them first."""
+    algorithm: str
+    """Empty if the master keeps nothing of the task."""
+    fate: str
+    """How far the task is: the rest of a sentence about it."""
+    is_known: bool = True
+    """Whether a task with this id was submitted."""
+    reasons: list[str] = field(default_factory=list)
+    """Sentences: why it waits, agent by agent, which slave has it, and its last lost attempts, the oldest first."""
+
+    def __str__(self) -> str:
+        name = f"task {self.task} ({self.algorithm})" if self.algorithm else f"task {self.task}"
+        return "\n  ".join([f"{name} {self.fate}", *self.reasons])
 
 
 # The message about records of `logging`. `messages.py` describes messages in general.
@@ -379,7 +299,7 @@ class ShareForgotten(Message, frozen=True):
     digest: str
 
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -774,57 +694,6 @@ class Goodbye(FromAgent, frozen=True):
     reason: Reason
     cause: Cause
     """The cause of the loss of the tasks that its slaves hold."""
-
-
-# Sentences about a task: why it waits, or how it ended.
-
-
-def explained(answer: Explanation) -> str:
-    """Return an explanation as lines of text. The first one says how far the task is."""
-    return "\n".join(_lines(answer))
-
-
-def _lines(answer: Explanation) -> Iterator[str]:
-    name = f"task {answer.task}" + (f" ({answer.algorithm})" if answer.algorithm else "")
-    if answer.fate is Fate.UNKNOWN:
-        yield f"{name} is unknown: {answer.text} tasks were submitted so far, with ids from 1 on"
-    elif answer.fate is Fate.ENDED:
-        yield f"{name} has ended, and the master keeps nothing of it"
-    elif answer.fate is Fate.FAILED:
-        yield f"{name} failed{f' on {answer.host}' if answer.host else ''}: {_in_one_line(answer.text)}"
-    else:
-        attempts = f", after {counted(answer.attempts, 'attempt')}" if answer.attempts else ""
-        yield f"{name} {answer.fate.value}{attempts}"
-    for reason in answer.reasons:
-        yield f"  {_sentence(reason, answer)}"
-    for place in answer.places:
-        yield f"  {_place(place)}"
-    for reason in answer.agents:
-        more = f" and {reason.count - len(reason.agents)} more" if reason.count > len(reason.agents) else ""
-        yield f"  {', '.join(reason.agents)}{more}: {_sentence(reason, answer)}"
-    for death in answer.deaths:
-        yield f"  lost: {_in_one_line(death)}"
-
-
-def _sentence(reason: WaitReason, answer: Explanation) -> str:
-    number = round(reason.number)
-    known = {
-        "text": _in_one_line(reason.text),
-        "algorithm": answer.algorithm,
-        "needed_s": round(answer.needed_s or 0.0, 2),
-    }
-    return reason.why.value.format(number=number, tasks=counted(number, "task"), **known)
-
-
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _place(place: Place) -> str:
-    where = f"attempt {place.attempt} is on {place.sid} of {place.agent} ({place.host})"
-    if place.before:
-        return f"{where}, behind {counted(place.before, 'task')}; its last result came {place.seconds:.0f} s ago"
-    return f"{where}, and has run there for at most {place.seconds:.0f} s"
 
 
 # Whether a message and its payload frames fit together.

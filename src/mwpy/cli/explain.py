@@ -20,10 +20,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._roles.join import Inquirer
+from msgspec.structs import asdict
+
+from mwpy._roles.join import explanation_of
 from mwpy._values.errors import ExitCode
-from mwpy._values.messagepack import decode, encode
-from mwpy._values.messages import Fate, explained
 from mwpy.cli._arguments import Parser, number, on_screen
 
 __all__ = ["main", "make_parser"]
@@ -32,13 +32,12 @@ __all__ = ["main", "make_parser"]
 def main(arguments: Sequence[str]) -> int:
     """Explain a task; return the exit code."""
     parsed = make_parser().parse_args(arguments)
-    with Inquirer(parsed.path) as inquirer:
-        answer = inquirer.explanation(parsed.task)
+    answer = explanation_of(parsed.path, parsed.task)
     if parsed.json:
-        print(json.dumps(decode(encode(answer))))
+        print(json.dumps(asdict(answer)))
     else:
-        print(*map(on_screen, explained(answer).splitlines()), sep="\n")
-    return ExitCode.USAGE if answer.fate is Fate.UNKNOWN else ExitCode.OK
+        print(*map(on_screen, str(answer).splitlines()), sep="\n")
+    return ExitCode.OK if answer.is_known else ExitCode.USAGE
 
 
 def make_parser() -> Parser:

@@ -27,7 +27,7 @@ from typing import Any
 
 from attrs import define
 
-from mwpy._roles.join import Inquirer
+from mwpy._roles.join import status as ask
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import counted
@@ -43,13 +43,12 @@ def main(arguments: Sequence[str]) -> int:
     """Show what a master does; return the exit code."""
     parsed = make_parser().parse_args(arguments)
     screen = _Screen(redraws=parsed.watch and not parsed.json and sys.stdout.isatty())
-    with Inquirer(parsed.path) as inquirer:
-        while True:
-            status = inquirer.status()
-            screen.show([json.dumps(status)] if parsed.json else shown(status))
-            if not parsed.watch or status["state"] == "finished":
-                return ExitCode.OK
-            clock.sleep(parsed.interval)
+    while True:
+        status = ask(parsed.path)
+        screen.show([json.dumps(status)] if parsed.json else shown(status))
+        if not parsed.watch or status["state"] == "finished":
+            return ExitCode.OK
+        clock.sleep(parsed.interval)
 
 
 def make_parser() -> Parser:

@@ -295,10 +295,10 @@ class MasterCore:
 
     def _greet(self, event: Received, now: float) -> None:
         """Handle the first message of a peer."""
-        if isinstance(event.message, messages.AskStatus | messages.AskTask):
+        if isinstance(event.message, messages.Ask):
             self.inquiries.receive(event.peer, event.address, event.message)
             return
-        if not isinstance(event.message, messages.Hello) or self.inquiries.knows(event.peer):
+        if not isinstance(event.message, messages.Hello) or event.peer in self.inquiries.open:
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
         self.hosts.note_job(event.message.host, event.message.job)
         self.admission.hello(event.message, event.peer, event.address, now, self.reuse.names if self.reuse else ())

@@ -25,9 +25,10 @@ from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Needs, PendingTasks
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer
+from mwpy._values.causes import PlainEnum
 from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import PackedCalls
-from mwpy._values.messages import PART_BYTES, Share, WaitReason, Why
+from mwpy._values.messages import PART_BYTES, Share
 from mwpy._values.policy import Limits
 from mwpy._values.shares import SharedObject, shares_in
 from mwpy._values.task import SlaveKind, SlaveState, travelling
@@ -232,6 +233,41 @@ def _has_to_spare(slave: ConnectedSlave) -> bool:
         and slave.held.count >= (1 if slave.given_back else 2)
         and not any(span.policy.sid for span in slave.held.spans)
     )
+
+
+class Why(PlainEnum):
+    """Why a task waits: a sentence, which `silence.py` completes."""
+
+    TASKS_BEFORE = "{tasks} of the same queue are sent before it"
+    TURNS = "its queue takes turns with {number} others, of other algorithms or expected times"
+    HELD_BACK = "no task is sent now: {text}"
+    STOPPED = "the run is stopped, because too many tasks have failed"
+    NO_AGENT = "no slave is connected: start some, or search for faults with `mwpy doctor`"
+    RUNS_ALONE = "agents vanished while they had it, so it is sent only to an agent that runs nothing else"
+    ADDRESSED = "it is addressed to {text}, so no other slave is sent it"
+    MISSING = "{tasks} must end before it: {text}"
+    PAUSE = "its next attempt is possible in {number} s"
+    HOST_EXCLUDED = "the host is excluded: {text}"
+    LEAVING = "leaving: {text}"
+    AWAY = "away: nothing is heard from it, and it may come back"
+    STARTING = "no slave is ready yet"
+    ENDING = "its slaves get no more tasks, and end"
+    CANNOT_RUN = "cannot run {algorithm}: {text}"
+    NO_TIME = "too little time left: {number} s at most, and the task takes {needed_s:g} s"
+    RESERVED = "reserved for another task, which runs alone"
+    OTHER_KIND = "all slaves are ordered or freed, and get no task that is not addressed to them"
+    NOT_ALONE = "the task must run alone, and {tasks} are there"
+    BUSY = "all slaves are busy, with {tasks}"
+    IDLE = "a slave is idle: the task is sent when it is its turn"
+
+
+class WaitReason(Struct, frozen=True):
+    """Why a task waits, or why an agent is not sent it."""
+
+    why: Why
+    text: str = ""
+    """What the master knows more."""
+    number: float = 0.0
 
 
 def why_not(slave: ConnectedSlave, span: Span, now: float) -> WaitReason | None:

@@ -16,32 +16,23 @@ from math import inf
 from typing import TypeVar
 
 from attrs import Factory, define
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
+from mwpy._core.master.dispatch import WaitReason, Why
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, absent, num_present
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import MasterState, Send, Waiting
-from mwpy._core.master.totals import RecentFailures, Stop, Totals
+from mwpy._core.master.state import MasterState, Waiting
+from mwpy._core.master.totals import RecentFailures, Stop, Totals, short
+from mwpy._core.pauses import Pause
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId, shortened
 from mwpy._values.errors import ProtocolError
-from mwpy._values.messages import (
-    AlgorithmStatus,
-    Explanation,
-    Fate,
-    HostStatus,
-    Notice,
-    Place,
-    Status,
-    WaitReason,
-    Why,
-    explained,
-)
+from mwpy._values.messages import AlgorithmStatus, Explanation, HostStatus, Notice, Status
 from mwpy._values.phrases import counted, first_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
@@ -70,29 +61,32 @@ class SilenceWatch:
 
     deadline: float | None = None
     """When to observe again if nothing changes, on the core's clock; None if there is no need."""
-    stuck_s: float = 0.0
-    """For how long nothing could progress, without the pauses."""
-    _due_s: float = FIRST_S
-    _interval_s: float = FIRST_S
+    _stuck_s: float = 0.0
+    """For how long nothing could progress, without the pauses. The pause between two messages has the same clock."""
+    _quiet: Pause = Factory(lambda: Pause(FIRST_S, LONGEST_S, GROWTH))
     _seen: float | None = None
     """When the watch last observed that nothing can progress; None in a pause."""
-    _pause: float | None = None
-    """When the pause began."""
+    _work: float | None = None
+    """Since when a slave is at work; None if none is."""
     _reasons: set[str] = Factory(set)
+
+    def __attrs_post_init__(self) -> None:
+        self.reset(None)
 
     def reset(self, deadline: float | None) -> None:
         """There was progress, or the user does not wait. Observe again no later than at the deadline."""
         self.deadline = deadline
-        self._seen = self._pause = None
-        self.stuck_s = 0.0
-        self._due_s = self._interval_s = FIRST_S
+        self._seen = self._work = None
+        self._stuck_s = 0.0
+        self._quiet.reset()
+        self._quiet.begin(0.0)
         self._reasons.clear()
 
     def pause(self, now: float) -> None:
         """A slave is at work and may make progress."""
-        if self._pause is None:
+        if self._work is None:
             self._count(now)
-            self.deadline, self._seen, self._pause = None, None, now
+            self.deadline, self._seen, self._work = None, None, now
 
     def observe(self, reason: str, now: float) -> float | None:
         """Nothing can progress at present, for a reason.
@@ -100,24 +94,22 @@ class SilenceWatch:
         Returns:
             The seconds in which nothing could progress, if a message is due; else None.
         """
-        if self._pause is not None and now >= self._pause + FIRST_S:
+        if self._work is not None and now >= self._work + FIRST_S:
             self.reset(None)
         self._count(now)
-        self._seen, self._pause = now, None
+        self._seen, self._work = now, None
         if reason not in self._reasons:
             self._reasons.add(reason)
-            self._due_s = min(self._due_s, self.stuck_s + FIRST_S)
-        due_s = None
-        if self.stuck_s >= self._due_s - ROUNDING_S:
-            due_s = self.stuck_s
-            self._interval_s = min(self._interval_s * GROWTH, LONGEST_S)
-            self._due_s = self.stuck_s + self._interval_s
-        self.deadline = now + self._due_s - self.stuck_s
-        return due_s
+            self._quiet.until = min(self._quiet.until, self._stuck_s + FIRST_S)
+        is_due = self._stuck_s >= self._quiet.until - ROUNDING_S
+        if is_due:
+            self._quiet.begin(self._stuck_s)
+        self.deadline = now + self._quiet.until - self._stuck_s
+        return self._stuck_s if is_due else None
 
     def _count(self, now: float) -> None:
         if self._seen is not None:
-            self.stuck_s += now - self._seen
+            self._stuck_s += now - self._seen
 
 
 _REMEDIES = {
@@ -207,13 +199,13 @@ class Silence:
     def _why_not_sent(self, now: float) -> tuple[str, str]:
         """Why no slave is sent the pending tasks, for the example of the first one."""
         pending = self.state.jar.pending
-        first = next(pending.spans()).first
-        answer = self.answers.explanation(first, now)
-        remedies = [_REMEDIES[each.why] for each in answer.agents if each.why in _REMEDIES]
-        remedy = f". What helps: {'; '.join(dict.fromkeys(remedies))}" if remedies else ""
-        reasons = [line.strip() for line in explained(structs.replace(answer, deaths=[])).splitlines()[1:]]
-        text = f"no slave is sent a task ({pending.count} wait), such as task {first}: {'; '.join(reasons)}{remedy}"
-        return answer.agents[0].why.value if answer.agents else "", text
+        span = next(pending.spans())
+        agents = self.answers.why_by_agent(span, now)
+        remedies = dict.fromkeys(_REMEDIES[why] for why, _ in agents if why in _REMEDIES)
+        remedy = f". What helps: {'; '.join(remedies)}" if remedies else ""
+        reasons = "; ".join([*self.answers.why_pending(span, 0), *(text for _, text in agents)])
+        text = f"no slave is sent a task ({pending.count} wait), such as task {span.first}: {reasons}{remedy}"
+        return agents[0][0].value if agents else "", text
 
     def _why_no_slave(self, awaited: str, now: float) -> str:
         only_here = self.state.settings.only_here
@@ -257,34 +249,32 @@ names this number."""
 
 @define(eq=False, repr=False)
 class LongTasks:
-    """Says which tasks run for long. While there are such tasks, each interval is `GROWTH` times the one before."""
+    """Says which tasks run for long. While there are such tasks, it looks less and less often."""
 
     state: MasterState
     deadline: float | None = None
     """When to look next, on the core's clock; None if no task is at a slave."""
-    _interval_s: float = FIRST_LOOK_S
+    _pause: Pause = Factory(lambda: Pause(FIRST_LOOK_S, LONGEST_S, GROWTH))
 
     def decide(self, now: float) -> None:
         """Report the tasks that run for long at the time `now`, if it is time to look."""
         if not self.state.jar.num_allocated:
-            self.deadline, self._interval_s = None, FIRST_LOOK_S
-        elif self.deadline is None:
-            self.deadline = now + FIRST_LOOK_S
-        elif now >= self.deadline:
-            self._look(now)
-            self.deadline = now + self._interval_s
+            self.deadline = None
+        elif self.deadline is None or now >= self.deadline:
+            if self.deadline is None or not self._report(now):
+                self._pause.reset()
+            self._pause.begin(now)
+            self.deadline = self._pause.until
 
-    def _look(self, now: float) -> None:
+    def _report(self, now: float) -> bool:
         slaves = sorted(self._slaves_with_long_tasks(now), key=lambda slave: slave.last_heard)
-        if not slaves:
-            self._interval_s = FIRST_LOOK_S
-            return
-        self._interval_s = min(self._interval_s * GROWTH, LONGEST_S)
-        named = first_of((_describe(slave, now) for slave in slaves), len(slaves))
-        self.state.notice(
-            f"running for long: {named}. If such a task hangs, cancel it with mw.cancel, or kill the "
-            f"process of its slave; the policy seconds_max limits the time of a task"
-        )
+        if slaves:
+            named = first_of((_describe(slave, now) for slave in slaves), len(slaves))
+            self.state.notice(
+                f"running for long: {named}. If such a task hangs, cancel it with mw.cancel, or kill the "
+                f"process of its slave; the policy seconds_max limits the time of a task"
+            )
+        return bool(slaves)
 
     def _slaves_with_long_tasks(self, now: float) -> Iterator[ConnectedSlave]:
         for slave in self.state.members.slaves.values():
@@ -304,22 +294,20 @@ def _describe(slave: ConnectedSlave, now: float) -> str:
 
 
 class Counts(Struct, frozen=True):
-    """Figures for the algorithm, the resource file and inquirers."""
+    """The figures in the resource file, under their names there."""
 
     slaves_wanted: int
     slaves_connected: int
     slaves_needed: int
-    shortest_task_s: float = 0.0
+    shortest_task: float
     """How many seconds each pending task needs at least; 0 if this is not known of all of them."""
-    agents: int = 0
-    """How many agents are connected."""
-    jobs: dict[str, int] = field(default_factory=dict)
+    connected_jobs: dict[str, int]
     """The jobs of a batch system that are connected, and how many slaves of each are in use."""
-    excluded: dict[str, list[str]] = field(default_factory=dict)
+    excluded_hosts: dict[str, list[str]]
     """The hosts that get no more work, and their last jobs."""
 
 
-# What the master does: the answer to `AskStatus`.
+# What the master does.
 #
 # The figures are derived when somebody asks, from what the parts of the core keep anyway. Only the rate needs a
 # history.
@@ -373,15 +361,11 @@ class Rate:
         return (self.state.jar.ended - ended) / (now - since) if now > since else 0.0
 
 
-# Why a task waits, or how it ended: the answer to `AskTask`.
+# Why a task waits, or how it ended.
 #
-# The reasons are those of the dispatch (`dispatch.py`), in the order in which they keep a task from a
-# slave. Agents with the same reason are counted, and the first few are named. The text for people is
-# made in `_values/messages.py`.
+# The reasons are those of the dispatch (`dispatch.py`), in the order in which they keep a task from a slave. Of agents
+# with the same reason, the first few are named.
 
-
-AGENTS_NAMED = 5
-"""How many agents with the same reason are named."""
 
 REASONS_SHOWN = 50
 """How many different reasons of agents an answer has. A text from a member may make each reason different."""
@@ -389,20 +373,20 @@ REASONS_SHOWN = 50
 DEATHS_SHOWN = 5
 """How many lost attempts an answer has: the last ones."""
 
-MISSING_NAMED = 5
-"""How many of the tasks are named whose results a task needs."""
-
-TEXT_CHARACTERS = 500
-
-_FATE_OF = {
-    TaskState.BLOCKED: Fate.BLOCKED,
-    TaskState.DELAYED: Fate.DELAYED,
-    TaskState.PENDING: Fate.PENDING,
-    TaskState.ALLOCATED: Fate.AT_SLAVE,
-    TaskState.CANCELLING: Fate.CANCELLING,
+_FATES = {
+    TaskState.BLOCKED: "is blocked: it waits for the results of other tasks",
+    TaskState.DELAYED: "pauses before its next attempt, as `after` in its policy says",
+    TaskState.PENDING: "waits to be sent to a slave",
+    TaskState.ALLOCATED: "is at a slave",
+    TaskState.CANCELLING: "is at a slave and is cancelled unless it has started",
 }
 
-Question = messages.AskStatus | messages.AskTask
+
+def _sentence(reason: WaitReason, span: Span) -> str:
+    """The sentence of a reason, about the tasks of a span."""
+    number = round(reason.number)
+    known = {"tasks": counted(number, "task"), "text": short(reason.text), "algorithm": span.algorithm.name}
+    return reason.why.value.format(number=number, needed_s=round(span.needed_s or 0.0, 2), **known)
 
 
 @define(eq=False, repr=False)
@@ -437,10 +421,9 @@ class Answers:
             slaves_wanted=sum(wanted.values()),
             slaves_connected=num_present(members),
             slaves_needed=0 if state.closing or self.feeding.out_of_time else max(0, missing),
-            shortest_task_s=jar.pending.shortest_s,
-            agents=len(members.agents),
-            jobs=members.jobs(),
-            excluded=hosts.named,
+            shortest_task=jar.pending.shortest_s,
+            connected_jobs=members.jobs(),
+            excluded_hosts=hosts.named,
         )
 
     # ---- what the master does --------------------------------------------------------------------------------
@@ -530,28 +513,24 @@ class Answers:
         if found is None:
             return self._ended(task)
         span, before = found
-        fate, reasons, agents = _FATE_OF[span.state], list[WaitReason](), list[WaitReason]()
+        fate, reasons = _FATES[span.state], list[str]()
         if span.state is TaskState.BLOCKED:
             missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
-            named = ", ".join(map(str, missing[:MISSING_NAMED]))
-            reasons.append(WaitReason(Why.MISSING, named, len(missing)))
+            reason = WaitReason(Why.MISSING, first_of(map(str, missing), len(missing)), len(missing))
+            reasons.append(_sentence(reason, span))
         elif span.pause_s == inf:
-            fate = Fate.AWAITED
+            fate = "waits for agents of the former master, which may run it or bring its result"
         elif span.state is TaskState.DELAYED:
-            reasons.append(WaitReason(Why.PAUSE, number=max(0.0, (self.handback.end_of(task) or now) - now)))
+            pause_s = max(0.0, (self.handback.end_of(task) or now) - now)
+            reasons.append(_sentence(WaitReason(Why.PAUSE, number=pause_s), span))
         elif span.state is TaskState.PENDING:
-            reasons, agents = self._why_pending(span, before), self._by_agent(span, now)
-        return Explanation(
-            task,
-            fate,
-            span.algorithm.name,
-            attempts=span.sent,
-            needed_s=span.needed_s,
-            reasons=reasons,
-            agents=agents,
-            places=self._places(span, before, now),
-            deaths=[shortened(str(death), TEXT_CHARACTERS) for death in span.deaths[-DEATHS_SHOWN:]],
-        )
+            reasons += [*self.why_pending(span, before), *(text for _, text in self.why_by_agent(span, now))]
+        elif span.sid is not None:
+            reasons.append(_place(self.state.members.slaves[span.sid], span, before, now))
+        if span.sent:
+            fate = f"{fate}, after {counted(span.sent, 'attempt')}"
+        reasons += [f"lost: {short(str(death))}" for death in span.deaths[-DEATHS_SHOWN:]]
+        return Explanation(task, span.algorithm.name, fate, reasons=reasons)
 
     def _find(self, task: int) -> tuple[Span, int] | None:
         """The span of a task, and how many tasks are before it where it waits; None if it is not in the jar."""
@@ -562,8 +541,8 @@ class Answers:
         alone = jar.blocked.tasks.get(task) or jar.delayed.get(task)
         return None if alone is None else (alone, 0)
 
-    def _why_pending(self, span: Span, before: int) -> list[WaitReason]:
-        """Why a pending task waits, whatever the agents are."""
+    def why_pending(self, span: Span, before: int) -> list[str]:
+        """Why a pending task waits, whatever the agents are. `before` tasks of its queue are before it."""
         found = [WaitReason(Why.STOPPED)] if self.stop.stopped else []
         if why_not := self.feeding.why_not:
             found.append(WaitReason(Why.HELD_BACK, why_not))
@@ -578,42 +557,38 @@ class Answers:
             found.append(WaitReason(Why.TASKS_BEFORE, number=before))
         if span.policy.sid is None and not span.runs_alone and others:
             found.append(WaitReason(Why.TURNS, number=others))
-        return found
+        return [_sentence(each, span) for each in found]
 
     def _ended(self, task: int) -> Explanation:
         """About a task that is not in the jar."""
         jar = self.state.jar
         submitted = jar.away + jar.pending.count + len(jar.blocked.tasks)
         if not 0 < task <= submitted:
-            return Explanation(task, Fate.UNKNOWN, text=str(submitted))
+            text = f"is unknown: {submitted} tasks were submitted so far, with ids from 1 on"
+            return Explanation(task, "", text, is_known=False)
         if jar.reused.has(task):
-            return Explanation(task, Fate.REUSED)
+            return Explanation(task, "", "was answered from the run database, when it was submitted")
         failure = self.failures.newest.get(task)
         if failure is None:
-            return Explanation(task, Fate.ENDED)
-        return Explanation(task, Fate.FAILED, failure.algorithm, failure.text, failure.host or "")
+            return Explanation(task, "", "has ended, and the master keeps nothing of it")
+        return Explanation(task, failure.algorithm, f"failed{failure.place}: {failure.text}")
 
     # ---- slaves and agents -----------------------------------------------------------------------------------
 
-    def _places(self, span: Span, before: int, now: float) -> list[Place]:
-        """The slave that has a task, with this many tasks before it; nothing if none has it."""
-        if span.sid is None or span.state not in (TaskState.ALLOCATED, TaskState.CANCELLING):
-            return []
-        slave = self.state.members.slaves[span.sid]
-        waited_s = max(0.0, now - slave.last_heard)
-        return [Place(slave.sid, slave.agent.name, slave.agent.host, span.attempt, before, waited_s)]
-
-    def _by_agent(self, span: Span, now: float) -> list[WaitReason]:
+    def why_by_agent(self, span: Span, now: float) -> list[tuple[Why, str]]:
         """Why agents are not sent a task: all, or that of the slave to which it is addressed. Equal reasons are one."""
-        found: dict[tuple[Why, str], WaitReason] = {}
+        found: dict[tuple[Why, str], tuple[list[str], list[float]]] = {}
         only, members = span.policy.sid, self.state.members
         for agent in members.agents.values() if only is None else [members.slaves[only].agent]:
             own = self._of_agent(agent, span, now, only)
-            key = own.why, shortened(own.text, TEXT_CHARACTERS)
-            same = found.get(key, WaitReason(*key))
-            number = max(same.number, own.number) if own.why is Why.NO_TIME else same.number + own.number
-            found[key] = WaitReason(*key, number, [*same.agents, agent.place][:AGENTS_NAMED], same.count + 1)
-        return [*islice(found.values(), REASONS_SHOWN)]
+            places, numbers = found.setdefault((own.why, own.text), ([], []))
+            places.append(agent.place)
+            numbers.append(own.number)
+        said = list[tuple[Why, str]]()
+        for (why, text), (places, numbers) in islice(found.items(), REASONS_SHOWN):
+            reason = WaitReason(why, text, max(numbers) if why is Why.NO_TIME else sum(numbers))
+            said.append((why, f"{first_of(places, len(places))}: {_sentence(reason, span)}"))
+        return said
 
     def _of_agent(self, agent: ConnectedAgent, span: Span, now: float, only: SlaveId | None) -> WaitReason:
         excluded = self.state.members.excluded.get(agent.host)
@@ -636,6 +611,15 @@ class Answers:
         if any(slave.state is SlaveState.IDLE for slave in able):
             return WaitReason(Why.IDLE)
         return WaitReason(Why.BUSY, number=sum(slave.held.count for slave in able))
+
+
+def _place(slave: ConnectedSlave, span: Span, before: int, now: float) -> str:
+    """Where a slave has a task. `before` tasks are before it there."""
+    agent, seconds = slave.agent, max(0.0, now - slave.last_heard)
+    where = f"attempt {span.attempt} is on {slave.sid} of {agent.name} ({agent.host})"
+    if before:
+        return f"{where}, behind {counted(before, 'task')}; its last result came {seconds:.0f} s ago"
+    return f"{where}, and has run there for at most {seconds:.0f} s"
 
 
 def _in_queue(queue: Iterable[Span], task: int) -> tuple[Span, int] | None:
@@ -667,17 +651,14 @@ def _numbers(row: AlgorithmStatus | HostStatus) -> list[float]:
 
 # Answers the questions of inquirers.
 #
-# An inquirer is a member that is no agent: it has no slaves, gets no tasks, and counts nowhere. It may ask one question
-# at a time. Questions wait in a queue, and there is a pause after each answer. So inquirers together get a small part
-# of the master's time, however many there are and however often they ask. A peer that asks again before it has its
-# answer is dropped.
+# An inquirer is a member that is no agent: it has no slaves, gets no tasks, and counts nowhere. It asks one question on
+# a connection, because nobody says whether answers are read. Questions wait in a queue, and there is a pause after each
+# answer. So inquirers together get a small part of the master's time, however many there are and however often they
+# ask.
 
 
 INQUIRERS_MAX = 100
-"""How many inquirers are connected at a time. Each needs an open file."""
-
-ANSWERS_MAX = 100
-"""How many answers one connection gets: nobody says whether they are read. Then the inquirer connects again."""
+"""How many inquirers wait for their answers at a time. Each needs an open file."""
 
 PAUSE_S = 0.05
 """Seconds between two answers: so a master with thousands of slaves or spans spends a small part of its time on them.
@@ -691,51 +672,37 @@ class Inquiries:
     state: MasterState
     admission: Admission
     answers: Answers
-    _open: dict[bytes, Question] = Factory(dict)
+    open: dict[bytes, messages.Ask] = Factory(dict)
     """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
-    _inquirers: dict[bytes, int] = Factory(dict)
-    """The connections of all inquirers: how many questions each has asked."""
     _next_at: float = 0.0
     """When the next answer may be given, on the core's clock."""
 
-    def receive(self, peer: bytes, address: str, question: Question) -> None:
+    def receive(self, peer: bytes, address: str, question: messages.Ask) -> None:
         """Take a question, or refuse the inquirer.
 
         Raises:
             ProtocolError: its last question has no answer yet; the inquirer's fault.
         """
-        if peer in self._open:
+        if peer in self.open:
             raise ProtocolError("an inquirer asked again before it had its answer")
-        why_not = self._why_not(peer, question)
-        if why_not:
-            self.forget(peer)
+        if why_not := self._why_not(question):
             self.state.record(records.AgentRefused(address, why_not))
             self.admission.send_away(peer, messages.Refused(why_not))
         elif self.state.closing is not None:
-            self.forget(peer)
             self.admission.send_away(peer, self.state.closing)
-        elif self._inquirers.get(peer) == ANSWERS_MAX:
-            self.state.actions.disconnect.append(peer)
         else:
-            self._inquirers[peer] = self._inquirers.get(peer, 0) + 1
-            self._open[peer] = question
-
-    def knows(self, peer: bytes) -> bool:
-        """Whether a connection belongs to an inquirer."""
-        return peer in self._inquirers
+            self.open[peer] = question
 
     def forget(self, peer: bytes) -> None:
         """The connection of a peer is gone, or the peer is dropped."""
-        self._inquirers.pop(peer, None)
-        self._open.pop(peer, None)
+        self.open.pop(peer, None)
 
     def close(self, closing: messages.Shutdown) -> None:
         """Answer all open questions with the end of the computation."""
-        for peer in list(self._open):
-            self.forget(peer)
-            self.admission.send_away(peer, closing)
+        while self.open:
+            self.admission.send_away(self.open.popitem()[0], closing)
 
-    def _why_not(self, peer: bytes, question: Question) -> str:
+    def _why_not(self, question: messages.Ask) -> str:
         mine = self.state.settings
         if question.member_id != mine.member_id:
             return (
@@ -747,28 +714,24 @@ class Inquiries:
                 f"the resource file is of generation {question.generation}, this master is generation "
                 f"{mine.generation}: the file is stale, take a fresh copy"
             )
-        if len(self._inquirers) >= INQUIRERS_MAX and peer not in self._inquirers:
+        if len(self.open) >= INQUIRERS_MAX:
             return f"{INQUIRERS_MAX} others ask this master already: end some `mwpy status --watch`, and ask again"
         return ""
 
     @property
     def deadline(self) -> float | None:
         """When to answer the next question, on the core's clock; None if there is none."""
-        return self._next_at if self._open else None
+        return self._next_at if self.open else None
 
     def decide(self, now: float) -> None:
         """Answer the oldest question, if there was time enough since the last answer. Take a sample of the rate if it
         is time, and note the failures of this iteration."""
         self.answers.rate.decide(now)
         self.answers.failures.decide(now)
-        if not self._open or now < self._next_at:
+        if not self.open or now < self._next_at:
             return
-        peer = next(iter(self._open))
-        question = self._open.pop(peer)
-        answer: messages.Message
-        if isinstance(question, messages.AskStatus):
-            answer = self.answers.status(now)
-        else:
-            answer = self.answers.explanation(question.task, now)
+        peer = next(iter(self.open))
+        task = self.open.pop(peer).task
+        answer = self.answers.status(now) if task is None else self.answers.explanation(task, now)
         self._next_at = now + PAUSE_S
-        self.state.actions.sends.append(Send(peer, answer))
+        self.admission.send_away(peer, answer)

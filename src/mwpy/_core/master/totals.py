@@ -162,9 +162,13 @@ class RecentFailure:
     at: float
     """When, on the core's clock."""
 
+    @property
+    def place(self) -> str:
+        """Where it failed, as the end of a phrase; empty if this is not known."""
+        return f" on {self.host}" if self.host else ""
+
     def __str__(self) -> str:
-        place = "" if self.host is None else f" on {self.host}"
-        return f"task {self.task} ({self.algorithm}){place}: {self.text}"
+        return f"task {self.task} ({self.algorithm}){self.place}: {self.text}"
 
 
 @define(eq=False, repr=False)
@@ -189,7 +193,7 @@ class RecentFailures:
             if isinstance(ended, UnrunnableTask):
                 cause = f" ({ended.deaths[-1].cause.value})" if ended.deaths else ""
                 place = ended.algorithm, ended.result().host
-                self._add(f"TaskUnrunnable{cause}", RecentFailure(ended.task_id, *place, _short(ended.reason), now))
+                self._add(f"TaskUnrunnable{cause}", RecentFailure(ended.task_id, *place, short(ended.reason), now))
             elif isinstance(ended, Result) and failed(ended):
                 self._add_result(ended, now)
 
@@ -214,7 +218,8 @@ class RecentFailures:
         return next(reversed(self.newest.values()), None)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Return a text in one line, with a limit."""
     return " ".join(shortened(text, TEXT_CHARACTERS).split())
 
 

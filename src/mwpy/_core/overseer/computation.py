@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from attrs import Factory, define
 from msgspec import Struct
 
+from mwpy._core.pauses import Pause
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import FINISHED, End, Job, JobState, MemberKeys, Outcome, ResourceFile
 from mwpy._values.phrases import is_stale
@@ -58,27 +59,6 @@ def is_failure(outcome: Outcome) -> bool:
     """
     failed = outcome.end is End.KILLED or outcome.exit_code not in (None, ExitCode.OK)
     return failed and outcome.ran_s < YOUNG_S
-
-
-@define(eq=False, repr=False)
-class Pause:
-    """A pause after something that went wrong. Each pause in a row is twice the one before."""
-
-    first_s: float
-    longest_s: float = math.inf
-    until: float = -math.inf
-    """When it ends, or has ended; minus infinity if nothing has gone wrong."""
-    _last_s: float = 0.0
-
-    def begin(self, now: float) -> float:
-        """Begin the next pause, and return its length in seconds."""
-        self._last_s = min(max(2 * self._last_s, self.first_s), self.longest_s)
-        self.until = now + self._last_s
-        return self._last_s
-
-    def reset(self) -> None:
-        """All is well again."""
-        self.until, self._last_s = -math.inf, 0.0
 
 
 # When submissions pause because jobs fail at their start, and which machines are avoided.

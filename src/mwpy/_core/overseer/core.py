@@ -20,12 +20,12 @@ from mwpy._core.overseer.computation import (
     ROUNDING_S,
     UNCONNECTED_S,
     YOUNG_S,
-    Pause,
     WatchedComputation,
     explain,
     is_failure,
 )
 from mwpy._core.overseer.events import OverseerActions, OverseerEvent, OverseerSettings, Submit
+from mwpy._core.pauses import Pause
 from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.phrases import amount, counted, first_of
 
