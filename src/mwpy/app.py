@@ -210,7 +210,7 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
     computation = _start_in_process(options) if in_process else _start_master(options, rest)
     if not in_process:
         handle_here(signal.SIGTERM, _announced_end(options, computation.access.io.command))
-    from mwpy._roles.summary import summary_of  # while the agent starts
+    from mwpy._core.master.totals import summary_of  # while the agent starts
     from mwpy._transport.codec import Codec
     from mwpy.master import Master
 
@@ -245,7 +245,7 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
         returned = int(io.store_failure.exit_code)
         print(f"mwpy: {io.store_failure}", file=sys.stderr)
     if options.summary:
-        print(summary_of(io), file=sys.stderr, flush=True)
+        print(summary_of(io.core.totals), file=sys.stderr, flush=True)
     if finished:  # after an interrupt, another Ctrl-C would only spoil the end of the process
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
@@ -402,13 +402,14 @@ def local_master(
         slave_max_memory=slave_max_memory,
         slave_start_timeout=slave_start_timeout,
         slave_start=slave_start,
-        run_database=None if run_database is None else os.fspath(run_database),
+        run_database=run_database,
         run_database_sync=run_database_sync,
         rerun=rerun,
+        reuse_changed_code=reuse_changed_code,
+        run_database_notices=run_database_notices,
     )
-    options = evolve(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
-    options = evolve(options, run_database_notices=run_database_notices)
-    options = evolve(options, lifetime=check_seconds("lifetime", lifetime))
+    lifetime = check_seconds("lifetime", lifetime)
+    options = evolve(options, max_failures=MaxFailures.of(max_failures), lifetime=lifetime)
     if resource_file is None:
         if system is not None:
             raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")

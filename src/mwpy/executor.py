@@ -618,11 +618,11 @@ class Executor(concurrent.futures.Executor):
             slave_max_memory=slave_max_memory,
             slave_start_timeout=slave_start_timeout,
             slave_start=slave_start,
-            run_database=None if run_database is None else os.fspath(run_database),
+            run_database=run_database,
             run_database_sync=run_database_sync,
             rerun=rerun,
+            reuse_changed_code=reuse_changed_code,
         )
-        options = evolve(options, reuse_changed_code=reuse_changed_code)
         overseer: OwnOverseer | None = None
         if resource_file is None:
             if system is not None:

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from mwpy._core.master.state import AllocateSlaves, FreeSlave, TakeReports, Tell
+from mwpy._core.master.totals import summary_of
 from mwpy._roles.computation import Computation, MasterParts, OwnOverseer
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, kind_of_slave, whole_number
 from mwpy._roles.maps import MOST_ITEMS, Call, MapItems, MapRun, items_of, most_of, with_terms
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of
 from mwpy._roles.submission import algorithm_of_call, check_map_key
-from mwpy._roles.summary import summary_of
 from mwpy._system import clock, shadows
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
@@ -704,7 +704,7 @@ class Master:
         Examples:
             >>> print(mw.summary())                            # doctest: +SKIP
         """
-        return summary_of(self._access.io)
+        return summary_of(self._access.io.core.totals)
 
 
 def _target(algorithm: Callable[..., Any] | None) -> object:

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.events import NotSubmitted, OverseerEvent, Submitted
+from mwpy._core.overseer import NotSubmitted, OverseerCore, OverseerEvent, Submitted
 from mwpy._simulation.batch import OverseenPool
 from mwpy.testing import SimulationFailure
 

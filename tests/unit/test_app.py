@@ -11,7 +11,7 @@ import mwpy
 from mwpy import app, cli
 from mwpy._system import script
 from mwpy._values.algorithm import REGISTRY
-from mwpy._values.options import OPTIONS, parse
+from mwpy._values.options import parse
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +21,6 @@ def no_algorithm_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(REGISTRY, "slaves", [])
     for variable in ("MWPY_AGENT", "MWPY_SLAVE", "MWPY_KEY"):
         monkeypatch.delenv(variable, raising=False)
-
-
-def test_the_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert mwpy.main(["--mw-help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"  --mw-{option.name}" in shown for option in OPTIONS)
 
 
 @pytest.mark.parametrize("ask", [lambda: mwpy.main(["--mw-version-string"]), lambda: cli.main(["version"])])
@@ -93,14 +87,6 @@ def test_a_wrong_command_prints_its_usage(
 ) -> None:
     assert cli.main(line) == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: mwpy COMMAND")
-    for word in ("--help", "--mw-help"):
-        assert cli.main(["slave", word]) == 0
-        assert capsys.readouterr().out.startswith("usage: mwpy slave")
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,6 @@ def test_a_mistake_names_the_argument(arguments: list[str], message: str) -> Non
         parse(*arguments)
 
 
-def test_numbers_are_converted() -> None:
-    parsed = parse("--count", "2", "--seconds", "0.1")
-    assert (parsed.count, parsed.seconds) == (2, 0.1)
-
-
 def test_batch_systems_are_made_from_the_options_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert isinstance(batch_system(parse()), Local)
@@ -127,9 +122,3 @@ def test_an_option_that_a_batch_system_does_not_use_is_refused(system: str | Non
     parsed.system = system
     with pytest.raises(UsageError, match=message):
         batch_system(parsed)
-
-
-def test_options_that_a_batch_system_uses_are_accepted() -> None:
-    parsed = parse("--log-dir=logs")
-    parsed.system = "local"
-    assert isinstance(batch_system(parsed), Local)

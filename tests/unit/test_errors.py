@@ -10,36 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 import mwpy
-from mwpy._values import errors
-from mwpy._values.errors import ExitCode, MwpyError, TaskFailed, UsageError, describe_exit, returncode_of_shell
-from mwpy._values.jobs import End, Outcome
+from mwpy._values.errors import TaskFailed, UsageError, describe_exit, returncode_of_shell
 from mwpy._values.options import parse
 from mwpy.executor import Future, exception_of
 
-CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MwpyError)]
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_an_error_is_never_a_success(kind: type[MwpyError]) -> None:
-    assert kind.exit_code is not ExitCode.OK
-
-
-@pytest.mark.parametrize(
-    ("kind", "exit_code", "number"),
-    [
-        (errors.ResourceFileError, ExitCode.USAGE, 2),
-        (errors.Refused, ExitCode.REFUSED, 3),
-        (errors.MasterUnreachable, ExitCode.UNREACHABLE, 4),
-        (MwpyError, ExitCode.FAILED, 255),
-    ],
-)
-def test_the_exit_code_says_whose_fault_it_was(kind: type[MwpyError], exit_code: ExitCode, number: int) -> None:
-    assert kind.exit_code is exit_code
-    assert int(exit_code) == number
-
 
 def test_an_argument_that_cannot_be_pickled_is_a_type_error_too() -> None:
-    assert issubclass(errors.ArgumentNotPicklable, TypeError)
+    assert issubclass(mwpy.ArgumentNotPicklable, TypeError)
 
 
 def test_a_failed_task_survives_pickling_with_all_its_texts() -> None:
@@ -151,11 +128,3 @@ def test_a_known_cause_replaces_the_usual_ones_of_sigkill_only() -> None:
 def test_a_shell_adds_128_to_the_number_of_a_signal(code: int, returncode: int) -> None:
     """mwpy's own exit codes 130 and 255 stay exit codes."""
     assert returncode_of_shell(code) == returncode
-
-
-def test_a_job_whose_process_exited_was_killed_or_vanished() -> None:
-    assert Outcome.of_process(4, 1.0, "x") == Outcome(End.EXITED, "exit code 4", 4, 1.0, "x")
-    killed = Outcome.of_process(-10, 1.0, "x")
-    assert killed == Outcome(End.KILLED, "killed by signal 10 (SIGUSR1)", None, 1.0, "x")
-    vanished = Outcome.of_vanished(1.0, "x")
-    assert vanished == Outcome(End.LOST, "its processes are gone without an exit code", None, 1.0, "x")

@@ -114,13 +114,6 @@ def test_scripts_read_the_totals_as_json(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err.startswith("mwpy: --json is for --stats")
 
 
-def test_its_help_shows_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["logs", "--help"]) == 0
-    assert capsys.readouterr().out.startswith(
-        "usage: mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats [--json]]"
-    )
-
-
 def test_a_closed_pipe_is_not_an_error(path: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)

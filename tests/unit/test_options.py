@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -20,14 +21,6 @@ from mwpy._values.options import (
 from mwpy._values.policy import Policies
 
 
-def test_without_options_a_computation_runs_here() -> None:
-    """The role is local, and all arguments are left to the algorithm."""
-    options, rest = parse(["--pings", "3"])
-    assert options == Options()
-    assert options.role is Role.LOCAL
-    assert rest == ["--pings", "3"]
-
-
 def test_options_can_be_anywhere_and_the_other_arguments_keep_their_order() -> None:
     """The algorithm gets only its own arguments."""
     options, rest = parse(["a", "--mw-master", "b", "--mw-audit-file", "x.audit", "--mw-local=3", "c"])
@@ -40,18 +33,6 @@ def test_two_dashes_end_the_options() -> None:
     options, rest = parse(["--mw-slave", "--", "--mw-master"])
     assert options.role is Role.SLAVE
     assert rest == ["--", "--mw-master"]
-
-
-def test_groups_are_numbers_or_auto() -> None:
-    """`auto` is the default, and can be given explicitly."""
-    options, _ = parse(["--mw-slave-task-group", "7", "--mw-slave-result-group", "auto"])
-    assert options.slave_task_group == 7
-    assert options.slave_result_group is None
-
-
-def test_the_audit_file_has_a_level() -> None:
-    options, _ = parse(["--mw-audit-level", "events"])
-    assert options.audit_level == "events"
 
 
 def test_the_user_decides_which_silence_is_too_long_and_otherwise_the_master() -> None:
@@ -108,14 +89,6 @@ def test_slurm_sets_the_memory_of_a_job_for_each_processor(cpus: str, memory: in
     assert parse(["--mw-slave"], job)[0].job_memory == memory
     assert parse([], job | {"MWPY_AGENT": "[]"})[0].job_memory == memory
     assert parse(["--mw-slave"], job | {"SLURM_MEM_PER_NODE": "100"})[0].job_memory == 100 << 20
-
-
-def test_an_agent_may_run_until_the_end_of_its_job_or_for_its_lifetime() -> None:
-    """The option takes precedence over the time that the batch system gives."""
-    job = {"SLURM_JOB_END_TIME": "1000"}
-    assert parse(["--mw-slave"], job)[0].seconds_left(990.0) == 10.0
-    assert parse(["--mw-slave", "--mw-lifetime", "3"], job)[0].seconds_left(990.0) == 3.0
-    assert parse(["--mw-slave"], {})[0].seconds_left(990.0) is None
 
 
 @pytest.mark.parametrize(
@@ -204,6 +177,10 @@ def test_options_can_be_made_from_values_of_python() -> None:
     options = Options.of(slave_max_tasks=None, slave_max_memory="1 KB", slave_start_timeout=7)
     assert options == Options(slave_max_memory=1024, slave_start_timeout=7.0)
     assert Options.of(slave_max_memory=5) == Options(slave_max_memory=5)
+    given = Options.of(run_database=Path("run.db"), reuse_changed_code=True)
+    assert given == Options(run_database="run.db", reuse_changed_code=True)
+    with pytest.raises(UsageError, match="slave_max_tasks=True: the value must be a whole number"):
+        Options.of(slave_max_tasks=True)
     with pytest.raises(UsageError, match=r"slave_max_tasks=2\.5: the value must be a whole number"):
         Options.of(slave_max_tasks=2.5)
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from mwpy import resource_file
-from mwpy._core.overseer.events import OverseerSettings
+from mwpy._core.overseer import OverseerSettings
 from mwpy._roles import overseer
 from mwpy._roles.overseer import OverseenFiles, OverseerOptions, agent_command, mark_of, paths_of
 from mwpy._values.errors import ResourceFileError, UsageError

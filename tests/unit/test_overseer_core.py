@@ -8,9 +8,8 @@ import pytest
 from attrs import evolve
 from msgspec.structs import replace
 
-from mwpy._core.overseer.computation import JOBS_REMEMBERED, WatchedComputation
-from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.events import (
+from mwpy._core.overseen import JOBS_REMEMBERED, WatchedComputation
+from mwpy._core.overseer import (
     Ended,
     FileRead,
     FileUnread,
@@ -18,6 +17,7 @@ from mwpy._core.overseer.events import (
     NotListed,
     NotSubmitted,
     OverseerActions,
+    OverseerCore,
     OverseerSettings,
     Submit,
     Submitted,
@@ -88,7 +88,6 @@ class Desk:
         decided = OverseerActions()
         while True:
             self.core.decide(self.now)
-            self.core.check()
             actions = self.core.take_actions()
             decided.say += actions.say
             decided.remove += actions.remove

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.phrases import amount, bytes_in, counted, first_of
-
-
-def test_a_noun_is_plural_unless_it_is_one() -> None:
-    assert [counted(count, "job") for count in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
-
-
-def test_of_a_long_list_only_the_first_are_named() -> None:
-    assert first_of("abcde", 5) == "a, b, c, d, e"
-    assert first_of("abcdefg", 7) == "a, b, c, d, e and 2 more"
-    assert first_of("", 0) == ""
+from mwpy._values.phrases import amount, bytes_in
 
 
 @pytest.mark.parametrize(

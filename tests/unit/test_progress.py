@@ -73,23 +73,6 @@ def test_the_figures_are_shown_at_most_ten_times_a_second_and_at_the_end(now: li
     assert (shown.shown, shown.last) == ([1, 3, 3], [4])
 
 
-def test_an_executor_shows_the_progress_of_the_computation_beside_its_own(now: list[float]) -> None:
-    """The progress of a map is shown by the thread that runs the map."""
-    master, own, whole, of_map = OpenProgress(), _Shown(), _Shown(), _Shown()
-    executor = OpenProgress(master)
-    master.begin(Progress(of_map, None), lambda: figures(1))
-    assert not executor
-    master.begin(Progress(whole, None, is_shared=True), lambda: figures(2))
-    assert executor
-    executor.update()
-    executor.begin(Progress(own, None), lambda: figures(3))
-    now[0] = 1.0
-    executor.update()
-    assert (own.shown, whole.shown, of_map.shown) == ([3], [2, 2], [])
-    executor.end_all()
-    assert (own.last, whole.last) == ([3], [])
-
-
 def test_two_threads_do_not_show_the_same_at_once(now: list[float]) -> None:
     """The thread of an executor waits for nobody. What fails there concerns no task."""
     master, lines = OpenProgress(), list[int]()
@@ -169,16 +152,6 @@ def test_a_terminal_shows_one_line_that_is_overwritten(now: list[float]) -> None
         "\r\x1b[K\rmwpy: square: 100%|##########| 100 of 100, 2 slaves, 5.33/s\x1b[K\n"
     )
     on_terminal(Meter("square"), stream)(figures(0), True)
-
-
-def test_a_line_has_a_bar_if_the_total_is_known(now: list[float]) -> None:
-    """A narrow terminal cuts it."""
-    shown = Meter("square")
-    now[0] = 10.0
-    bar = shown.bar(figures(20, failed=3, slaves=8), 100)
-    assert bar == "mwpy: square:  20%|##        | 20 of 100, 3 failed, 8 slaves, 2/s, about 40 s left"
-    assert shown.bar(figures(20, None, slaves=1), 100) == "mwpy: square: 20 items in 10 s, 1 slave, 2/s"
-    assert shown.bar(figures(20), 20) == "mwpy: square:  20%|#"
 
 
 def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]) -> None:

@@ -59,8 +59,8 @@ class _Master:
     tasks: int = 0
     silence_notices: list[tuple[float, str]] = field(factory=list)
     """The notices that nothing progresses: the time and the text of each."""
-    other_notices: list[str] = field(factory=list)
-    """The texts of all other notices."""
+    other_notices: list[tuple[float, str]] = field(factory=list)
+    """All other notices."""
     unrunnable: list[UnrunnableTask] = field(factory=list)
     sent: list[int] = field(factory=list)
 
@@ -70,10 +70,8 @@ class _Master:
         self.core.check()
         actions = self.core.take_actions()
         for text in [record.text for record in actions.records if isinstance(record, Notice)]:
-            if text.startswith("nothing has progressed"):
-                self.silence_notices.append((self.now, text))
-            else:
-                self.other_notices.append(text)
+            is_silence = text.startswith("nothing has progressed")
+            (self.silence_notices if is_silence else self.other_notices).append((self.now, text))
         self.unrunnable += actions.unrunnable
         for send in actions.sends:
             if isinstance(send.message, messages.Tasks):
@@ -485,7 +483,7 @@ def test_a_task_is_handed_back_with_the_reason_when_its_slave_cannot_run_it() ->
     master.refuse(1)
     reasons = [task.reason for task in master.unrunnable]
     assert reasons == [f"SLAVE-0, to which it was addressed, cannot run it: {CANNOT_IMPORT}"]
-    assert [text for text in master.other_notices if "AGENT-0" in text and CANNOT_IMPORT in text]
+    assert [text for _, text in master.other_notices if "AGENT-0" in text and CANNOT_IMPORT in text]
     master.submit(1, "SLAVE-0")
     assert len(master.unrunnable) == 2
     master.run(DAY_S)
@@ -561,3 +559,36 @@ def test_agents_that_cannot_run_the_task_do_not_delay_the_notice() -> None:
         master.refuse(1, peer)
         master.run(4.0)
     assert master.silence_notices
+
+
+# Tasks that run for long
+
+
+def test_a_task_that_hangs_is_reported_at_growing_intervals() -> None:
+    """The report says which task has run for how long, on which slave, and on which machine."""
+    master = _Master()
+    master.connect(1)
+    master.submit()
+    master.run(DAY_S)
+    at = [moment - 1000.0 for moment, _ in master.other_notices]
+    assert at[:4] == [60.0, 240.0, 780.0, 2400.0]
+    assert {later - earlier for earlier, later in pairwise(at[3:])} == {LONGEST_S}
+    texts = [text for _, text in master.other_notices]
+    assert "task 1 (max) for 60 s on SLAVE-0 at node1" in texts[0]
+    assert "task 1 (max) for 240 s on SLAVE-0 at node1" in texts[1]
+    assert "cancel it with mw.cancel, or kill the process of its slave; the policy seconds_max limits" in texts[0]
+
+
+def test_one_report_names_the_longest_tasks_of_many() -> None:
+    master = _Master()
+    master.connect(8)
+    for number in range(7):
+        if number == 2:
+            master.run(5.0)
+        master.submit()
+    master.run(66.0)
+    [(_, text)] = master.other_notices
+    assert "task 2 (max) for 60 s on SLAVE-1" in text
+    assert "task 3" not in text, "the report names only what runs for long at that moment"
+    master.run(180.0)
+    assert "task 5 (max) for 235 s on SLAVE-4 at node1 and 2 more" in master.other_notices[1][1]

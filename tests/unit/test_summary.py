@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import pytest
 from tests.master_state import Books
 from tests.spans import MAX, MIN, span
 
-from mwpy._core.master.totals import Totals
-from mwpy._roles.master_io import MasterIo
-from mwpy._roles.summary import summary_of
+from mwpy._core.master.totals import Totals, summary_of
 from mwpy._values.causes import Cause
 
 
 @pytest.fixture
-def io() -> MasterIo:
-    books = Books()
-    core = SimpleNamespace(state=books.state, totals=Totals(books.state))
-    return cast("MasterIo", SimpleNamespace(core=core))
+def kept() -> Totals:
+    return Totals(Books().state)
 
 
-def test_a_summary_shows_tasks_failures_and_losses(io: MasterIo) -> None:
-    io.core.totals.finished(span(1, MAX, 5), "node1", 6.5, 3.0, 3, ["KeyError", "ValueError", "ValueError"])
-    io.core.totals.lost(span(9, MIN), "node1", Cause.CRASH, 1, 1.0)
-    io.core.state.jar.failed, io.core.state.jar.cancelled = 4, 2
-    lines = [" ".join(line.split()) for line in summary_of(io).splitlines()]
+def test_a_summary_shows_tasks_failures_and_losses(kept: Totals) -> None:
+    kept.finished(span(1, MAX, 5), "node1", 6.5, 3.0, 3, ["KeyError", "ValueError", "ValueError"])
+    kept.lost(span(9, MIN), "node1", Cause.CRASH, 1, 1.0)
+    kept.state.jar.failed, kept.state.jar.cancelled = 4, 2
+    lines = [" ".join(line.split()) for line in summary_of(kept).splitlines()]
     assert lines == [
         "mwpy: summary",
         "algorithm host tasks failed seconds longest lost lost s",
@@ -39,17 +32,17 @@ def test_a_summary_shows_tasks_failures_and_losses(io: MasterIo) -> None:
     ]
 
 
-def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(io: MasterIo) -> None:
+def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(kept: Totals) -> None:
     """Their failures are no tasks without a result. Nothing else may have been done."""
-    jar = io.core.state.jar
+    jar = kept.state.jar
     jar.reused.count = 3
-    assert summary_of(io).splitlines()[2:] == ["3 tasks answered from the run database"]
+    assert summary_of(kept).splitlines()[2:] == ["3 tasks answered from the run database"]
     jar.failed, jar.reused.failed = 2, 1
-    assert summary_of(io).splitlines()[2:] == [
+    assert summary_of(kept).splitlines()[2:] == [
         "3 tasks answered from the run database, 1 of them with a failure",
         "1 task without a result, because they are unrunnable or could not be sent",
     ]
 
 
-def test_a_summary_of_nothing_says_so(io: MasterIo) -> None:
-    assert summary_of(io) == "mwpy: summary: no task has ended"
+def test_a_summary_of_nothing_says_so(kept: Totals) -> None:
+    assert summary_of(kept) == "mwpy: summary: no task has ended"

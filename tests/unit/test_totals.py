@@ -30,20 +30,6 @@ def stated(books: Books) -> list[records.Total]:
     return [record for record in books.taken() if isinstance(record, records.Total)]
 
 
-def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) -> None:
-    kept = Totals(books.state)
-    kept.finished(span(1, MAX, 2), "node1", 0.75, 0.5, 1)
-    kept.finished(F, "node1", 2.0, 2.0, 0)
-    kept.lost(F, "node1", Cause.CRASH, 1, 3.0)
-    kept.lost(F, "node1", Cause.CRASH, 2, 0.5)
-    kept.lost(G, "node2", Cause.TIME_LIMIT, 1, 1.0)
-    kept.state_all()
-    assert stated(books) == [
-        records.Total("max", "node1", 3, 1, 2.75, 3.0, {"crash": 3}, 3.5),
-        records.Total("min", "node2", 0, 0, 0.0, 1.0, {"time limit": 1}, 1.0),
-    ]
-
-
 def test_a_slave_says_how_much_memory_an_algorithm_has_used() -> None:
     """An algorithm may have been forgotten meanwhile."""
     core = MasterCore(MasterSettings("m", "g"))

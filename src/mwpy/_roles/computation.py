@@ -33,6 +33,7 @@ from mwpy._values.messagepack import encode_json
 from mwpy._values.options import (
     AGENT,
     AGENT_VARIABLE,
+    BATCH_SYSTEMS,
     MASTER_VARIABLE,
     MODULE_PATH,
     OWN_MODULE_PATH,
@@ -522,9 +523,6 @@ def _without_a_file() -> AuditFile:
 # The overseer that a master starts for its own resource file.
 
 
-SYSTEMS = ("htcondor", "slurm", "ssh", "local")
-"""The batch systems that a master can use by itself."""
-
 END_S = 60.0
 """How long the batch system may take to remove the jobs at the end, in seconds."""
 
@@ -602,6 +600,6 @@ def own_overseer(path: str, system: str | None, max_jobs: int, options: Sequence
         raise UsageError(f"max_jobs={max_jobs!r}: give a whole number from 1 on")
     if system is None:
         return None
-    if system not in SYSTEMS:
-        raise UsageError(f"system={system!r}: give one of {', '.join(SYSTEMS)}, or None for no overseer")
+    if system not in BATCH_SYSTEMS:
+        raise UsageError(f"system={system!r}: give one of {', '.join(BATCH_SYSTEMS)}, or None for no overseer")
     return OwnOverseer(path, system, max_jobs, options, module_path())

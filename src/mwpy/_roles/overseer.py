@@ -22,17 +22,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import Factory, define, evolve
 from msgspec import Struct, field
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
-from mwpy._core.overseer import events
-from mwpy._core.overseer.computation import WatchedComputation
-from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.events import OverseerActions, OverseerEvent, OverseerSettings, Submit
+from mwpy._core import overseer as events
+from mwpy._core.overseen import WatchedComputation
+from mwpy._core.overseer import OverseerActions, OverseerCore, OverseerEvent, OverseerSettings, Submit
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._system.locks import FileLock, LockHeld
@@ -248,64 +247,8 @@ def _prune(folder: Path, mark: str, kept: int) -> int:
     return len(old)
 
 
-# One round of an overseer as an object for scripts: what it found, what it decided, and what it did.
-
-
-@define(eq=False, repr=False)
-class Round:
-    """What was decided and done in one round, for all computations."""
-
-    decided: OverseerActions = Factory(OverseerActions)
-    removed: list[str] = Factory(list)
-    submitted: dict[str, list[str]] = Factory(dict)
-    """The jobs that were submitted, by the mark of the computation."""
-
-    def of(self, computation: WatchedComputation) -> dict[str, Any]:
-        """Return what concerns one computation, by name."""
-        content, jobs, mark = computation.content, computation.jobs.listed, computation.mark
-        states = Counter(job.state for job in jobs.values())
-        return {
-            "file": computation.name,
-            "mark": mark,
-            "readable": computation.is_readable,
-            "finished": computation.finished,
-            "slaves_needed": content.slaves_needed,
-            "connected_jobs": len(content.connected_jobs),
-            "jobs": {state.value: states[state] for state in JobState} if computation.listed else None,
-            "to_submit": sum(submit.count for submit in self.decided.submit if submit.mark == mark),
-            "submitted": self.submitted.get(mark, []),
-            "to_remove": [job_id for job_id in self.decided.remove if job_id in jobs],
-            "removed": [job_id for job_id in self.removed if job_id in jobs],
-        }
-
-
 LOOK_S = 1.0
 """Seconds between two looks at the files. The batch system is asked less often, because that costs more."""
-
-
-class Files(Protocol):
-    """The resource files that an overseer watches."""
-
-    @property
-    def more_may_come(self) -> bool:
-        """Whether other computations may be found later."""
-
-    def find(self) -> Sequence[WatchedComputation]:
-        """Return the computations that were found since the last call."""
-
-    def read(self, mark: str) -> ResourceFile:
-        """Read the file of a computation.
-
-        Raises:
-            ResourceFileError: it cannot be read, or its content is wrong.
-        """
-
-    def launch(self, mark: str, content: ResourceFile) -> Launch:
-        """Prepare the launch of jobs for a computation.
-
-        Raises:
-            OSError: the folder for their output cannot be made.
-        """
 
 
 def run(options: OverseerOptions, batch: Batch) -> int:
@@ -377,14 +320,19 @@ class Overseer:
     """
 
     _core: OverseerCore
-    _files: Files
+    _files: OverseenFiles
     _batch: Batch
     _clock: Clock
     _say: Callable[[str], None]
     dry_run: bool = False
     failed: bool = False
     """Whether a file could not be read, or the batch system did not answer or refused."""
-    _round: Round = Factory(Round)
+    _decided: OverseerActions = Factory(OverseerActions)
+    """What was decided in the last round."""
+    _removed: list[str] = Factory(list)
+    """The jobs that were removed in the last round."""
+    _submitted: dict[str, Sequence[str]] = Factory(dict)
+    """The jobs that were submitted in the last round, by the mark of the computation."""
 
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
@@ -403,9 +351,26 @@ class Overseer:
         self._finish_round()
 
     def last_round(self) -> dict[str, Any]:
-        """Return what the last round found and did, for scripts."""
-        found = [self._round.of(each) for each in self._core.computations.values()]
+        """Return what the last round found, decided and did, for scripts."""
+        found = [self._round_of(each) for each in self._core.computations.values()]
         return {"failed": self.failed, "computations": found}
+
+    def _round_of(self, computation: WatchedComputation) -> dict[str, Any]:
+        content, jobs, mark = computation.content, computation.jobs.listed, computation.mark
+        states = Counter(job.state for job in jobs.values())
+        return {
+            "file": computation.name,
+            "mark": mark,
+            "readable": computation.is_readable,
+            "finished": computation.finished,
+            "slaves_needed": content.slaves_needed,
+            "connected_jobs": len(content.connected_jobs),
+            "jobs": {state.value: states[state] for state in JobState} if computation.listed else None,
+            "to_submit": sum(submit.count for submit in self._decided.submit if submit.mark == mark),
+            "submitted": [*self._submitted.get(mark, ())],
+            "to_remove": [job_id for job_id in self._decided.remove if job_id in jobs],
+            "removed": [job_id for job_id in self._removed if job_id in jobs],
+        }
 
     def _look(self) -> None:
         for computation in self._files.find():
@@ -418,7 +383,7 @@ class Overseer:
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
                 self._handle(events.Ended(job_id, self._batch.outcome(job_id)))
-        self._round = Round(actions)
+        self._decided, self._removed, self._submitted = actions, [], {}
         if not self.dry_run:
             self._act(actions)
             self._decide()
@@ -466,7 +431,7 @@ class Overseer:
             except BatchUnavailable as error:
                 self._fail(events.NotRemoved(actions.remove, str(error)))
             else:
-                self._round.removed += actions.remove
+                self._removed = actions.remove
         for submit in actions.submit:
             self._submit(submit)
 
@@ -479,7 +444,7 @@ class Overseer:
             self._fail(events.NotSubmitted(submit.mark, submit.count, str(error)))
             return
         self._handle(events.Submitted(submit.mark, job_ids))
-        self._round.submitted[submit.mark] = [*job_ids]
+        self._submitted[submit.mark] = job_ids
         name = self._core.computations[submit.mark].name
         self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
 

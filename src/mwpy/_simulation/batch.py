@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, cast
 
 from attrs import Factory, define, evolve
 from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch import BatchUnavailable, Launch
-from mwpy._core.overseer.computation import WatchedComputation
-from mwpy._core.overseer.core import OverseerCore
-from mwpy._core.overseer.events import OverseerSettings
+from mwpy._core.overseen import WatchedComputation
+from mwpy._core.overseer import OverseerCore, OverseerSettings
 from mwpy._roles.network import updated
 from mwpy._roles.overseer import Overseer, agent_command
 from mwpy._simulation.checkers import SimulationFailure
@@ -384,7 +384,7 @@ class OverseenPool:
         """Run an overseer; return False if it was killed."""
         self._core, self._found = OverseerCore(self.settings), False
         try:
-            Overseer(self._core, self, self.batch, self, self.world.note).run()
+            Overseer(self._core, cast(Any, self), self.batch, self, self.world.note).run()
         except _OverseerKilled:
             return False
         return True
@@ -438,7 +438,6 @@ class OverseenPool:
     def sleep(self, seconds: float, /) -> None:
         """Let time pass for the whole pool. Sometimes the overseer is killed in this time."""
         until = self.world.now + seconds
-        self._core.check()
         while self.world.now < until:
             self._tick()
             if self.restarts and self.world.chance(0.02):
@@ -447,7 +446,6 @@ class OverseenPool:
     # ---- checks from outside -------------------------------------------------------------------------------
 
     def _check_for_storm(self, mark: str) -> None:
-        self._core.check()
         jobs = [job for job in self.batch.queue.values() if job.state is not JobState.LEAVING]
         most = self.settings.max_jobs
         assert len(jobs) <= most, f"there are {len(jobs)} jobs, and only {most} are allowed"

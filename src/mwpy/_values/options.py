@@ -22,6 +22,9 @@ from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json
 from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import MaxFailures, Policies
 
+BATCH_SYSTEMS = ("htcondor", "slurm", "ssh", "local")
+"""The batch systems that commands and masters accept."""
+
 # The environment variables that mwpy reads, and what a slave process is given through one of them.
 
 
@@ -531,7 +534,9 @@ class Options:
         """
         values: dict[str, Any] = {}
         for name, value in given.items():
-            if value is not None:
+            if isinstance(getattr(_DEFAULTS, name), bool):
+                values[name] = value
+            elif value is not None:
                 try:
                     values[name] = _BY_NAME[name.replace("_", "-")].convert(str(value))
                 except ValueError as error:

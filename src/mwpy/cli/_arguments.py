@@ -80,9 +80,6 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="options for ssh itself")
 
 
-BATCH_SYSTEMS = ("htcondor", "slurm", "ssh", "local")
-"""The names that `--with` accepts."""
-
 USED_BY = {
     "memory": ("htcondor",),
     "disk": ("htcondor",),

@@ -31,8 +31,9 @@ from mwpy._batch import Batch
 from mwpy._doctor.diagnosis import Finding
 from mwpy._doctor.examination import examine
 from mwpy._values.errors import ExitCode
+from mwpy._values.options import BATCH_SYSTEMS
 from mwpy._values.phrases import counted
-from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
+from mwpy.cli._arguments import Parser, add_job_options, batch_system, number
 
 __all__ = ["main", "make_parser"]
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from mwpy._roles.summary import losses, table
+from mwpy._core.master.totals import losses, table
 from mwpy._values import records
 from mwpy._values.errors import REPLACED, ExitCode, UsageError, describe_exit
 from mwpy.audit import End, read_ends, read_totals

@@ -25,13 +25,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._core.overseer.events import OverseerSettings
+from mwpy._core.overseer import OverseerSettings
 from mwpy._roles import overseer
 from mwpy._roles.overseer import OverseerOptions
 from mwpy._system.forks import die_with_parent
 from mwpy._values.errors import ExitCode
-from mwpy._values.options import parse
-from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, batch_system, number
+from mwpy._values.options import BATCH_SYSTEMS, parse
+from mwpy.cli._arguments import Parser, add_job_options, batch_system, number
 
 __all__ = ["main", "make_parser"]
 

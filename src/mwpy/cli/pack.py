@@ -85,13 +85,13 @@ def survey(script: Path) -> Survey:
             continue
         done.add(name)
         beside = PathFinder.find_spec(name, [str(script.parent)])
-        spec = beside or _find(name)
+        places = _places(beside or _find(name))
         owners = [metadata.distribution(owner) for owner in installed.get(name, ())]
-        owners = owners or [each for folder, each in projects.items() if _is_in(spec, folder)]
+        owners = owners or [each for folder, each in projects.items() if any(folder in at.parents for at in places)]
         if beside is None and owners:
             found.requirements |= {canonical(each.name): _requirement(each) for each in owners}
-        elif spec is not None and (files := list(_files(spec))):
-            found.sources[name] = _home(spec)
+        elif files := [file for at in places for file in [at, *sorted(at.rglob("*.py"))] if file.suffix == ".py"]:
+            found.sources[name] = places[0].parent
             waiting.extend((other, file) for file in files for other in _imported(file))
         else:
             found.missing[name] = importer
@@ -118,23 +118,12 @@ def _imported(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _places(spec: ModuleSpec) -> list[Path]:
-    """The folders of a package, or the file of a module."""
+def _places(spec: ModuleSpec | None) -> list[Path]:
+    """The folders of a package, or the file of a module; nothing if it does not exist."""
+    if spec is None:
+        return []
     file = [spec.origin] if spec.origin and spec.has_location else []
     return [Path(place) for place in spec.submodule_search_locations or file]
-
-
-def _files(spec: ModuleSpec) -> Iterator[Path]:
-    for place in _places(spec):
-        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place] if place.suffix == ".py" else []
-
-
-def _home(spec: ModuleSpec) -> Path:
-    return _places(spec)[0].parent
-
-
-def _is_in(spec: ModuleSpec | None, folder: Path) -> bool:
-    return spec is not None and any(folder in place.parents for place in _places(spec))
 
 
 def _direct(distribution: metadata.Distribution) -> dict[str, object]:

@@ -31,7 +31,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from mwpy import ExitCode, UsageError
-from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, number
+from mwpy._values.options import BATCH_SYSTEMS
+from mwpy.cli._arguments import Parser, number
 from mwpy.cli._detached import State, attached, detach, job_in, master_of, state_of, stop
 from mwpy.cli.status import shown
 from mwpy.sweep.collect import clean, collect, failure_of, folder_of, opened, print_failures

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from attrs import Factory, define
+from msgspec import Struct, field
 
-from mwpy._core.overseer import events
-from mwpy._core.overseer.computation import (
+from mwpy._core.overseen import (
     CERTAIN_S,
     ROUNDING_S,
     UNCONNECTED_S,
@@ -24,10 +24,104 @@ from mwpy._core.overseer.computation import (
     explain,
     is_failure,
 )
-from mwpy._core.overseer.events import OverseerActions, OverseerEvent, OverseerSettings, Submit
 from mwpy._core.pauses import Pause
-from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.jobs import End, Job, JobState, Outcome, ResourceFile
 from mwpy._values.phrases import amount, counted, first_of
+
+# Its settings, events and actions.
+
+
+class OverseerSettings(Struct, frozen=True):
+    """The options that the core needs; `cli/oversee.py` describes them."""
+
+    max_jobs: int = 1000
+    max_per_minute: int = 200
+    patience_s: float = 60.0
+    interval_s: float = 10.0
+    job_limit_s: float | None = None
+    """After how many seconds a batch system ends each job; None if this is not known."""
+
+
+class FileRead(Struct, frozen=True):
+    """A resource file was read."""
+
+    mark: str
+    content: ResourceFile
+    age_s: float
+    """The age of the file: its timestamp, from the master's clock, compared with the clock of this machine."""
+
+
+class FileUnread(Struct, frozen=True):
+    """A resource file could not be read, or its content is wrong."""
+
+    mark: str
+    reason: str
+
+
+class Listed(Struct, frozen=True):
+    """The batch system listed all its jobs."""
+
+    jobs: Sequence[Job]
+    free_places: int | None = None
+    """How many more jobs it can take now; None if it has a queue."""
+
+
+class NotListed(Struct, frozen=True):
+    """The batch system did not answer."""
+
+    reason: str
+
+
+class Ended(Struct, frozen=True):
+    """The answer to a question about a job that has left the list: how it ended; None if that is not known."""
+
+    job_id: str
+    outcome: Outcome | None
+
+
+class Submitted(Struct, frozen=True):
+    """Jobs were put into the queue."""
+
+    mark: str
+    job_ids: Sequence[str]
+
+
+class NotSubmitted(Struct, frozen=True):
+    """The batch system refused to submit, or its answer was lost."""
+
+    mark: str
+    count: int
+    reason: str
+
+
+class NotRemoved(Struct, frozen=True):
+    """The batch system refused to remove jobs, or its answer was lost."""
+
+    job_ids: Sequence[str]
+    reason: str
+
+
+OverseerEvent = FileRead | FileUnread | Listed | NotListed | Ended | Submitted | NotSubmitted | NotRemoved
+
+
+class Submit(Struct, frozen=True):
+    """Put this many jobs of a computation into the queue."""
+
+    mark: str
+    count: int
+    avoided: tuple[str, ...] = ()
+    """The machines on which they must not run."""
+
+
+class OverseerActions(Struct):
+    """Everything that must be done now; the order of the fields is the order of execution."""
+
+    say: list[str] = field(default_factory=list)
+    ask: list[str] = field(default_factory=list)
+    """Jobs that have ended: ask the batch system how. Answer each question with `Ended`, then call `decide` again."""
+    remove: list[str] = field(default_factory=list)
+    submit: list[Submit] = field(default_factory=list)
+
 
 # When rounds are, and what is said about them.
 
@@ -116,38 +210,38 @@ class OverseerCore:
     def handle(self, event: OverseerEvent, now: float) -> None:
         """Record an event; `decide` makes the decisions."""
         match event:
-            case events.FileRead(mark, content, age_s):
+            case FileRead(mark, content, age_s):
                 computation = self.computations[mark]
                 self._resolve(computation, "file", "the resource file is readable again")
                 if computation.take_file(content, age_s, now):
                     self._say(computation, "another master has taken over")
                 self._report_staleness(computation, now)
-            case events.FileUnread(mark, reason):
+            case FileUnread(mark, reason):
                 self.computations[mark].is_readable = False
                 self._complain(self.computations[mark], "file", f"nothing is decided: {reason}", now)
-            case events.Listed(jobs, free_places):
+            case Listed(jobs, free_places):
                 self._free_places = free_places
                 self._take_list(jobs, now)
-            case events.NotListed(reason):  # the next round comes later
+            case NotListed(reason):  # the next round comes later
                 self._listed = self._answers = False
                 self._begin_pause(now)
                 text = f"nothing is decided, the batch system does not answer: {reason}"
                 self._complain(None, "batch system", text, now)
-            case events.Ended(job_id, outcome):
+            case Ended(job_id, outcome):
                 for each in self.computations.values():
                     if each.jobs.take_answer(job_id, outcome) and outcome is not None:
                         each.note_excluded()
                         self._judge(each, job_id, outcome, now)
-            case events.Submitted(mark, job_ids):
+            case Submitted(mark, job_ids):
                 self.computations[mark].jobs.add_submitted(job_ids, now)
                 self.computations[mark].refusals.reset()
                 self._resolve(self.computations[mark], "submission", "the batch system accepts jobs again")
-            case events.NotSubmitted(mark, count, reason):  # as far as is known
+            case NotSubmitted(mark, count, reason):  # as far as is known
                 self.computations[mark].jobs.add_uncertain(count, now)
                 self.computations[mark].refusals.begin(now)
                 text = f"the batch system submitted nothing, as far as is known: {reason}"
                 self._complain(self.computations[mark], "submission", text, now)
-            case events.NotRemoved(job_ids, reason):  # as far as is known
+            case NotRemoved(job_ids, reason):  # as far as is known
                 self._complain(None, "removal", f"jobs could not be removed: {reason}", now)
                 for each in self.computations.values():
                     each.jobs.unmark_removed(job_ids)
@@ -209,15 +303,6 @@ class OverseerCore:
         """Return everything that must be done since the last call."""
         actions, self._actions = self._actions, OverseerActions()
         return actions
-
-    def check(self) -> None:
-        """Check that the stored facts agree.
-
-        Raises:
-            AssertionError: they do not agree.
-        """
-        for each in self.computations.values():
-            each.check()
 
     # ---- complaints ------------------------------------------------------------------------------------------
 

@@ -319,17 +319,6 @@ class JobTable:
         """How many of these places will soon be free, because their jobs were removed."""
         return sum(self.listed[job_id].state is not JobState.LEAVING for job_id in self._removed)
 
-    def check(self) -> None:
-        """Compare the stored facts about jobs with the list.
-
-        Raises:
-            AssertionError: they contradict each other.
-        """
-        assert not [job_id for job_id in self._expected if job_id in self.listed], "a listed job is still expected"
-        assert all(job_id in self.listed for job_id in self._removed), "a removed job is kept after it left the list"
-        assert not [job_id for job_id in self.unexplained if job_id in self.listed], "a listed job counts as ended"
-        assert self._uncertain >= 0, "the number of uncertain jobs is negative"
-
 
 CERTAIN_S = 3.0
 """A job counts as idle after the file has shown it as idle for this many seconds. If the job had got work, its master
@@ -488,13 +477,3 @@ class WatchedComputation:
     def missing(self) -> int:
         """How many more jobs are needed; negative if more are coming than are needed."""
         return -(-self.content.slaves_needed // self.slaves_per_job) - self.coming
-
-    def check(self) -> None:
-        """Check that the stored facts agree.
-
-        Raises:
-            AssertionError: they do not agree.
-        """
-        self.jobs.check()
-        assert not self.done or not self.jobs.occupied, f"{self.mark} is done and has jobs"
-        assert not self.done or self.finished_at is not None, f"{self.mark} is done and not finished"

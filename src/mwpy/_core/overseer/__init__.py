@@ -1,1 +1,0 @@
-"""The decisions of an overseer. `core` joins the parts; they share one `state`."""
