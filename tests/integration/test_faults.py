@@ -215,7 +215,7 @@ def test_results_that_a_slave_overwrote_in_shared_memory_are_computed_again(stag
     run = stage.run("killer.py", "scribble", "--mw-local", 1, "--mw-slave-task-group", 100)
     assert run.report["came"] == [number for number in range(41) if number != 20]
     assert [len(task["deaths"]) for task in run.report["unrunnable"]] == [3]
-    assert "overwrote the memory that it shares with its agent: its unsent results are lost: Results: " in run.err
+    assert "overwrote the memory that it shares with its agent: its unsent results are lost: " in run.err
     stage.no_process_left()
 
 

@@ -14,7 +14,7 @@ from mwpy._core.agent.child import (
     AgentSettings,
     Disconnected,
     Heard,
-    JournalRead,
+    Looked,
     LookedUp,
     Nonsense,
     Outgoing,
@@ -209,7 +209,7 @@ def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> Non
     why = "it overwrote the memory that it shares with its agent: numbers have changed"
     assert actions.records == [records.Notice(f"slave 1 is killed: {why}")]
     core.handle(results(2), 0.0)
-    core.handle(JournalRead(1, messages.Results(1, [2], [1], [1], [0.1], []), [b"", b""]), 0.0)
+    core.handle(Looked(1, 2, 0.0, messages.Results(1, [2], [1], [1], [0.1], []), [b"", b""]), 0.0)
     assert core.take_actions() == AgentActions()
     core.handle(tasks(4), 0.0)
     assert to_master(core.take_actions()) == [messages.Revoked(1, [4], [1], [1])]

@@ -12,8 +12,8 @@ from mwpy._core.agent.child import (
     ExitSeen,
     Forked,
     Heard,
+    Looked,
     Measured,
-    MemoryRead,
     Recalled,
     Resumed,
     SlaveExited,
@@ -64,8 +64,8 @@ def look(core: AgentCore, started: int, began: float, *, at: float | None = None
     assert due is not None
     assert at is None or due == at
     core.decide(due)
-    assert core.take_actions().check_memory == [1]
-    core.handle(MemoryRead(1, started, began), due)
+    assert core.take_actions().look == [1]
+    core.handle(Looked(1, started, began), due)
     core.check()
     return core.take_actions()
 
@@ -110,9 +110,9 @@ def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
     send(core, 1, 1.0, now=0.25)
     core.handle(Resumed(100.0), 100.75)
     assert look(core, 1, 0.5, at=1.25).recall == []
-    core.handle(MemoryRead(1, 1, 0.5), 101.25)
+    core.handle(Looked(1, 1, 0.5), 101.25)
     assert core.take_actions().recall == []
-    core.handle(MemoryRead(1, 1, 0.5), 101.5)
+    core.handle(Looked(1, 1, 0.5), 101.5)
     assert core.take_actions().recall == [(1, None)]
 
 
@@ -120,9 +120,9 @@ def test_a_task_that_began_during_a_stop_gets_only_the_rest_of_it(core: AgentCor
     """The agent alone may be stopped. Its slave then goes on with the next task."""
     send(core, 1, 1.0)
     core.handle(Resumed(10.0), 10.75)
-    core.handle(MemoryRead(1, 1, 10.5), 11.625)
+    core.handle(Looked(1, 1, 10.5), 11.625)
     assert core.take_actions().recall == []
-    core.handle(MemoryRead(1, 1, 10.5), 11.75)
+    core.handle(Looked(1, 1, 10.5), 11.75)
     assert core.take_actions().recall == [(1, None)]
 
 

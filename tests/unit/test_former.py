@@ -15,7 +15,7 @@ from mwpy._core.agent.child import (
     AttemptFailed,
     Disconnected,
     Forked,
-    JournalRead,
+    Looked,
     Recalled,
     SlaveExited,
     SlaveHeard,
@@ -95,7 +95,7 @@ def to_slave(actions: AgentActions, slave: int = 1) -> list[messages.Message]:
     return [decoded(outgoing)[0] for number, outgoing in actions.to_slaves if number == slave]
 
 
-def act(core: AgentCore, *events: SlaveHeard | JournalRead | SlaveExited | Forked) -> AgentActions:
+def act(core: AgentCore, *events: SlaveHeard | Looked | SlaveExited | Forked) -> AgentActions:
     for event in events:
         core.handle(event, 10.0)
         core.check()
@@ -192,7 +192,7 @@ def test_an_old_result_that_comes_twice_is_no_result_of_a_new_task_with_the_same
     join(core)
     again = results(5)
     assert isinstance(again.message, messages.Results)
-    journal = JournalRead(1, again.message, again.frames, 1)
+    journal = Looked(1, 1, 0.0, again.message, again.frames)
     assert [type(message) for message in to_master(act(core, journal))] == [messages.Handover, messages.StillRunning]
     assert to_master(act(core, results(5))) == []
     assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._core.agent.child import AgentActions, AgentSettings, Heard, JournalRead, SlaveHeard
+from mwpy._core.agent.child import AgentActions, AgentSettings, Heard, Looked, SlaveHeard
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.limits import AGAIN_S, LATE_S
+from mwpy._core.agent.limits import AGAIN_S, SILENT_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
-
-NOTHING = messages.Results(1, [], [], [], [], [])
 
 
 @pytest.fixture
@@ -28,14 +26,14 @@ def core() -> AgentCore:
 
 def look(number: int) -> float:
     """When the agent looks for the results of the silent slave, for the first or a later time."""
-    return 1.0 + LATE_S + (number - 1) * AGAIN_S
+    return 1.0 + SILENT_S + (number - 1) * AGAIN_S
 
 
 def silent(core: AgentCore, started: int, now: float) -> AgentActions:
     """The journal is read and empty, while the slave runs the task at this position."""
     core.decide(now)
-    assert core.take_actions().read_journal == [1], "nobody looks at the slave"
-    core.handle(JournalRead(1, NOTHING, wire.encode(NOTHING, [groups.payload(0, ())]), started), now)
+    assert core.take_actions().look == [1], "nobody looks at the slave"
+    core.handle(Looked(1, started), now)
     return core.take_actions()
 
 
@@ -45,7 +43,7 @@ def test_they_are_given_back_if_the_slave_stays_at_its_task(core: AgentCore) -> 
     [outgoing] = silent(core, 6, look(2)).to_master
     assert outgoing.message == messages.Revoked(1, [5], [1], [1], late=True)
     core.decide(look(3))
-    assert not core.take_actions().read_journal
+    assert not core.take_actions().look
 
 
 def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: AgentCore) -> None:
@@ -74,4 +72,4 @@ def test_the_states_of_a_task_do_not_hide_the_results_that_wait_behind_it(core: 
 def test_nonsense_in_the_memory_gives_nothing_back(core: AgentCore) -> None:
     silent(core, 99, look(1))
     core.decide(look(2))
-    assert not core.take_actions().read_journal
+    assert not core.take_actions().look

@@ -10,14 +10,14 @@ from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
     Heard,
-    JournalRead,
+    Looked,
     Resumed,
     SlaveExited,
     SlaveHeard,
     StreamEnded,
 )
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.limits import EXIT_S
+from mwpy._core.agent.limits import EXIT_S, SILENT_S
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import groups, messages
@@ -98,7 +98,8 @@ def test_a_slave_ends_when_it_has_run_its_last_task() -> None:
     core.handle(results(1, 1), 0.0)
     assert to_slave(core.take_actions()) == []
     group = messages.Results(1, [2], [1], [1], [0.1], [])
-    core.handle(JournalRead(1, group, wire.encode(group, [groups.payload(1, [b"\0"])])), 0.0)
+    core.decide(SILENT_S)
+    core.handle(Looked(1, 2, 0.0, group, wire.encode(group, [groups.payload(1, [b"\0"])])), SILENT_S)
     actions = core.take_actions()
     assert to_slave(actions) == [(STOP, [])]
     assert (actions.recall, actions.kill) == ([], [])

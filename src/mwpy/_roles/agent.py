@@ -40,7 +40,6 @@ from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, MasterUnreachable, ProtocolError
 from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
-from mwpy._values.messages import check
 from mwpy._values.options import MODULE_PATH, MasterStream, Options
 from mwpy.audit import AuditFile
 
@@ -458,10 +457,8 @@ class Agent:
                 slave.parts.process.abort()
             for slave in self._alive(actions.kill):
                 slave.parts.process.kill()
-            for slave in self._alive(actions.read_journal):
-                self._read_journal(slave, now)
-            for slave in self._alive(actions.check_memory):
-                self._check_memory(slave)
+            for slave in self._alive(actions.look):
+                self._look_at(slave, now)
             for number, exact_above in actions.measure:
                 if number in self._slaves:
                     self._measure(self._slaves[number], exact_above, now)
@@ -476,7 +473,7 @@ class Agent:
                 return actions.exit
             if actions.look_up:
                 core.handle(child.LookedUp(installed.versions(actions.look_up)), now)
-            looked = actions.read_journal, actions.check_memory, actions.measure, actions.share_files
+            looked = actions.look, actions.measure, actions.share_files
             if not any((*looked, actions.recall, actions.start, actions.fork, actions.collect, actions.look_up)):
                 return None
 
@@ -503,26 +500,28 @@ class Agent:
             if slave.parts.process.poll() is None:
                 self._core.handle(child.Recalled(slave.number, slave.channel.started, wanted), now)
 
-    def _read_journal(self, slave: SlaveHandle, now: float) -> None:
-        """Report the results that a slave has finished and not sent."""
-        started = slave.channel.started
+    def _look_at(self, slave: SlaveHandle, now: float) -> None:
+        """Report how far a slave is.
+
+        In this order: what a slave had finished when it started its last task is in its journal or in its stream, and
+        it leaves the journal only after it was written into the stream.
+        """
+        channel = slave.channel
+        started, began = channel.started, channel.began
         try:
-            found = slave.channel.journal.read(slave.number)
+            found = channel.journal.read(slave.number)
+            frames = wire.encode(*found) if found is not None else []
             if found is not None:
-                check(*found)
+                wire.decode(frames, wire.FROM_SLAVE)
                 groups.entries(*found)  # for the same reason as in `_hear_slave`
         except ProtocolError as error:
             details = f"its unsent results are lost: {error}"
             self._core.handle(child.Nonsense(slave.number, child.OVERWROTE, details), now)
-        else:
-            noted = (None,) if found is None else (found[0], wire.encode(*found), started)
-            self._core.handle(child.JournalRead(slave.number, *noted), now)
-
-    def _check_memory(self, slave: SlaveHandle) -> None:
-        """Report how far a slave is that may be over a limit."""
-        facts = slave.channel.started, slave.channel.began
+            return
+        self._hear_slave(slave, now)
         later = self._look()  # the slave may have started the task after `now`
-        self._core.handle(child.MemoryRead(slave.number, *facts), later)
+        results = None if found is None else found[0]
+        self._core.handle(child.Looked(slave.number, started, began, results, frames), later)
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
         """Report how much memory a slave uses."""
@@ -534,7 +533,7 @@ class Agent:
         """Report the remaining results and output of an ended slave, and its exit."""
         while self._hear_slave(slave, now):
             pass
-        self._read_journal(slave, now)
+        self._look_at(slave, now)
         process, channel, outputs = slave.parts.process, slave.channel, slave.parts.outputs
         self._outlets[STDOUT].pass_on(outputs[STDOUT].read_rest(), now)
         error_output = outputs[STDERR].read_rest()

@@ -19,7 +19,6 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import ClassVar
 
-from attrs import Factory, define
 from msgspec import field
 from msgspec.structs import replace
 
@@ -30,7 +29,7 @@ from mwpy._roles.runner import FOREVER_S, TaskRunner
 from mwpy._system import clock
 from mwpy._system.process import HeldSignals
 from mwpy._transport import wire
-from mwpy._transport.channel import JOURNAL_BYTES, Journal
+from mwpy._transport.channel import SharedMemory, TaskStarts
 from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import users_traceback
 from mwpy._transport.stream import Frames, Happened
@@ -54,29 +53,17 @@ ENDS_THE_CALL = (KeyboardInterrupt, BdbQuit)
 """What a user raises in a task, with Ctrl-C or in a debugger. It ends the call of the master algorithm that waits."""
 
 
-@define(eq=False, repr=False)
-class _Channel:
+class _Channel(TaskStarts):
     """The runner's end of the channel to its agent."""
 
-    arrived: list[list[Buffer]] = Factory(list)
-    """Messages for the runner."""
-    sent: list[list[Buffer]] = Factory(list)
-    """Messages of the runner."""
-    journal: Journal = Factory(lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
-    fed_at: float = 0.0
-    position: int = 0
-    eof: bool = False
-    task_ends_at: None = None
-    """Nobody ends a task."""
-    run_each: None = None
-    """No portion comes here."""
-    has_message: bool = False
-    _pid: int = Factory(os.getpid)
+    eof = has_message = False
 
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a fork that a task made."""
-        return os.getpid() != self._pid
+    def __init__(self) -> None:
+        super().__init__(SharedMemory(-1))
+        self.arrived: list[list[Buffer]] = []
+        """Messages for the runner."""
+        self.sent: list[list[Buffer]] = []
+        """Messages of the runner."""
 
     def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:  # noqa: ARG002  # nothing arrives meanwhile
         """Take the messages that have arrived."""
@@ -94,22 +81,9 @@ class _Channel:
             self.sent.pop()
         self.sent.append(_copied(frames))
 
-    def start(self, position: int) -> bool:
-        """Start a task: no task is ever recalled."""
-        self.position = position
-        return True
-
-    start_timed = start
-
     def is_open(self) -> bool:
         """Whether there is an agent: always."""
         return True
-
-    def rest(self) -> None:
-        """Do nothing: nobody can enforce a limit of time."""
-
-    def recall_heard(self) -> None:
-        """Do nothing."""
 
 
 class _WatchedCodec(Codec, frozen=True):
@@ -179,9 +153,7 @@ class OwnSlave:
         match message:
             case messages.Welcome():
                 limits = message.result_group, message.max_result_bytes
-                self._runner = TaskRunner(
-                    self._channel, NUMBER, *limits, self._codec, ENDS_THE_CALL, is_own_process=False
-                )
+                self._runner = TaskRunner(self._channel, NUMBER, *limits, self._codec, is_own_process=False)
                 self._runner.get_ready()
                 self._pass_on()
             case messages.Shutdown():

@@ -1,10 +1,15 @@
-"""Runs tasks in a slave process, one at a time or in stretches, with their logs, states, shared objects and peaks.
-
-Runs tasks in a slave process, one at a time, and sends their results to the agent.
+"""Runs tasks in a slave process, one after the other, with their logs, states, shared objects and peaks.
 
 The agent sends groups of tasks. Before the runner starts a task, it writes the task's position into shared memory, so
-that the agent knows which task runs. Small results are gathered for up to `GATHER_S` in the journal. The agent reads
-the journal if this process dies, or if it is busy with one task for long. A result with large buffers is sent at once.
+that the agent knows which task runs. When the task has ended, its result is written into the journal. For up to
+`GATHER_S` results are gathered there, and then sent together. The agent reads the journal if this process dies, or if
+it is busy with one task for long. A result with large buffers is sent at once.
+
+Tasks run in blocks of two milliseconds, because what is done for each block costs as much as ten short tasks. Within a
+block, each task is timed, and its result is kept before the next one starts. Very short tasks of portions are an
+exception: the clock is read once for a block, and their results are kept together at its end, which halves what they
+cost. If the slave dies in such a block, its finished tasks run again elsewhere, charged to nobody. If one of its tasks
+runs for long, the tasks before it may run again elsewhere, too.
 """
 
 from __future__ import annotations
@@ -18,10 +23,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, repeat
-from itertools import count as counted
+from itertools import repeat
 from math import inf
-from operator import sub
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from attrs import Factory, define
@@ -35,7 +38,7 @@ from mwpy._system.own_code import differences
 from mwpy._system.packages import undisturbed
 from mwpy._system.time_left import Surroundings
 from mwpy._transport import shared_objects, wire
-from mwpy._transport.channel import AGAIN, FAILED, VALUE
+from mwpy._transport.channel import AGAIN, FAILED, PAYLOAD_BYTES, VALUE, Journal
 from mwpy._transport.codec import (
     Codec,
     any_large,
@@ -53,7 +56,7 @@ from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON, find, missing_module
 from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, Buffer, SlaveId, TaskId, shortened
 from mwpy._values.errors import AlgorithmUnavailable, EndIsNear, ExitCode, UsageError
-from mwpy._values.groups import CALLS, ROWS
+from mwpy._values.groups import ARGUMENTS, ROWS
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
 from mwpy._values.messages import MAX_LEVEL, MAX_PATH, MAX_ROWS, LoadFailure, Logged, LogRow, size_of_records
 from mwpy._values.phrases import first_of
@@ -62,7 +65,7 @@ from mwpy._values.sources import SOURCES
 from mwpy._values.task import RUNNING
 
 if TYPE_CHECKING:
-    from mwpy._roles.edges import RunEach, SlaveChannel
+    from mwpy._roles.edges import SlaveChannel
 
 
 # The states and the reports of the task that a slave runs: the state that an earlier attempt left, and what this one
@@ -81,21 +84,17 @@ class RunningTasks:
         number: the slave's number within its agent.
         limit: the largest state, in bytes.
         codec: encodes states.
-        flush: sends the results of earlier tasks, while a task runs.
     """
 
     _end: SlaveChannel
     _number: int
     _limit: int
     _codec: Codec
-    _flush: Callable[[], None]
     _first: int = 0
     _attempt: int = 0
     _position: int = 0
     _left: Sequence[Buffer] = ()
     _restored: object = _NOT_LOADED
-    began: float = 0.0
-    """When the running task began, on the monotonic clock."""
 
     def begin(self, first: int, attempt: int, position: int, left: Sequence[Buffer]) -> RunningTasks:
         """The slave begins a span.
@@ -108,7 +107,6 @@ class RunningTasks:
         """
         self._first, self._attempt, self._position, self._left = first, attempt, position, left
         self._restored = _NOT_LOADED
-        self.began = monotonic()
         return self
 
     @property
@@ -131,7 +129,6 @@ class RunningTasks:
                 f"the state is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): leave less, "
                 f"or write it to a file and leave the name, or raise the limit"
             )
-        self._flush()  # a state ends the silence after which the agent reads them in the journal
         self._end.send(wire.encode(messages.Checkpoint(self._number, self.running, self._attempt), [entry, *buffers]))
 
     def report(self, values: dict[str, object]) -> None:
@@ -139,7 +136,7 @@ class RunningTasks:
         if self._end.forked:
             raise UsageError("mwpy.report() in a process that the task forked: call it in the task's own process")
         entry = self._codec.dumps_report(values)
-        seconds = max(0.0, monotonic() - self.began)
+        seconds = max(0.0, monotonic() - self._end.began)
         message = messages.Reported(self._number, self.running, self._attempt, seconds)
         self._end.send(wire.encode(message, [entry]))
 
@@ -173,8 +170,8 @@ class WaitingTasks(Struct, frozen=True, eq=False):
     """The state that an earlier attempt of the only task left; empty if there is none."""
     shares: Sequence[str] = ()
     """The digests of the shared objects that must be here before a task of their group starts."""
-    portion: int = 0
-    """If they are run in stretches: what `calls` are, see `groups.py`; else 0."""
+    kind: int = 0
+    """If they are of a portion: what `calls` are, see `groups.py`; else 0."""
 
     def cut(self, count: int) -> tuple[WaitingTasks, WaitingTasks]:
         """Split into the first `count` tasks and the others."""
@@ -400,221 +397,195 @@ def not_sendable(error: BaseException, value: object) -> BaseException:
     return failure
 
 
-# Runs the tasks of portions in a slave, in stretches.
-#
-# A stretch may have tasks of several portions of one algorithm. Their results are sent together, and nothing is noted
-# in the journal. So a task costs little more than its call. If the slave dies, the finished tasks of the stretch run
-# again elsewhere, charged to nobody. If one of its tasks runs for long, the tasks before it may run again elsewhere,
-# too.
-#
-# Tasks run in blocks of two milliseconds, because what is done for each block costs as much as ten short tasks. The
-# clock is read after each task, so that a long one ends its block. If the tasks of the block before were very short,
-# the clock is read after each block only; then only the time of all tasks of the stretch together is known.
-#
-# Plain values are encoded when the stretch is sent, with one call. Every other value is encoded at once, because the
-# next task could change it.
+# Results that a slave has finished and not sent.
 
 
+GATHER_S = 0.02
 STRETCH_S = 0.035
-"""The results of stretches are sent when the clock reaches a multiple of this many seconds. All slaves of a machine
-have the same clock. So their messages arrive together, and wake up agent and master once: each time, this takes about
-0.5 ms of processor time in each of them. It is less than `LATE_S`: after this silence, the agent searches for late
-results, and only if there are some, it searches again."""
+"""Results of single tasks, and those of portions, are sent when the clock reaches a multiple of this many seconds. All
+slaves of a machine have the same clock. So their messages arrive together, and wake up agent and master once: each
+time, this takes about 0.5 ms of processor time in each of them. It is less than `SILENT_S`, after which the agent reads
+the journal."""
 
 SHORT_S = 0.003
 """If the last tasks took more than this, results are sent twice as often: the next task may take longer."""
 
-STRETCH_BYTES = 256 * 1024
-"""About how many bytes of results are sent together at most."""
-
 TIMED_S = 20e-6
-"""Tasks that take less than this are not timed one by one, because that would cost too much."""
+"""Tasks of portions that take less than this are not timed one by one, because that would cost too much."""
 
 BLOCK_S = 0.002
 """About how many seconds the tasks of a block take, if they are short."""
 
-MAX_BLOCK = 1024
+MAX_BLOCK = 4096
 """The largest number of tasks in a block."""
 
+BLOCK_BYTES = 4096
+"""A block of tasks that are not timed ends after a value that takes more than this, unless it is plain."""
+
+ENCODABLE = PLAIN | {Encoded}
+"""The types of values that are encoded together."""
+
 CAREFUL_ATTEMPT = 3
-"""From this attempt on, each task is a block: one of them may have harmed its slave without ending it. Second attempts
-are common, because tasks that are finished and not sent for long are run again."""
+"""From this attempt on, the result of each task is kept before the next one starts: one of them may have harmed its
+slave without ending it. Second attempts are common, because late tasks are run again."""
 
 
 @define(eq=False, repr=False)
-class _Gathered:
-    """The results of a stretch that were not sent."""
-
-    algorithm: int
-    """The number of the algorithm of all their tasks."""
-    silent_from: float
-    """When the last message to the agent was sent before the first of these tasks began."""
-    tasks: list[int] = Factory(list)
-    """The first tasks of ranges, in the order in which the tasks ran."""
-    counts: list[int] = Factory(list)
-    attempts: list[int] = Factory(list)
-    values: list[Any] = Factory(list)
-    kinds: set[type] = Factory(set)
-    """The types of these values."""
-    failed: list[int] = Factory(list)
-    """The positions of the failures among them."""
-    times: list[float] = Factory(list)
-    """How long each task took, in seconds, or each block whose tasks were not timed."""
-    size: int = 0
-    """About how many bytes the texts, bytes and encoded values take."""
-
-    def add(self, first: int, count: int, attempt: int) -> None:
-        """Add a range of tasks that have run."""
-        if self.tasks and (self.tasks[-1] + self.counts[-1], self.attempts[-1]) == (first, attempt):
-            self.counts[-1] += count
-        else:
-            self.tasks.append(first)
-            self.counts.append(count)
-            self.attempts.append(attempt)
-
-    def is_due(self, now: float, every_s: float) -> bool:
-        """Whether they should be sent now, if results are sent at the multiples of `every_s`. A failure does not wait
-        for the next task, because it may stop the run."""
-        is_time = now // every_s > self.silent_from // every_s
-        return is_time or bool(self.failed) or self.size > STRETCH_BYTES or len(self.tasks) == MAX_TASKS
-
-
-@define(eq=False, repr=False)
-class Stretches:
-    """Runs tasks of portions.
+class Unsent:
+    """The results that a slave has finished and not sent. They are in its journal, except for large ones.
 
     Args:
         number: the slave's number within its agent.
         limit: the largest result that the master accepts, in bytes.
+        group: how many results to send at a time; 0 to gather them for `GATHER_S`.
         codec: encodes results.
+        end: the channel to the agent, and its journal.
         send: sends a message with its frames.
-        look: called after each block, with the last task that has ended and its exception, if it raised one. It
-            returns whether to go on, and does not return in a process that this task forked.
     """
 
-    number: int
-    limit: int
-    codec: Codec
-    send: Callable[[messages.Message, Sequence[Buffer]], None]
-    look: Callable[[int, BaseException | None], bool]
+    _number: int
+    _limit: int
+    group: int
+    _codec: Codec
+    _end: SlaveChannel
+    _journal: Journal
+    _send: Callable[[messages.Message, Sequence[Buffer]], None]
     silent_from: float = 0.0
     """Since when the agent has heard nothing, as far as is known here: when this slave was fed, or has sent results."""
-    _ended: float = 0.0
-    """When the last block ended."""
-    _gathered: _Gathered = Factory(lambda: _Gathered(0, 0.0))
-    _large: Sequence[Buffer] = ()
-    """The large buffers of the last value."""
+    task: int = 0
+    """The task whose result is next."""
+    values: list[Any] = Factory(list)
+    """The values of the block that runs, if its tasks are not timed."""
+    _attempt: int = 0
+    _times: list[float] = Factory(list)
+    """How long each task took, in seconds, or each block whose tasks were not timed."""
+    _num_plain: int = 0
+    """How many of them are plain, and are of blocks."""
+    _kinds: set[type] = Factory(set)
+    """The types of these."""
+    _has_failed: bool = False
+    """Whether there is a failure among them."""
 
-    def run(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
-        """Run up to `most` tasks, and return how many were run; stop when tasks are recalled. If all were run, the
-        results that are not due wait for those of the next portion, or for `flush`."""
-        calls, ran, block, is_timed, goes_on = span.calls[:most], 0, 1, True, True
-        are_rows, now = span.portion == ROWS, monotonic()
-        if span.portion == CALLS:
-            function = partial(_call, function)
-        if self._gathered.algorithm != span.number:
-            self.flush()
-        gathered = self._gathered if self._gathered.values else self._begin(span)
-        while goes_on and ran < len(calls):
-            some, before, error = calls[ran : ran + block], len(gathered.values), None
-            ends: list[float] | None = [] if is_timed else None
-            kept = gathered.values, gathered.kinds, self._encode_last
-            try:
-                run_each(function, some, are_rows, span.position + ran, *kept, ends, now + BLOCK_S)
-            except BaseException as raised:
-                error = raised
-            began, now = now, monotonic()
-            self._ended = now
-            count = len(gathered.values) - before + (error is not None)
-            if not count:
-                break  # tasks were recalled
-            goes_on = self.look(span.first + ran + count - 1, error)
-            if error is not None:
-                self._add_failure(gathered, error)
-            if ends is None or len(ends) < count:
-                ends = [*(ends or ()), now]
-            gathered.times += map(sub, ends, [began, *ends])
-            gathered.add(span.first + ran, count, span.attempt)
-            ran += count
-            large, self._large = self._large, ()
-            if type(last := gathered.values[-1]) in (str, bytes):
-                gathered.size += len(last)
-            if large or gathered.is_due(now, STRETCH_S if now - began <= count * SHORT_S else STRETCH_S / 2):
-                self.flush(large)
-                large = ()  # a bytearray whose memory it is cannot be resized by the next task
-                gathered = self._begin(span)
-            is_timed = now - began > count * TIMED_S
-            if span.attempt < CAREFUL_ATTEMPT:
-                block = min(2 * block, MAX_BLOCK) if now - began < BLOCK_S else max(1, block // 2)
-        if ran < len(calls):  # tasks were recalled, or the agent is gone
-            self.flush()
-        return ran
+    @property
+    def count(self) -> int:
+        """How many results these are."""
+        return self._journal.count
 
-    def _begin(self, span: WaitingTasks) -> _Gathered:
-        self._gathered = _Gathered(span.number, self.silent_from)
-        return self._gathered
+    @property
+    def are_timed(self) -> bool:
+        """Whether the time of each task is known."""
+        return len(self._times) == self.count
 
-    def _add_failure(self, gathered: _Gathered, error: BaseException) -> None:
-        gathered.failed.append(len(gathered.values))
-        gathered.values.append(as_encoded(self.codec.dumps_failure(error)))
-        gathered.kinds.add(Encoded)
+    def begin(self, task: int, attempt: int) -> None:
+        """Tasks with consecutive ids begin, in the same attempt."""
+        self.task, self._attempt = task, attempt
 
-    def _encode_last(self) -> bool:
-        """Encode the last value, which is not plain, before another task can change it. Return whether the results can
-        wait for those of the next task."""
-        gathered = self._gathered
-        entry, self._large = self._encoded(gathered, len(gathered.values) - 1, gathered.values[-1])
-        gathered.size += len(entry)
-        gathered.values[-1] = as_encoded(entry)
-        return not (self._large or gathered.failed or gathered.size > STRETCH_BYTES)
-
-    def _encoded(self, gathered: _Gathered, at: int, value: object) -> tuple[bytes, Sequence[Buffer]]:
-        """Encode a value, or the reason why it cannot be sent. Return its entry and its large buffers."""
+    def keep(self, value: object, seconds: float) -> bool:
+        """Keep the value of a task. Return whether the results can wait for that of the next task."""
         try:
-            entry, large = self.codec.dumps_value(value)
-            check_size(len(entry) + sum(map(len, large)), self.limit)
+            payload, large = self._codec.dumps_value(value)
+            if large or len(payload) > self._limit:
+                check_size(len(payload) + sum(map(len, large)), self._limit)
+        except self._codec.interrupts:
+            raise
         except BaseException as error:
-            gathered.failed.append(at)
-            return self.codec.dumps_failure(not_sendable(error, value)), ()
-        return entry, large
+            self.fail(self._codec.dumps_failure(not_sendable(error, value)), seconds)
+            return False
+        if not large and self._journal.add(self.task, 1, self._attempt, seconds, payload):
+            self.task += 1
+            self._times.append(seconds)
+        else:
+            self._add(1, seconds, payload, large=large)
+        return not self.group or self.count < self.group
 
-    def flush(self, large: Sequence[Buffer] = ()) -> None:
-        """Send the results that were gathered, if there are any. `large` are the buffers of the last one."""
-        gathered = self._gathered
-        values, times, kinds = gathered.values, gathered.times, gathered.kinds
-        count = len(values)
-        if not count:
-            return
-        self._gathered = _Gathered(0, 0.0)
-        self.silent_from = self._ended
+    def encode_last(self) -> bool:
+        """Encode the last value of a block, which is not plain, before another task can change it. Return whether the
+        block goes on. If the value cannot be part of a group, it stays as it is."""
         try:
-            data = b"" if any_large(values, kinds) else encode_entries(values)
+            payload, large = self._codec.dumps_value(self.values[-1])
+        except self._codec.interrupts:
+            raise
+        except BaseException:  # `keep` tries it again
+            return False
+        if large or len(payload) > self._limit:
+            return False
+        self.values[-1] = as_encoded(payload)
+        return len(payload) < BLOCK_BYTES
+
+    def keep_block(self, seconds: float) -> None:
+        """Keep the values of a block."""
+        values, self.values = self.values, []
+        count, kinds = len(values), {*map(type, values)}
+        try:
+            data = encode_entries(values) if kinds <= ENCODABLE and not any_large(values, kinds) else b""
         except NOT_ENCODABLE:
             data = b""
-        buffers = [0] * (count - 1) + [len(large)] if large else []
-        if not data or len(data) > self.limit:
-            encoded = [
-                (bytes(value), ()) if type(value) is Encoded else self._encoded(gathered, at, value)
-                for at, value in enumerate(values)
-            ]
-            data = b"".join(entry for entry, _ in encoded)
-            if any(own for _, own in encoded):
-                *others, (_, last) = encoded
-                buffers = [*(len(own) for _, own in others), len(last) + len(large)]
-                large = [*chain.from_iterable(own for _, own in encoded), *large]
-            gathered.failed.sort()
-            kinds = {Encoded}
-        plain = kinds <= PLAIN and not kinds >= {str, bytes}
-        seconds = times if len(times) == count <= MAX_TASKS else [sum(times)]
-        spans = gathered.tasks, gathered.counts, gathered.attempts
-        shares = shared_objects.shares_of(large)
-        group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain, shares=shares)
-        self.send(group, [groups.payload(count, [data]), *large])
+        if data and len(data) <= min(self._limit, PAYLOAD_BYTES):
+            self._add(count, seconds, data)
+            self._num_plain += count if kinds <= PLAIN else 0
+            self._kinds |= kinds
+            return
+        for value in values:
+            if type(value) is Encoded:
+                self._add(1, seconds / count, bytes(value))
+            else:
+                self.keep(value, seconds / count)
+
+    def fail(self, failure: bytes, seconds: float, kind: int = FAILED) -> None:
+        """Keep an encoded failure."""
+        self._has_failed = True
+        self._add(1, seconds, failure, kind)
+
+    def _add(self, count: int, seconds: float, payload: bytes, kind: int = VALUE, large: Sequence[Buffer] = ()) -> None:
+        """Keep results in the journal. If there is no room, send what is there first. One that is too large for the
+        journal is sent at once."""
+        first, self.task = self.task, self.task + count
+        tasks = first, count, self._attempt
+        if large or not self._journal.add(*tasks, seconds, payload, kind):
+            self.send()
+            if large or not self._journal.add(*tasks, seconds, payload, kind):
+                failed, again = [0] if kind else [], [0] if kind == AGAIN else []
+                columns = [first], [1], [self._attempt], [seconds], failed, [len(large)], again
+                group = messages.Results(self._number, *columns, shares=shared_objects.shares_of(large))
+                self._send(group, [groups.payload(1, [payload]), *large])
+                return
+        self._times.append(seconds)
+
+    def is_due(self, now: float, every_s: float) -> bool:
+        """Whether they should be sent now, if results are sent at the multiples of `every_s`. A failure does not wait
+        for the next task, because it may stop the run."""
+        if self.group:
+            return self.count >= self.group
+        return now // every_s > self.silent_from // every_s or self._has_failed
+
+    def send(self) -> None:
+        """Send them, if there are any. If they cannot be sent, they stay in the journal, where the agent finds them."""
+        if not self.count or (noted := self._journal.read(self._number)) is None:
+            return
+        group, frames = noted
+        seconds = self._times if self.are_timed and len(self._times) <= MAX_TASKS else group.seconds
+        plain = self._num_plain == self.count and not self._kinds >= {str, bytes}
+        self._send(replace(group, seconds=seconds, plain=plain), frames)
+        if not self._end.eof:
+            self._journal.clear()
+        self._times, self._kinds, self._num_plain, self._has_failed = [], set(), 0, False
+        self.silent_from = monotonic()
 
 
-def _call(function: Callable[..., Any], call: object) -> Any:
-    """Call a function with the arguments of an encoded call."""
-    args, kwargs = loads_call(call)
+def _prepared(function: Callable[..., Any], span: WaitingTasks, most: int) -> tuple[Callable[..., Any], Any, bool]:
+    """Return what to call for each of the first tasks of a span, with what, and whether this is a list of arguments."""
+    calls = span.calls[:most]
+    if span.kind in (ROWS, ARGUMENTS):
+        return function, calls, span.kind == ROWS
+    if {*map(type, calls)} == {list}:
+        return function, calls, True
+    return partial(_call, function), [*zip(calls, span.buffers, strict=False)], True
+
+
+def _call(function: Callable[..., Any], call: object, buffers: Sequence[Buffer]) -> Any:
+    """Call a function with the arguments of an encoded call. `task_seed` returns the seed of this call."""
+    RUNNING.seed = seed_of(call)
+    args, kwargs = loads_call(call, buffers)
     return function(*args, **kwargs)
 
 
@@ -821,12 +792,6 @@ def _sent(text: object, most: int = MAX_REASON) -> str:
     return shortened(text if text.isascii() else text.encode(errors="backslashreplace").decode(), most)
 
 
-GATHER_S = 0.02
-"""How long finished results are gathered at most, in seconds; not until then if another task like the last one would
-take longer. This time and the silence that the agent measures begin at the same moment. Shorter times mean more
-messages: with 10 ms, a short task takes 14 % more processor time. Longer times break the promise that a finished result
-leaves its slave within 50 ms."""
-
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
 
@@ -834,8 +799,6 @@ MEASURE_S = 0.02
 """Seconds between two measurements of this process's memory. One takes about 10 µs."""
 
 CODEC = Codec()
-
-_NO_KEYWORDS: dict[str, Any] = {}
 
 
 class TaskRunner:
@@ -846,8 +809,7 @@ class TaskRunner:
         number: the slave's number within its agent.
         result_group: how many results to send at a time; 0 to gather results for `GATHER_S`.
         max_result_bytes: the largest result that the master accepts.
-        codec: encodes results.
-        ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
+        codec: encodes results. Its interrupts are no failures of a task, and end the turn instead.
         max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
         is_own_process: whether this process only runs tasks, so that its memory is theirs.
         surroundings: what is put back after each task; None if nothing is.
@@ -860,20 +822,16 @@ class TaskRunner:
         result_group: int,
         max_result_bytes: int,
         codec: Codec = CODEC,
-        ends_the_turn: tuple[type[BaseException], ...] = (),
         max_memory_bytes: int = 0,
         is_own_process: bool = True,
         surroundings: Surroundings | None = None,
     ) -> None:
         self._end = end
         self._number = number
-        self.result_group = result_group
-        self._limit = max_result_bytes
         self._max_memory_bytes = max_memory_bytes
         self._measure_at = 0.0 if max_memory_bytes else inf
         """When to measure the memory of this process again."""
         self._codec = codec
-        self._ends_the_turn = ends_the_turn
         self._algorithms = LoadedAlgorithms()
         self._shares: dict[str, SharedObject] = {}
         """The shared objects that the agent has given to this slave, by digest."""
@@ -881,10 +839,10 @@ class TaskRunner:
         """Tasks that arrived and were not started. The agent may have taken some of them back."""
         self._arrived = 0
         """How many tasks ever arrived; also the position of the last one."""
-        self._due = 0.0
-        """When the gathered results must be sent."""
-        self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
-        self._tasks = RunningTasks(end, number, max_result_bytes, codec, partial(self.flush, in_task=True))
+        self._unsent = Unsent(number, max_result_bytes, result_group, codec, end, end.journal, self._send_results)
+        self._ran_last = 0, 0
+        """The number of the algorithm whose tasks ran last, and their kind."""
+        self._tasks = RunningTasks(end, number, max_result_bytes, codec)
         self._logs = TaskLogs(end, number, self._tasks, self._send)
         self._peaks = PeakMemory(self._send_peak) if is_own_process else None
         self._surroundings = surroundings
@@ -909,7 +867,12 @@ class TaskRunner:
     @property
     def num_unsent(self) -> int:
         """How many results are finished and not sent."""
-        return self._end.journal.count
+        return self._unsent.count
+
+    @property
+    def result_group(self) -> int:
+        """How many results are sent at a time; 0 if this slave decides."""
+        return self._unsent.group
 
     def get_ready(self) -> None:
         """Read the definitions that have arrived, then report that this slave is ready for tasks. Only the first call
@@ -929,20 +892,19 @@ class TaskRunner:
 
         Args:
             timeout: how long to wait, in seconds; None for as long as it takes.
-            again: whether the next turn follows at once. Then the results of portions may wait for it.
+            again: whether the next turn follows at once. Then results may wait for it.
         """
         self.get_ready()
         waiting, end, can_start = self._waiting, self._end, self._can_start
         if not can_start():
             self.receive()
         if not can_start():
-            self.stretches.flush()
             self.flush()
             if self._logs.waiting:
                 self._logs.send(everything=True)
             if not self.ended and timeout != 0.0:
                 self.receive(FOREVER_S if timeout is None else timeout)
-        self._due = max(self._due, end.fed_at + GATHER_S)
+        self._unsent.silent_from = max(self._unsent.silent_from, end.fed_at)
         most = min(most, self.num_waiting)
         if self._surroundings is not None:
             self._surroundings.remember()
@@ -950,110 +912,87 @@ class TaskRunner:
             span = waiting.popleft()
             messages.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
             self._logs.algorithm = self._algorithms.names.get(span.number, "")
-            RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
+            if self._peaks is not None:  # else it is the process of the master, where nobody ends a task
+                RUNNING.end_at = partial(end.task_ends_at, span.seconds_max)
             try:
                 ran = self._run(span, most)
             finally:
-                messages.RUNNING.task = RUNNING.end_at = None
+                messages.RUNNING.task = RUNNING.end_at = RUNNING.seed = None
                 self._logs.algorithm = ""
             most -= ran
-            if span.seconds_max is not None:
-                end.rest()
             if ran < span.count:
                 waiting.appendleft(span.cut(ran)[1])
                 if most > 0 and not end.eof:
+                    self.flush()
                     self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
-        if not (again and end.has_message) or self.ended:
-            self.stretches.flush()
+        if self.ended or not (self.result_group or (again and end.has_message)):
+            self.flush()
 
     def _can_start(self) -> bool:
         """Whether a task waits, and the shared objects that the next one needs are in this process."""
         return bool(self._waiting) and all(map(shared_objects.is_known, self._waiting[0].shares))
 
     def _run(self, span: WaitingTasks, most: int) -> int:
-        """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
-
-        This loop determines what a task costs in a slave. Therefore all names are looked up before the loop, and the
-        loop makes few calls.
-        """
+        """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone."""
         if self._peaks is not None:
             self._peaks.switch(span.number)
-        end = self._end
-        start = end.start if span.seconds_max is None else end.start_timed
+        if self._ran_last != (span.number, span.kind) and not self._unsent.are_timed:
+            self.flush()  # the sum of their times is of one algorithm
+        self._ran_last = span.number, span.kind
         function = self._algorithms.loaded.get(span.number)
         if function is None or isinstance(function, Unavailable):
-            if not start(span.position):  # if unpickling ends this process, the first task is charged
+            if not self._end.start(span.position):  # if unpickling ends this process, the first task is charged
                 return 0
             function = self._algorithms.unpack(span.number)
             if isinstance(function, Unavailable):
                 return self._refuse(span, function)
-        if span.portion and end.run_each is not None:
-            return self._run_stretch(end.run_each, function, span, most)
-        self.stretches.flush()
-        group, limit, attempt, logs, running = self.result_group, self._limit, span.attempt, self._logs, self._tasks
-        dumps = self._codec.dumps_value
-        journal, note = end.journal, end.journal.add
-        load = loads_call if seed_of(span.calls[0]) is None else _loads_seeded  # a span has one policy
-        surroundings, ran = self._surroundings, 0
-        tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
-        for task_id, position, call, buffers in tasks:
-            if end.eof or not start(position):
-                break
-            ran += 1
-            began, ended, kind = 0.0, 0.0, VALUE
-            # free the objects of the last task before this task creates its own
-            args = kwargs = value = result = large = None
+        ran = self._run_blocks(span, *_prepared(function, span, most))
+        self.completed += ran
+        return ran
+
+    def _run_blocks(
+        self, span: WaitingTasks, function: Callable[..., Any], calls: Sequence[Any], are_rows: bool
+    ) -> int:
+        """Run tasks of a span in blocks; see `_prepared`. Return how many were run."""
+        end, unsent, ran, goes_on = self._end, self._unsent, 0, True
+        is_timed = all_timed = not span.kind or bool(unsent.group) or span.attempt >= CAREFUL_ATTEMPT
+        block, gather_s = MAX_BLOCK if all_timed else 1, STRETCH_S if span.kind else GATHER_S
+        while goes_on and ran < len(calls):
+            first, error = span.first + ran, None
+            what = function, calls[ran : ran + block], are_rows, span.position + ran
+            unsent.begin(first, span.attempt)
+            began = monotonic()
             try:
-                args, kwargs = (call, _NO_KEYWORDS) if type(call) is list else load(call, buffers)
-                running.began = began = monotonic()
-                value = function(*args, **kwargs) if kwargs else function(*args)
-                ended = monotonic()
-                result, large = dumps(value)
-                if large or len(result) > limit:
-                    check_size(len(result) + sum(map(len, large)), limit)
-            except self._ends_the_turn:
-                RUNNING.seed = None
+                if is_timed:
+                    end.run_timed(*what, unsent.keep, began + BLOCK_S)
+                else:
+                    end.note_began(began)
+                    end.run_block(*what, unsent.values, unsent.encode_last)
+            except self._codec.interrupts:
                 raise
-            except BaseException as error:
-                if isinstance(error, EndIsNear):
-                    _give_up(self, end, task_id, error)
-                # without a name, which would keep the objects of the task alive
-                kind, result = self._failure(call, error if not ended else not_sendable(error, value))
-                large, ended = (), ended or monotonic()
+            except BaseException as raised:
+                error = raised
             if end.forked:
-                _end_fork(task_id)
-            if surroundings is not None:
-                surroundings.restore()
-            if logs.waiting:
-                logs.send()
-            seconds = ended - began if began else 0.0
-            if large or kind or not note(task_id, attempt, seconds, result):
-                self._send_or_note(task_id, attempt, seconds, result, kind, large)
-            if journal.count >= group if group else ended + seconds > self._due:
+                _end_fork(self._tasks.running)
+            now = monotonic()
+            failed_s = (now - end.began) / (len(unsent.values) + 1)
+            end.note_began(0.0)
+            if self._surroundings is not None:
+                self._surroundings.restore()
+            if unsent.values:
+                unsent.keep_block(now - began - (failed_s if error is not None else 0.0))
+            if error is not None and end.position == span.position + unsent.task - span.first:
+                self._fail(span.calls[unsent.task - span.first], error, failed_s)
+            count, error = unsent.task - first, None
+            if not count:
+                break  # tasks were recalled
+            ran += count
+            goes_on = end.is_open()
+            if unsent.is_due(now, gather_s if now - began <= count * SHORT_S else gather_s / 2):
                 self.flush()
-        RUNNING.seed = None
-        self.completed += ran
+            is_timed = all_timed or now - began > count * TIMED_S
+            block = MAX_BLOCK if all_timed else max(1, min(MAX_BLOCK, int(count * BLOCK_S / (now - began))))
         return ran
-
-    def _run_stretch(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
-        """Run items of a map, and return how many were run."""
-        self.flush()
-        self.stretches.silent_from = max(self.stretches.silent_from, self._due - GATHER_S)
-        ran = self.stretches.run(run_each, function, span, most)
-        self.completed += ran
-        self._measure()
-        return ran
-
-    def _look(self, task_id: int, error: BaseException | None) -> bool:
-        """Look at a task of a stretch that has ended. Return whether the next one may start."""
-        if self._end.forked:
-            _end_fork(task_id)
-        if self._surroundings is not None:
-            self._surroundings.restore()
-        if isinstance(error, EndIsNear):
-            _give_up(self, self._end, task_id, error)
-        self._tasks.began = monotonic()  # of the next task
-        return self._end.is_open()
 
     def _refuse(self, span: WaitingTasks, why: Unavailable) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
@@ -1062,70 +1001,56 @@ class TaskRunner:
         self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
         return span.count
 
-    def _failure(self, call: object, error: BaseException) -> tuple[int, bytes]:
-        """Encode what a task raised, and find out whether it is tried again after that.
+    def _fail(self, call: object, error: BaseException, seconds: float) -> None:
+        """Keep a failure as the result of a task. Find out whether the task is tried again after it.
 
         Args:
             call: the task's arguments, which may have a condition.
             error: what the task raised.
+            seconds: how long it took.
         """
+        if isinstance(error, EndIsNear):
+            self._give_up(error)
         again, remark = False, ""
         try:
             pickled = condition_of(call)
             again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
-        except self._ends_the_turn:
-            RUNNING.seed = None
+        except self._codec.interrupts:
             raise
         except BaseException as second:
             type_name, text, _ = describe_error(second)
             remark = f"the task is not tried again, because retry_errors failed: {shortened(f'{type_name}: {text}')}"
-        return AGAIN if again else FAILED, self._codec.dumps_failure(error, remark)
+        self._unsent.fail(self._codec.dumps_failure(error, remark), seconds, AGAIN if again else FAILED)
 
-    def _send_or_note(
-        self, task_id: int, attempt: int, seconds: float, result: bytes, kind: int, large: Sequence[Buffer]
-    ) -> None:
-        """Note a result. If there is no room, send the journal's results, then note this result in the empty journal,
-        or send it if it is too large. A result with large buffers is always sent."""
-        note = self._end.journal.add_any
-        if large or not note(task_id, attempt, seconds, result, kind):
-            self.flush()
-            if not large and note(task_id, attempt, seconds, result, kind):
-                return
-            if self._peaks is not None:
-                self._peaks.look()
-            failed, again = [0] if kind else [], [0] if kind == AGAIN else []
-            columns = [task_id], [1], [attempt], [seconds], failed, [len(large)], again
-            group = messages.Results(self._number, *columns, shares=shared_objects.shares_of(large))
-            self._send(group, [groups.payload(1, [result]), *large])
+    def _give_up(self, error: EndIsNear) -> None:
+        """If the end of a task is known, wait for it: the agent kills this process, or lets it end because it leaves.
 
-    def flush(self, *, in_task: bool = False) -> None:
-        """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
-
-        If it is time and no task runs, also measure the memory of this process.
+        So the cause of the loss is the right one, and the task is not sent to the same agent again.
         """
-        journal = self._end.journal
-        if journal.count and not in_task:
-            self._measure()
-        if journal.count and (noted := journal.read(self._number)) is not None:
-            self._send(*noted)
-            if not self._end.eof:
-                journal.clear()
-            self._due = monotonic() + GATHER_S
+        if RUNNING.end_at is None or time_left.seconds_left() == inf:
+            return
+        print(f"mwpy: task {self._unsent.task} gives up: {error}", file=sys.stderr, flush=True)
+        self.flush()
+        while not self.ended:
+            self.receive(FOREVER_S)
+        raise SystemExit(0)
 
-    def _measure(self) -> None:
-        """Report how much memory this process used at most. If it has too much after a task, report this once."""
+    def flush(self) -> None:
+        """Send the results that wait, if there are any."""
+        self._unsent.send()
+
+    def _send_results(self, message: messages.Message, frames: Sequence[Buffer]) -> None:
+        """Send results. Before that, report how much memory this process used at most, and once if it has too much
+        between two tasks."""
         if self._peaks is not None:
             self._peaks.look()
-        if self._measure_at == inf:
-            return
-        now = monotonic()
-        if now >= self._measure_at:
+        if self._measure_at != inf and (now := monotonic()) >= self._measure_at:
             self._measure_at = now + MEASURE_S
             resident_bytes = memory.resident_bytes()
             if resident_bytes > self._max_memory_bytes:
                 self._measure_at = inf
-                self.stretches.flush()  # a message ends the silence after which the agent searches for late results
                 self._send(messages.SlaveGrown(self._number, resident_bytes))
+        self._send(message, frames)
 
     def _send_peak(self, algorithm: int, peak_bytes: int) -> None:
         self._send(messages.PeakMemory(self._number, algorithm, peak_bytes))
@@ -1187,39 +1112,18 @@ class TaskRunner:
         start = 0
         limits = group.limits or repeat(None, len(group.tasks))
         needed = [share.digest for share in group.shares]
-        portions = group.portions or repeat(0, len(group.tasks))
-        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, portions, strict=True)
-        for first, count, attempt, number, own_limits, portion in columns:
+        kinds = group.portions or repeat(0, len(group.tasks))
+        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, kinds, strict=True)
+        for first, count, attempt, number, own_limits, kind in columns:
             own = slice(start, start + count)
             left: Sequence[Buffer] = ()
             seconds_max = None if own_limits is None else own_limits.seconds
-            if not portion:
+            if not kind:
                 calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
-            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed, portion)
+            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed, kind)
             self._waiting.append(WaitingTasks(first, count, attempt, position, number, seconds_max, *columns_of))
             self._arrived += count
             start += count
-
-
-def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNear) -> None:
-    """If the end of a task is known, wait for it: the agent kills this process, or lets it end because it leaves.
-
-    So the cause of the loss is the right one, and the task is not sent to the same agent again.
-    """
-    if RUNNING.end_at is None or end.forked or time_left.seconds_left() == inf:
-        return
-    print(f"mwpy: task {task_id} gives up: {error}", file=sys.stderr, flush=True)
-    runner.stretches.flush()
-    runner.flush(in_task=True)
-    while not runner.ended:
-        runner.receive(FOREVER_S)
-    raise SystemExit(0)
-
-
-def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Load a call with a seed, and make `task_seed` return this seed."""
-    RUNNING.seed = seed_of(call)
-    return loads_call(call, buffers)
 
 
 def _is_met(pickled: bytes, error: Exception) -> bool:

@@ -56,26 +56,24 @@ from mwpy._system.time_left import Surroundings
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.stream import MAX_BYTES, Passage, Reader, StreamEnd, make_passage, pack, unfold
 from mwpy._values import groups, messages
-from mwpy._values.bounds import MAX_TASKS, Buffer
+from mwpy._values.bounds import Buffer
 from mwpy._values.messagepack import MALFORMED, PLAIN, encode_json, json_decoder
 from mwpy._values.options import SlaveSettings
 
 # The journal: results that a slave has finished and not sent, in memory that its agent can read.
 #
-# A slave writes each small result into its journal, and sends the results of the journal as a group. If the slave dies,
-# or falls silent in a long task, the agent reads the journal.
+# A slave writes its results into its journal, and sends the results of the journal as a group. If the slave dies, or
+# falls silent in a long task, the agent reads the journal.
 #
-# Most results are values of tasks that follow one another. So there is one column, of the times, and behind it the
-# payloads, one after the other, so that they can be sent as they are. Two tables have the rest: one has a row for each
-# *span*, where consecutive tasks begin. The other one has a row for each *failure*. A result with large buffers never
-# waits in the journal: the slave sends it at once.
+# The payloads are one after the other, so that they can be sent as they are. A table has a row for each *span*, where
+# consecutive tasks begin. A failure has a span of its own. A result with large buffers never waits in the journal: the
+# slave sends it at once.
 #
-# The journal's first 64-bit number says, in its lower half, how many results there are, and how many bytes their
-# payloads have together. The upper half is the number of the current *filling*: emptying the journal begins a new
-# filling.
+# The journal's first 64-bit number says how many results there are, how many bytes their payloads have together, and
+# which *filling* this is: emptying the journal begins a new filling.
 #
 # The slave first writes a result behind the others, and then changes the number. So an addition never disturbs a read,
-# which leaves out the rows of a result that is not counted yet. A read during which the filling changed is discarded.
+# which leaves out the rows of a result that is not counted yet. A read during which the filling changed is repeated.
 # One instruction stores the number. On x86, other processors see stores in their order. On other processors, reads are
 # safe because the agent only reads the journal of a slave that is dead, or that has been silent for longer than it
 # gathers results.
@@ -84,26 +82,23 @@ from mwpy._values.options import SlaveSettings
 VALUE, FAILED, AGAIN = range(3)
 """What a result is: a value, a failure, or a failure after which the task is tried again if it has attempts left."""
 
-CAPACITY = MAX_TASKS
-"""The largest number of results. A group that is sent every 20 ms has fewer."""
-PAYLOAD_BYTES = 160 * 1024
-"""The size of all payloads together."""
-
-_SIZE_SHIFT = 14
-"""The size of the payloads is in the bits above those that count the results."""
-_COUNTS = 1 << _SIZE_SHIFT
-_FILLING = 1 << 32
-
 LINE_BYTES = 64
 """The size of a cache line. The numbers have their own, because one side writes while the other reads."""
-_SPAN = struct.Struct("=QII")
-"""The first task of a span, its attempt, and how many results precede it."""
-_FAILURE = struct.Struct("=QII")
-"""Task and attempt of a failure, and whether the task is tried again."""
-_SPANS = LINE_BYTES + CAPACITY * 8
-_FAILURES = _SPANS + CAPACITY * _SPAN.size
-_PAYLOADS = _FAILURES + CAPACITY * _FAILURE.size
+
+PAYLOAD_BYTES = 256 * 1024
+"""The size of all payloads together."""
+
+SPANS = 1024
+"""The largest number of spans."""
+
+_SPAN = struct.Struct("=QIII")
+"""The first task of a span, its attempt, how many results precede it, and what its results are."""
+_PAYLOADS = LINE_BYTES + SPANS * _SPAN.size
 JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
+
+_BITS = 20
+"""How many bits of the number say how many results there are. As many say how many bytes their payloads have."""
+_COUNTS = 1 << _BITS
 
 
 class Journal:
@@ -116,68 +111,55 @@ class Journal:
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self._counter = memory[:8].cast("Q")
-        self._rows = memory[8:24].cast("Q")
-        """How many rows the tables of spans and of failures have."""
-        self._seconds: memoryview[float] = memory[LINE_BYTES:_SPANS].cast("d")
+        self._rows = memory[8:16].cast("Q")
+        """How many rows the table has."""
+        self._seconds: memoryview[float] = memory[16:24].cast("d")
+        """How long all its tasks took together."""
         self.count = 0
         """How many results the slave has written and not sent."""
         self._number = 0
         """What the slave wrote into the first number. It does not read the memory, which a task may overwrite."""
-        self._last = [(0, -1), (0, -1)]
-        """For each table: how many rows it has, and the position of the result to which the last one belongs."""
+        self._num_rows = 0
         self._next, self._attempt = -1, 0
         """The task that would continue the last span, and the attempt of this span."""
         self._end = _PAYLOADS
         """Where the next payload is written."""
 
-    def add(self, task_id: int, attempt: int, seconds: float, payload: bytes) -> bool:
-        """Write the value of a task. Return False if there is no room. Each single task costs one call of this."""
-        count, start, size = self.count, self._end, len(payload)
-        end = start + size
-        if count == CAPACITY or end > JOURNAL_BYTES:
-            return False
-        if task_id != self._next or attempt != self._attempt:
-            self._begin_span(task_id, attempt)
-        self._seconds[count] = seconds
-        self._memory[start:end] = payload
-        self.count, self._end, self._next = count + 1, end, task_id + 1
-        self._counter[0] = self._number = self._number + (size << _SIZE_SHIFT) + 1
-        return True
-
-    def _begin_span(self, task_id: int, attempt: int) -> None:
-        self._next = -1  # until the result is written: a signal handler may raise an exception before
-        self._attempt = attempt
-        row = self._row(0)
-        _SPAN.pack_into(self._memory, _SPANS + row * _SPAN.size, task_id, attempt, self.count)
-        self._rows[0] = row + 1
-
-    def _row(self, table: int) -> int:
-        """Return the number of the next row of a table, which belongs to the next result."""
-        rows, result = self._last[table]
-        row = rows - (result == self.count)  # an exception ended the addition of this result
-        self._last[table] = row + 1, self.count
-        return row
-
-    def add_any(self, task_id: int, attempt: int, seconds: float, payload: bytes, kind: int) -> bool:
-        """Write a value or a failure. Return False if there is no room.
+    def add(self, first: int, count: int, attempt: int, seconds: float, payloads: bytes, kind: int = VALUE) -> bool:
+        """Write the results of consecutive tasks. Return False if there is no room. Each single task costs one call of
+        this.
 
         Args:
+            first: the id of the first task.
+            seconds: how long the tasks took together.
+            payloads: their results, one after the other.
             kind: `VALUE`, `FAILED` or `AGAIN`.
         """
-        if self.count == CAPACITY or self._end + len(payload) > JOURNAL_BYTES:
+        start, size, number = self._end, len(payloads), self.count + count
+        end = start + size
+        if end > JOURNAL_BYTES or number >= _COUNTS:
             return False
-        if kind:
-            row = self._row(1)
-            _FAILURE.pack_into(self._memory, _FAILURES + row * _FAILURE.size, task_id, attempt, kind)
-            self._rows[1] = row + 1
-        return self.add(task_id, attempt, seconds, payload)
+        if first != self._next or attempt != self._attempt or kind:
+            if self._num_rows == SPANS:
+                return False
+            self._next, self._attempt = -1, attempt  # a signal handler may raise an exception before the end
+            row = LINE_BYTES + self._num_rows * _SPAN.size
+            _SPAN.pack_into(self._memory, row, first, attempt, self.count, kind)
+            self._num_rows += 1
+            self._rows[0] = self._num_rows
+        self._memory[start:end] = payloads
+        self._seconds[0] += seconds
+        self.count, self._end, self._next = number, end, -1 if kind else first + count
+        self._number += (size << _BITS) + count
+        self._counter[0] = self._number
+        return True
 
     def clear(self) -> None:
         """Empty the journal. Call this only after its results were sent."""
-        self._counter[0] = self._number = (self._number // _FILLING + 1) * _FILLING % _FILLING**2
-        self._rows[0] = self._rows[1] = self.count = 0
-        self._last = [(0, -1), (0, -1)]
-        self._next, self._end = -1, _PAYLOADS
+        self._number = ((self._number >> 2 * _BITS) + 1 << 2 * _BITS) % (1 << 64)
+        self._counter[0] = self._number
+        self._rows[0] = self.count = self._num_rows = 0
+        self._next, self._end, self._seconds[0] = -1, _PAYLOADS, 0.0
 
     def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
         """Read the results.
@@ -186,29 +168,28 @@ class Journal:
             slave: the slave's number within its agent.
 
         Returns:
-            A group of results, and its payload. None if the slave sent the results itself and emptied the journal
-            during the read. If faulty code in the slave wrote into the memory, `messages.check` may reject it.
+            A group of results, and its payload; None if there are none. If faulty code in the slave wrote into the
+            memory, the checks of messages may reject it.
         """
-        number = self._counter[0]
-        count, size = min(number % _COUNTS, CAPACITY), number % _FILLING >> _SIZE_SHIFT
-        num_spans, num_failures = (min(rows, CAPACITY) for rows in self._rows)
-        seconds: list[float] = self._seconds[:count].tolist()  # type: ignore[assignment]  # a stub of integers
-        payload = groups.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + size]])
-        table = _SPAN.iter_unpack(self._memory[_SPANS : _SPANS + num_spans * _SPAN.size])
-        spans = {start: (first, attempt) for first, attempt, start in table if start < count}
-        table = _FAILURE.iter_unpack(self._memory[_FAILURES : _FAILURES + num_failures * _FAILURE.size])
-        kinds = {(task_id, attempt): kind for task_id, attempt, kind in table}
-        if self._counter[0] // _FILLING != number // _FILLING:
+        while True:
+            number = self._counter[0]
+            count, size = number % _COUNTS, (number >> _BITS) % _COUNTS
+            rows, seconds = min(self._rows[0], SPANS), self._seconds[0]
+            table = bytes(self._memory[LINE_BYTES : LINE_BYTES + rows * _SPAN.size])
+            payload = groups.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + size]])
+            if self._counter[0] >> 2 * _BITS == number >> 2 * _BITS:
+                break
+        if not count:
             return None
+        spans = {
+            start: (first, attempt, kind) for first, attempt, start, kind in _SPAN.iter_unpack(table) if start < count
+        }
         starts = sorted(spans)  # they are, unless faulty code wrote them
         counts = [end - start for start, end in pairwise((*starts, count))]
-        firsts, attempts = ([spans[start][column] for start in starts] for column in range(2))
-        group = messages.Results(slave, firsts, counts, attempts, seconds, [])
-        if not kinds:
-            return group, [payload]
-        each = [kinds.get(name, VALUE) for name in groups.each_task(group)]
-        failed = [place for place, kind in enumerate(each) if kind != VALUE]
-        return replace(group, failed=failed, again=[place for place in failed if each[place] == AGAIN]), [payload]
+        firsts, attempts, kinds = ([spans[start][column] for start in starts] for column in range(3))
+        failed = [start for start, kind in zip(starts, kinds, strict=True) if kind != VALUE]
+        again = [start for start, kind in zip(starts, kinds, strict=True) if kind == AGAIN]
+        return messages.Results(slave, firsts, counts, attempts, [seconds], failed, again=again), [payload]
 
     def close(self) -> None:
         """Release the memory."""
@@ -221,8 +202,8 @@ class Journal:
 # Its first part holds five numbers, each in a cache line of its own, because one side writes while the other reads:
 #
 # - `started`: the position of the task that the slave started last. Only the slave writes it.
-# - `began`: when the slave started this task, if the task has a limit of time and still runs; else 0. Only the slave
-#   writes it, before `started`.
+# - `began`: when the slave started this task, if it runs and the tasks are timed one by one; else 0 or when their block
+#   began. Only the slave writes it, before `started`.
 # - `recalls`: how often the agent has recalled tasks. Only the agent writes it.
 # - `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
 # - `ends`: when the tasks of the slave must have ended; 0 if this is not known. Only the agent writes it.
@@ -244,7 +225,7 @@ class SharedMemory:
     """One side's view of the memory.
 
     Args:
-        file: the descriptor of its file.
+        file: the descriptor of its file; -1 for memory that is not shared.
     """
 
     def __init__(self, file: int) -> None:
@@ -271,6 +252,9 @@ class SharedMemory:
 
 SETTLE_S = 0.001
 """How long an agent waits after a recall before it reads `started`, in seconds."""
+
+IMPOSSIBLE = (1 << 64) - 1
+"""A position that no task can have."""
 
 NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 """The descriptor of a stream was closed, or it belongs to something else now."""
@@ -345,8 +329,9 @@ class AgentEnd(StreamEnd):
     @property
     def started(self) -> int:
         """Position of the task that the slave started last; 0 if none. When `SETTLE_S` have passed after a recall, it
-        changes no more."""
-        return self._memory.started[0]
+        changes no more. If a task has overwritten the number of recalls, this is `IMPOSSIBLE`: the slave may wait for
+        a message about a recall that nobody has made."""
+        return self._memory.started[0] if self._memory.recalls[0] == self._recalls else IMPOSSIBLE
 
     @property
     def began(self) -> float:
@@ -369,28 +354,180 @@ class AgentEnd(StreamEnd):
         self._memory.close()
 
 
-class SlaveEnd:
+class TaskStarts:
+    """The slave's side of the shared memory: it starts tasks.
+
+    Args:
+        memory: what the slave shares with its agent.
+        surroundings: what is put back after each task; None if nothing is.
+    """
+
+    def __init__(self, memory: SharedMemory, surroundings: Surroundings | None = None) -> None:
+        self._memory = memory
+        self._surroundings = surroundings
+        self._started, self._began, self._recalls = memory.started, memory.began, memory.recalls
+        self.journal = memory.journal
+        self._recalls_heard = 0
+        self.forked = False
+        """Whether this process is a fork of the slave. A fork has no channel, and using it raises an error."""
+        self._at_fork = 0, 0.0, 0.0
+        """In a fork: which task ran at the fork, when it began and when tasks must end."""
+        reference = weakref.ref(self)
+
+        def after_fork() -> None:
+            starts = reference()
+            if starts is not None:
+                starts._abandon()
+
+        os.register_at_fork(after_in_child=after_fork)
+
+    def _abandon(self) -> None:
+        self._at_fork = self._memory.started[0], self._memory.began[0], self._memory.ends[0]
+        self.forked = True
+        self.close()
+
+    def close(self) -> None:
+        """Close the slave's end."""
+        self._memory.close()
+
+    def start(self, position: int) -> bool:
+        """Record that the task at this position starts now.
+
+        Returns:
+            False if tasks were recalled, perhaps this one. Then do not run it: receive until the message that names
+            the recalled tasks, call `recall_heard`, and start again.
+        """
+        self._started[0] = position
+        return self._recalls[0] == self._recalls_heard
+
+    def run_timed(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[Any],
+        are_rows: bool,
+        position: int,
+        keep: Callable[[Any, float], bool],
+        until: float,
+    ) -> None:
+        """Start tasks one after the other, as `start` does, and run them. Keep the result of each before the next one
+        starts. Stop when tasks are recalled. This loop determines what a single task costs.
+
+        Args:
+            function: the task algorithm.
+            calls: the arguments of each task if `are_rows`, else its only argument.
+            position: the position of the first task.
+            keep: called with each value and the seconds of its task. It returns whether to go on.
+            until: stop when a task has ended at this time or later, on the monotonic clock.
+
+        Raises:
+            BaseException: a task raised it.
+        """
+        monotonic, around = clock.monotonic, self._surroundings
+        started, began, recalls, heard = self._started, self._began, self._recalls, self._recalls_heard
+        began[0] = now = monotonic()
+        for started[0], args in enumerate(calls, position):
+            if recalls[0] != heard:
+                return
+            value = function(*args) if are_rows else function(args)
+            goes_on = keep(value, monotonic() - now)
+            value = None  # free it before the next task creates its own
+            if around is not None:
+                around.restore()
+            began[0] = now = monotonic()
+            if not goes_on or now >= until:
+                return
+
+    def run_block(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[Any],
+        are_rows: bool,
+        position: int,
+        values: list[Any],
+        encode_last: Callable[[], bool],
+    ) -> None:
+        """Run very short tasks, as `run_timed` does. This loop determines what a task of a portion costs.
+
+        Streams and handlers are put back after each task. The caller stops an alarm after the last task, because this
+        would cost a short task too much.
+
+        Args:
+            values: where to append each value.
+            encode_last: called when the last value is not plain. It returns whether to go on.
+
+        Raises:
+            BaseException: a task raised it. The values of the tasks before it were appended.
+        """
+        started, recalls, heard, append, plain = self._started, self._recalls, self._recalls_heard, values.append, None
+        around = self._surroundings
+        if around is not None:
+            stdout, stderr, root, handlers = around.stdout, around.stderr, around.root, around.handlers
+        for started[0], args in enumerate(calls, position):
+            if recalls[0] != heard:
+                return
+            append(value := function(*args) if are_rows else function(args))
+            if type(value) is not plain:
+                if type(value) in PLAIN:
+                    plain = type(value)
+                elif not encode_last():
+                    return
+                value = None  # free it before the next task creates its own
+            if around is not None and (
+                sys.stdout is not stdout or sys.stderr is not stderr or root.handlers != handlers
+            ):
+                around.restore()
+
+    def note_began(self, moment: float) -> None:
+        """Record when the next task or block starts, before it starts; 0 when it has ended."""
+        self._began[0] = moment
+
+    @property
+    def began(self) -> float:
+        """When the running task or its block began, on the monotonic clock."""
+        return self._began[0]
+
+    @property
+    def position(self) -> int:
+        """Position of the task that was started last; 0 if none."""
+        return self._at_fork[0] if self.forked else self._started[0]
+
+    def task_ends_at(self, seconds_max: float | None) -> float:
+        """When the running task must end, as far as it is known now; infinity if it is not.
+
+        Args:
+            seconds_max: the limit of time of this task, if it has one.
+        """
+        began, ends = self._at_fork[1:] if self.forked else (self._memory.began[0], self._memory.ends[0])
+        return min(ends or inf, inf if seconds_max is None else began + seconds_max)
+
+    @property
+    def fed_at(self) -> float:
+        """When the agent last sent tasks to this slave at a moment when the slave had none."""
+        return self._memory.fed[0]
+
+    def recall_heard(self) -> None:
+        """Record that the message of one recall was received."""
+        self._recalls_heard += 1
+
+
+class SlaveEnd(TaskStarts):
     """The slave's end. Receiving and sending block.
 
     Args:
         fds: its file descriptors.
-        surroundings: what is put back after each task; None if nothing is.
+        surroundings: as in `TaskStarts`.
 
     Raises:
         OSError: the file descriptors are not those of a channel.
     """
 
     def __init__(self, fds: SlaveFds, surroundings: Surroundings | None = None) -> None:
-        self._surroundings = surroundings
         for fd in fds.numbers():
             os.set_inheritable(fd, False)
-        self._memory = SharedMemory(fds.memory)
-        self._started, self._recalls = self._memory.started, self._memory.recalls
-        self.journal = self._memory.journal
+        super().__init__(SharedMemory(fds.memory), surroundings)
         self.fault: int = fds.memory
         """A file descriptor for the fault handler, which the agent reads after the slave's exit; never closed."""
         os.lseek(self.fault, 0, os.SEEK_END)
-        self._recalls_heard = 0
         self._stream = socket.socket(fileno=fds.stream)
         self._stream.setblocking(True)
         self._passage = Passage(socket.socket(fileno=fds.passage))
@@ -404,23 +541,6 @@ class SlaveEnd:
         """Whether the agent is gone."""
         self.was_closed = False
         """Whether some code of this process closed or replaced the descriptor of the stream."""
-        self.forked = False
-        """Whether this process is a fork of the slave. A fork has no channel, and using it raises an error."""
-        self._at_fork = 0.0, 0.0
-        """In a fork: what the shared memory contained at the fork, when the tasks must end and when the task began."""
-        reference = weakref.ref(self)
-
-        def after_fork() -> None:
-            end = reference()
-            if end is not None:
-                end._abandon()
-
-        os.register_at_fork(after_in_child=after_fork)
-
-    def _abandon(self) -> None:
-        self._at_fork = self._memory.ends[0], self._memory.began[0]
-        self.forked = True
-        self.close()
 
     def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
         """Wait for a message, and for the rest of one that has begun to arrive; sets `eof` when the agent is gone.
@@ -457,15 +577,15 @@ class SlaveEnd:
         A finalizer or signal handler of a task may send while a message is being sent: then its message is the next.
         """
         self._unsent.append(frames)
-        if self._is_sending:
+        if self._is_sending or self.eof:
             return
         self._is_sending = True
         try:
             while self._unsent:
-                for piece in pack(self._unsent.popleft(), self._passage):
+                for piece in pack(self._unsent[0], self._passage):
                     self._stream.sendall(piece)
+                self._unsent.popleft()
         except OSError as error:
-            self._unsent.clear()
             self._fail(error)
         finally:
             self._is_sending = False
@@ -476,72 +596,6 @@ class SlaveEnd:
         self.eof = True
         self.was_closed = error.errno in NO_SOCKET
 
-    def start(self, position: int) -> bool:
-        """Record that the task at this position starts now.
-
-        Returns:
-            False if tasks were recalled, perhaps this one. Then do not run it: receive until the message that names
-            the recalled tasks, call `recall_heard`, and start again.
-        """
-        self._started[0] = position
-        return self._recalls[0] == self._recalls_heard
-
-    def run_each(
-        self,
-        function: Callable[..., Any],
-        calls: Iterable[Any],
-        are_rows: bool,
-        position: int,
-        values: list[Any],
-        kinds: set[type],
-        encode_last: Callable[[], bool],
-        ends: list[float] | None,
-        until: float,
-    ) -> None:
-        """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled. This loop
-        determines what a task of a portion costs.
-
-        Streams and handlers are put back after each task. An alarm is stopped after each task only if the ends are
-        wanted, because this would cost a short task too much. The caller stops it after the last task.
-
-        Args:
-            function: the task algorithm.
-            calls: the arguments of each task if `are_rows`, else its only argument.
-            position: the position of the first task.
-            values: where to append each value.
-            kinds: where to add the types of the values.
-            encode_last: called when the last value is not plain. It returns whether to go on.
-            ends: where to append when each task ended, on the monotonic clock, except the one that stopped the others;
-                None if nobody needs it.
-            until: stop when a task has ended at this time or later, if the ends are wanted.
-
-        Raises:
-            BaseException: a task raised it. The values of the tasks before it were appended.
-        """
-        monotonic = clock.monotonic
-        started, recalls, heard, append, plain = self._started, self._recalls, self._recalls_heard, values.append, None
-        around = self._surroundings
-        if around is not None:
-            stdout, stderr, root, handlers = around.stdout, around.stderr, around.root, around.handlers
-        for started[0], args in enumerate(calls, position):
-            if recalls[0] != heard:
-                return
-            append(value := function(*args) if are_rows else function(args))
-            if type(value) is not plain:
-                kinds.add(type(value))
-                if type(value) in PLAIN:
-                    plain = type(value)
-                elif not encode_last():
-                    return
-            if around is not None and (
-                ends is not None or sys.stdout is not stdout or sys.stderr is not stderr or root.handlers != handlers
-            ):
-                around.restore()
-            if ends is not None:
-                ends.append(now := monotonic())
-                if now >= until:
-                    return
-
     def is_open(self) -> bool:
         """Whether this process still has the stream: a task may have closed or replaced its descriptor."""
         try:
@@ -550,45 +604,13 @@ class SlaveEnd:
             self._fail(error)
         return not self.eof
 
-    @property
-    def position(self) -> int:
-        """Position of the task that was started last; 0 if none."""
-        return self._started[0]
-
-    def start_timed(self, position: int) -> bool:
-        """Do the same as `start` for a task with a limit of time, and record the time. Call `rest` afterwards."""
-        self._memory.began[0] = clock.monotonic()
-        return self.start(position)
-
-    def rest(self) -> None:
-        """Record that no task with a limit of time runs."""
-        self._memory.began[0] = 0.0
-
-    def task_ends_at(self, seconds_max: float | None) -> float:
-        """When the running task must end, as far as it is known now; infinity if it is not.
-
-        Args:
-            seconds_max: the limit of time of this task, if it has one.
-        """
-        ends, began = self._at_fork if self.forked else (self._memory.ends[0], self._memory.began[0])
-        return min(ends or inf, inf if seconds_max is None else began + seconds_max)
-
-    @property
-    def fed_at(self) -> float:
-        """When the agent last sent tasks to this slave at a moment when the slave had none."""
-        return self._memory.fed[0]
-
-    def recall_heard(self) -> None:
-        """Record that the message of one recall was received."""
-        self._recalls_heard += 1
-
     def close(self) -> None:
         """Close the slave's end."""
         with suppress(OSError):  # some code has closed the descriptor
             self._stream.close()
         with suppress(OSError):
             self._passage.close()
-        self._memory.close()
+        super().close()
 
 
 # Orders from an agent to its template, and the answers: a socket pair that also carries file descriptors.

@@ -206,7 +206,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         tasks=firsts,
         counts=counts,
         attempts=attempts,
-        seconds=_seconds_at(group, kept),
+        seconds=seconds_at(group, kept),
         failed=[new for new, at in enumerate(kept) if at in failed],
         buffers=[group.buffers[at] for at in kept] if group.buffers else [],
         again=[new for new, at in enumerate(kept) if at in again],
@@ -220,7 +220,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
     return smaller, [payload(len(kept), [raw[at] for at in kept]), *buffers]
 
 
-def _seconds_at(group: Results, kept: Sequence[int]) -> list[float]:
+def seconds_at(group: Results, kept: Sequence[int]) -> list[float]:
     """The compute times of the results at these positions, or their sum if only the sum of all is known."""
     count = sum(group.counts)
     if len(group.seconds) == count:

@@ -76,14 +76,11 @@ class HeldSpan:
     """Position of the first of these tasks. Positions count the tasks passed on to this slave, from 1."""
     limits: Limits | None = None
     """The limits of each of these tasks."""
-    is_portion: bool = False
-    """Whether they are of a portion. Then results may wait in the slave, outside of its journal."""
 
     def cut(self, count: int) -> tuple[HeldSpan, HeldSpan]:
         """Split into the first `count` tasks and the others."""
         left = self.count - count
-        kind = self.limits, self.is_portion
-        rest = HeldSpan(self.first + count, left, self.attempt, self.position + count, *kind)
+        rest = HeldSpan(self.first + count, left, self.attempt, self.position + count, self.limits)
         return evolve(self, count=count), rest
 
 
@@ -170,7 +167,7 @@ class Child:
     """The part of its standard error that the agent holds back."""
     print_at: float | None = None
     """When to print what is held back."""
-    read_journal_at: float | None = None
+    late_at: float | None = None
     """When to read its journal, if it stays silent until then."""
     doomed: Doom | None = None
     """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
@@ -206,7 +203,7 @@ class Child:
     memory_limit: int | None = None
     """The limit that the kernel enforces for it, if it can."""
     stood_at: int = 0
-    """Position of the task that it had started last when its journal was read during a silence."""
+    """Position of the task that it had started last when the agent looked at it during a silence."""
     started: int = 0
     """Position of the task that it started last, as far as it is known."""
     condemned: str = ""
@@ -229,7 +226,7 @@ class Child:
         """Record that the agent kills it, and why. `cause` is that of the loss of the task that it runs."""
         self.change(ChildEvent.KILL)
         self.killed_because, self.loss = because, cause
-        self.doomed = self.spared_until = self.look_at = self.measure_at = None
+        self.doomed = self.spared_until = self.late_at = self.look_at = self.measure_at = None
 
     @property
     def is_ready(self) -> bool:
@@ -245,10 +242,8 @@ class Child:
         """Record that a group is passed on to it."""
         position = self.passed_on + 1
         limits = group.limits or repeat(None, len(group.tasks))
-        portions = group.portions or repeat(0, len(group.tasks))
-        columns = zip(group.tasks, group.counts, group.attempts, limits, portions, strict=True)
-        for first, count, attempt, own, kind in columns:
-            self.held.append(HeldSpan(first, count, attempt, position, own, bool(kind)))
+        for first, count, attempt, own in zip(group.tasks, group.counts, group.attempts, limits, strict=True):
+            self.held.append(HeldSpan(first, count, attempt, position, own))
             position += count
         self.passed_on = position - 1
 
@@ -444,26 +439,18 @@ class StreamEnded(Struct, frozen=True):
     slave: int
 
 
-class JournalRead(Struct, frozen=True):
-    """The journal of a slave was read: the results that the slave has finished and not sent."""
-
-    slave: int
-    results: messages.Results | None
-    """None if the slave emptied its journal during the read; then the slave has sent the results itself."""
-    frames: Sequence[Buffer] = ()
-    """The results as a message, the header first."""
-    started: int = 0
-    """Position of the last task that the slave had started just before; 0 if it started none."""
-
-
-class MemoryRead(Struct, frozen=True):
-    """The memory that a slave shares with the agent was read."""
+class Looked(Struct, frozen=True):
+    """The memory that a slave shares with the agent was read, and after that what the slave had sent was reported."""
 
     slave: int
     started: int
-    """Position of the last task that it started; 0 if it started none."""
-    began: float
-    """When it started this task, if this task has a limit of time and still runs; else 0."""
+    """Position of the last task that it had started; 0 if it started none."""
+    began: float = 0.0
+    """When it started this task, if the task has a limit of time and runs; else 0."""
+    results: messages.Results | None = None
+    """The results in its journal: those that it has finished and not sent. None if there are none."""
+    frames: Sequence[Buffer] = ()
+    """The results as a message, the header first."""
 
 
 class Measured(Struct, frozen=True):
@@ -611,8 +598,7 @@ AgentEvent = (
     | SlaveHeard
     | StreamEnded
     | Nonsense
-    | JournalRead
-    | MemoryRead
+    | Looked
     | Measured
     | ErrorOutput
     | ExitSeen
@@ -694,10 +680,8 @@ class AgentActions(Struct):
     abort: list[int] = []
     """Slaves that hang: let them write where, and end."""
     kill: list[int] = []
-    read_journal: list[int] = []
-    """Slaves that are silent: report `JournalRead` or `Nonsense`."""
-    check_memory: list[int] = []
-    """Slaves that may be over a limit: report `MemoryRead`."""
+    look: list[int] = []
+    """Slaves that are silent or may be over a limit: report `Looked` or `Nonsense`."""
     measure: list[tuple[int, int]] = []
     """Pairs (slave, bytes): report `Measured`. Up to this number of bytes, a rough number is enough."""
     collect: list[int] = []

@@ -29,10 +29,9 @@ from mwpy._core.agent.child import (
     ExitSeen,
     Forked,
     Heard,
-    JournalRead,
+    Looked,
     LookedUp,
     Measured,
-    MemoryRead,
     Nonsense,
     Outgoing,
     Recalled,
@@ -103,11 +102,8 @@ class AgentCore:
             case SlaveHeard(number, message, frames):
                 self._hear_slave(self.children[number], message, frames, now)
                 return
-            case JournalRead():
-                self._journal_read(self.children[event.slave], event, now)
-                return
-            case MemoryRead():
-                self._memory_read(self.children[event.slave], event, now)
+            case Looked():
+                self._looked(self.children[event.slave], event, now)
                 return
             case Heard(message, frames):
                 self._hear_master(message, frames, now)
@@ -202,7 +198,7 @@ class AgentCore:
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.welcome = welcome
         self.outage.has_session = self.settings.hello.returns_s > 0.0
-        self._watch.reads_journals = not welcome.result_group
+        self._watch.ends_silence = not welcome.result_group
         self._former.joined(welcome)
         if not self.outage.is_over:
             self.outage.end(now)
@@ -217,18 +213,17 @@ class AgentCore:
         match message:
             case messages.Results(child.number) if not is_former:
                 self._traffic.results(child, message, frames)
+                self._watch.active(child, now)
             case messages.SlaveReady(child.number) if not child.is_ready:
                 self._former.ready(child, message, frames)
             case messages.Reported(child.number) if not is_former:
                 child.reports.waiting = message, frames
-                return  # it does not end the silence of its slave
+            case messages.Checkpoint(child.number) if not is_former:
+                child.states.waiting = message, frames
             case messages.Logged(child.number) | messages.PeakMemory(child.number) if has_begun and not is_former:
                 self._state.actions.to_master.append(Outgoing(message, (), frames))
-                return  # as above
             case _ if is_former and self._former.hear(child, message, frames):
                 pass
-            case messages.Checkpoint(child.number):
-                child.states.waiting = message, frames
             case messages.SlaveGrown(child.number, resident_bytes):
                 self._watch.grown(child, resident_bytes)
             case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
@@ -239,23 +234,19 @@ class AgentCore:
         if not child.is_up:
             self._output.is_up(child)
         self._watch.settle(child)
-        self._watch.heard(child, message, now)
 
-    def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
+    def _looked(self, child: Child, event: Looked, now: float) -> None:
         self._changed[child.number] = child
-        if event.results is None:
-            self._watch.journal_emptied(child, now)
-        elif not child.condemned:
+        if child.condemned or not self._watch.believes(child, event.started):
+            return
+        is_silent = self._watch.ends_silence and child.late_at is None
+        if event.results is not None and (is_silent or child.ended):
             self._traffic.results(child, event.results, event.frames)
-            if child.former is None:
-                self._traffic.look_for_late(child, event.started, now)
             self._former.settle(child)
             self._watch.settle(child)
-
-    def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
-        self._changed[child.number] = child
-        if not child.condemned and self._watch.believes(child, event.started):
-            self._watch.looked(child, event.began, now)
+        if is_silent and not child.ended and child.former is None:
+            self._traffic.look_for_late(child, now)
+        self._watch.looked(child, event.began, now)
 
     def _measured(self, child: Child, event: Measured, now: float) -> None:
         if not child.condemned and self._watch.believes(child, event.started):
@@ -351,7 +342,7 @@ class AgentCore:
         return [*due.values()]
 
     def _due(self, child: Child) -> float:
-        looks = child.read_journal_at, child.look_at, child.measure_at
+        looks = child.late_at, child.look_at, child.measure_at
         waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
         sends_at = child.states.due(self.leaving), child.reports.due(self.leaving)
         return min(known((*looks, *waits_for, *sends_at)), default=inf)

@@ -41,8 +41,8 @@ from mwpy._values.policy import Limits
 #
 # *Silence.* A slave sends results in groups. Its journal holds the results that it has not sent. A long task must not
 # delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
-# nothing for `SILENT_S`, or `LATE_S` (see `Traffic.look_for_late`). If the master fixes the size of groups, only the
-# slave sends results.
+# nothing for `SILENT_S`. A few results are not in the journal (see `Traffic.look_for_late`). If the master fixes the
+# size of groups, only the slave sends results.
 #
 # *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
 # Then it is killed with a reason. Otherwise, SIGKILL would seem to come from the kernel.
@@ -86,12 +86,9 @@ measurements."""
 STOPS_KEPT = 100
 """How many stops of this agent are remembered."""
 
-SILENT_S = 0.03
-"""The journal of a busy slave is read after this many seconds of silence. A result waits for at most this time and the
-time for which a slave gathers results."""
-
-LATE_S = 0.04
-"""The same while it runs tasks of portions. It sends their results itself before that, unless a task takes long."""
+SILENT_S = 0.04
+"""The journal of a busy slave is read after this many seconds of silence. A slave
+sends its results itself before that, unless a task takes long."""
 
 AGAIN_S = 0.01
 """Seconds from this look to the next one, which shows whether it is still at the same task. By then, a result has
@@ -115,29 +112,16 @@ class Watch:
     """Looks at slaves, and kills or replaces them."""
 
     _state: AgentState
-    reads_journals: bool = True
-    """Whether journals are read; False if the master fixes the size of groups of results."""
+    ends_silence: bool = True
+    """Whether the agent looks at silent slaves; False if the master fixes the size of groups of results."""
     _stops: deque[tuple[float, float]] = Factory(lambda: deque(maxlen=STOPS_KEPT))
     """When this agent resumed after a stop, and for how many seconds it was stopped. Its slaves are stopped with it."""
     _is_short: bool = False
     """Whether the job seems to be short of memory, so that all slaves are measured exactly."""
 
     def active(self, child: Child, now: float) -> None:
-        """A slave sent something, or got tasks while it had none: its silence begins now."""
-        child.read_journal_at = now + _patience_s(child) if self.reads_journals and child.held else None
-
-    def heard(self, child: Child, message: messages.Message, now: float) -> None:
-        """A slave sent a message. Before a state, it sends the results in its journal, but those of a stretch wait."""
-        if not (type(message) is messages.Checkpoint and child.held and child.held[0].is_portion):
-            self.active(child, now)
-
-    def journal_emptied(self, child: Child, now: float) -> None:
-        """The slave emptied its journal while the agent read it: read it again."""
-        child.read_journal_at = now if child.held else None
-
-    def look_again(self, child: Child, now: float) -> None:
-        """Results wait in the slave, outside of its journal: look once more where it is."""
-        child.read_journal_at = now + AGAIN_S if self.reads_journals else None
+        """A slave sent results, or got tasks while it had none: its silence begins now."""
+        child.late_at = now + SILENT_S if self.ends_silence and child.held else None
 
     def stream_ended(self, child: Child, now: float) -> None:
         """The slave closed its stream. If it is to be killed anyway, that is not put off."""
@@ -146,20 +130,19 @@ class Watch:
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
         child.ended = True
-        child.look_at = child.measure_at = None
+        child.late_at = child.look_at = child.measure_at = None
         unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
         child.collect_at = now + KILLED_TOO_S if unexpected else now
 
     def decide(self, child: Child, now: float) -> None:
         """Do what is due for a slave."""
         actions = self._state.actions
-        if child.read_journal_at is not None and now >= child.read_journal_at:
-            child.read_journal_at = None
-            if child.held:
-                actions.read_journal.append(child.number)
+        if child.late_at is not None and now >= child.late_at:
+            child.late_at = None
+            actions.look.append(child.number)
         if child.look_at is not None and now >= child.look_at:
             child.look_at = None
-            actions.check_memory.append(child.number)
+            actions.look.append(child.number)
         if child.measure_at is not None and now >= child.measure_at:
             child.measure_at = None
             limits = [limit for limit in child.memory_limits if limit is not None]
@@ -373,11 +356,6 @@ class Watch:
             some = slice(start, start + MAX_TASKS)
             columns = group.tasks[some], group.counts[some], group.attempts[some]
             self._state.to_master(messages.Revoked(child.number, *columns))
-
-
-def _patience_s(child: Child) -> float:
-    """The silence after which the agent looks for the results of a slave that holds tasks, in seconds."""
-    return LATE_S if child.held[0].is_portion else SILENT_S
 
 
 _REMEDY = "raise this limit, or let such tasks need less"

@@ -16,7 +16,7 @@ A group that is passed on as a whole is not encoded again: its frames are sent a
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import chain
 
@@ -28,14 +28,13 @@ from mwpy._core.agent.child import (
     AgentState,
     Child,
     DropShare,
-    HeldSpan,
     Newest,
     OpenShare,
     Outgoing,
     WriteShare,
 )
-from mwpy._core.agent.limits import Watch
-from mwpy._core.holding import TaskIds, divided
+from mwpy._core.agent.limits import AGAIN_S, Watch
+from mwpy._core.holding import TaskIds, divided, take_named
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
@@ -60,10 +59,10 @@ The manual names this number."""
 
 # Tasks that a slave has finished, and whose results wait behind a long task.
 #
-# The results of a portion's tasks wait in the slave, outside of its journal, until their stretch is sent. If a task of
-# the stretch runs for long, nobody would get the results before it. So if a silent slave stays at the same task, the
-# agent gives the tasks before it back to the master, and they may run again elsewhere. When the slave sends their
-# results after all, nobody holds the tasks any more, so the results are dropped.
+# The slave writes the results of very short tasks of a portion into its journal when their block has ended, which takes
+# two milliseconds. If a task of the block runs for long, nobody would get the results before it. So if a silent slave
+# stays at the same task, the agent gives the tasks before it back to the master, and they may run again elsewhere. When
+# the slave sends their results after all, nobody holds the tasks any more, so the results are dropped.
 
 
 FAILED_LOADS_ALLOWED = 3
@@ -206,47 +205,22 @@ class Traffic:
 
     # ---- late results ---------------------------------------------------------------------------------------
 
-    def look_for_late(self, child: Child, started: int, now: float) -> None:
-        """Look how far a silent slave is. If it was at the same task before, give the late tasks back; else look again.
-
-        Args:
-            started: position of the task that it started last.
-        """
-        stood, child.stood_at = child.stood_at == started, started
-        if child.ended or not child.believes(started) or not _num_late(child, started):
-            return
-        if stood:
+    def look_for_late(self, child: Child, now: float) -> None:
+        """A slave is silent. If it was at the same task before, give the late tasks back; else look again."""
+        stood, child.stood_at = child.stood_at == child.started, child.started
+        late = child.lost(child.started)[:MAX_TASKS]
+        if late and stood:
             self.send_newest(child, child.states)
-            self._state.to_master(_take_late(child, started))
-        else:
-            self._watch.look_again(child, now)
+            firsts, counts, attempts = map(list, zip(*late, strict=True))
+            revoked = messages.Revoked(child.number, firsts, counts, attempts, late=True)
+            take_named(child.held, revoked)
+            self._state.to_master(revoked)
+        elif late:
+            child.late_at = now + AGAIN_S
 
 
 def _ids_in(message: messages.Cancel) -> TaskIds:
     return TaskIds(zip(message.tasks, message.counts, strict=True))
-
-
-def _num_late(child: Child, started: int) -> int:
-    """How many tasks of portions a slave has finished and still holds."""
-    spans = [span for span in child.held if span.is_portion]
-    return sum(max(0, min(span.count, started - span.position)) for span in spans)
-
-
-def _take_late(child: Child, started: int) -> messages.Revoked:
-    """Remove these tasks from those that the slave holds, at most `MAX_TASKS` spans."""
-    taken, kept = list[HeldSpan](), deque[HeldSpan]()
-    for span in child.held:
-        late = min(span.count, started - span.position) if span.is_portion and len(taken) < MAX_TASKS else 0
-        if late <= 0:
-            kept.append(span)
-        elif late == span.count:
-            taken.append(span)
-        else:
-            taken.append(span.cut(late)[0])
-            kept.append(span.cut(late)[1])
-    child.held = kept
-    firsts, counts = [span.first for span in taken], [span.count for span in taken]
-    return messages.Revoked(child.number, firsts, counts, [span.attempt for span in taken], late=True)
 
 
 # The standard error of starting slaves, which is held back so that identical failures are printed once.

@@ -154,11 +154,11 @@ class Results:
                     place = places[number]
                     what = headline(values[place].pickle)
                     returned.setdefault((what, pause_s), []).append(span.part(number, 1, span.attempt))
-                    self.totals.lost(span, slave.agent.host, Cause.ERROR, 1, group.seconds[place])
+                    self.totals.lost(span, slave.agent.host, Cause.ERROR, 1, *groups.seconds_at(group, [place]))
                     self.hosts.ended(span, slave.agent.host, 1, 1, what)
                     tried_again.add(place)
         for (what, pause_s), tasks in returned.items():
-            lost_s = sum(group.seconds[places[task.first]] for task in tasks)
+            lost_s = sum(groups.seconds_at(group, [places[task.first] for task in tasks]))
             reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what, lost_s=lost_s)
             self.handback.give_back(slave.sid, tasks, reason, (loss,), pause_s)
         return groups.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
