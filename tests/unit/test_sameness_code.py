@@ -243,6 +243,25 @@ def test_paths_below_the_folder_of_a_module_do_not_count(module: Modules) -> Non
         ),
         ("class A:\n    x: int\ndef f(): return A", "int", "str", ["class app.A changed"]),
         (
+            "import msgspec\nK = 1\nclass A(msgspec.Struct):\n    x: int = K\ndef f(): return A()",
+            "K = 1",
+            "K = 2",
+            ["global app.K changed from 1 to 2"],
+        ),
+        (
+            "class V:\n    def __init__(self, k): self.k = k\ndef make(k):\n    class A:\n        v = k\n    return A\n"
+            "A = make(V(1))\ndef f(): return A",
+            "(1)",
+            "(2)",
+            ["attribute v of app.make.<locals>.A changed"],
+        ),
+        (
+            "import numpy as np\nh = np.frompyfunc(lambda x: x + 1, 1, 1)\ndef f(x): return h(x)",
+            "+ 1",
+            "+ 2",
+            ["source of global app.h changed"],
+        ),
+        (
             "def g(): return 1\nclass A:\n    x = [g()]\n    del x\ndef f(): return A",
             "1",
             "2",
@@ -306,10 +325,15 @@ def test_each_function_of_a_property_counts(module: Modules, place: int) -> None
     assert "function app.A.x" in sentence
 
 
-def test_annotations_that_a_library_may_have_read_count(module: Modules) -> None:
+def test_annotations_that_a_decorator_may_have_read_count(module: Modules) -> None:
     source = "import functools\n@functools.cache\ndef f(x: int): return x"
-    codes = [code_of(module(each).f) for each in (source, source, source.replace("int", "str"))]
-    assert codes[0] == codes[1] != codes[2]
+    own = "def d(g):\n    def w(x): return g.__annotations__['x'](x)\n    return w\n@d\ndef f(x: int): return x"
+    hidden = "import helpers\nf = helpers.hide(lambda x: x)\nf.__wrapped__.__annotations__['x'] = int"
+    helpers = "def hide(g):\n    space = {'__name__': 'contextlib', 'g': [g]}\n"
+    helpers += "    exec('def w(x): return g[0](x)', space)\n    space['w'].__wrapped__ = g\n    return space['w']"
+    for text in (source, own, hidden):
+        codes = [code_of(module(each, helpers=helpers).f) for each in (text, text, text.replace("int", "str"))]
+        assert codes[0] == codes[1] != codes[2], text
 
 
 def test_functions_that_a_decorator_generates_do_not_count(module: Modules) -> None:

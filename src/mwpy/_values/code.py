@@ -15,12 +15,11 @@ import dis
 import os
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partial
 from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
-    CellType,
     CodeType,
     FunctionType,
     GetSetDescriptorType,
@@ -469,12 +468,14 @@ class Reached:
         self._add_edges(node, (shown, (use for use in uses if not _is_generated(use, text.file))))
         _, _, chains = text.definition(qualname_of(thing).partition(".")[0])
         found = (use_of(chain, vars(sys.modules[thing.__module__])) for chain in chains)
-        self._add_edges(node, ("", (use for use in found if use is not None and isinstance(use.value, _CALLED))))
+        self._add_edges(node, ("", filter(None, found)))
 
     def _add_edges(self, node: Node, found: tuple[str, Iterable[Use]]) -> None:
         shown, uses = found
         for use in uses:
             node.edges[f"{use.kind} {use.name}"] = self._used(use, shown)
+            if use.kind == "variable":  # of a decorator, for example
+                self._add_annotations(node.edges[f"variable {use.name}"], use.value)
 
     def _used(self, use: Use, shown: str) -> Node:
         """Return the node of what something uses that is known by a name."""
@@ -494,17 +495,17 @@ class Reached:
 
     def _follow_wrapper(self, node: Node, function: FunctionType) -> None:
         """Follow what a function of a library has wrapped. Its other variables may be caches, and do not count."""
-        for name, cell in cells_of(function):
-            value = cell.cell_contents
+        for name, read in _wrapped_by(function):
+            [value] = read()
             reached = self.value("", value)
             if self.named(value) is reached or (type(value) in CONTAINERS and reached.edges):
-                self.watch.add(partial(_content_of, cell))
+                self.watch.add(read)
                 node.edges[f"variable {name}"] = reached
-                self._add_annotations(node, value)
+                self._add_annotations(reached, value)
 
     def _add_annotations(self, node: Node, function: Any) -> None:
-        """Let the annotations of a function count that a library has wrapped: it may have read them."""
-        if isinstance(function, FunctionType):
+        """Let the annotations of a function count that another one has wrapped: it may have read them."""
+        if isinstance(function, FunctionType) and is_own(module_of(function)):
             node.edges["annotations"] = self.value("", function.__annotations__)
 
     # ---- values --------------------------------------------------------------------------------------------------
@@ -530,7 +531,7 @@ class Reached:
             node = self._add(id(value), value, Node("", "", hash_of(b"wrapper")))
             node.edges["class"] = self.value("", type(value))
             node.edges["wrapped"] = self.value(part, wrapped)
-            self._add_annotations(node, wrapped)
+            self._add_annotations(node.edges["wrapped"], wrapped)
             return node
         node = Node(part, "", b"")
 
@@ -567,9 +568,6 @@ def _is_generated(use: Use, file: str) -> bool:
     return name.startswith("<") and name != file
 
 
-_CALLED = (type, FunctionType, BuiltinFunctionType)
-
-
 @lru_cache
 def _version_of(package: str) -> str:
     return versions([package])[package] or "of an unknown version"
@@ -580,8 +578,12 @@ def _text_of(module: str) -> list[str]:
     return [] if text is None else [text.digest]
 
 
-def _content_of(cell: CellType) -> list[Any]:
-    return [cell.cell_contents]
+def _wrapped_by(function: FunctionType) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
+    """Yield the variables around a function of a library, and what it says that it has wrapped: how they are read."""
+    for name, cell in cells_of(function):
+        yield name, lambda cell=cell: [cell.cell_contents]  # type: ignore[misc]
+    if "__wrapped__" in vars(function):
+        yield "__wrapped__", lambda: [vars(function).get("__wrapped__")]
 
 
 def _without_folder(value: Any, module: str) -> Any:

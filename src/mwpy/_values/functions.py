@@ -163,15 +163,16 @@ class Use(NamedTuple):
 
 
 _NOT_FOLLOWED = frozenset(
-    {"__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__cached__", "__builtins__"}
-)
-"""Names of modules that say where the module is."""
+    ("__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__cached__", "__builtins__")
+) | {"__annotations__"}
+"""Names of modules that say where the module is, and one that the body of a class has, too."""
 
 _OF_MWPY = frozenset({"task", "_mwpy_algorithm"})
 """The attributes of a marked function."""
 
 _DATA = (str, int, float, bool, bytes, complex, tuple, list, dict, set, frozenset, range, bytearray, type(None))
-"""The types of attributes of a class that count by their value. Others count by the source that makes them."""
+"""The types of attributes of a class that count by their value. Others count by the source that makes them, if it is
+not in a function, whose variables it may use."""
 
 _MODULES_OF_DATA = frozenset({"datetime", "decimal", "fractions", "pathlib"})
 """So do the types of these modules, which are not imported here, because most slaves need none of them."""
@@ -199,7 +200,7 @@ def _of_class(kind: type) -> Iterator[Use]:
     for name, value in members.items():
         yield from (Use("method", name + role, each) for role, each in functions_in(value))
         hidden = issubclass(kind, Enum) or (name.startswith("__") and name.endswith("__"))
-        if not hidden and (isinstance(value, type) or _is_data(type(value))):
+        if not hidden and (isinstance(value, type) or _is_data(type(value)) or "<locals>" in kind.__qualname__):
             yield Use("attribute", name, value)
     yield from (Use("base", str(place), base) for place, base in enumerate((type(kind), *kind.__bases__)))
 
@@ -259,9 +260,8 @@ def import_uses(each: Import, package: str) -> Iterator[Use]:
     if module is None or not each.names or not is_own(name):
         yield Use("import", shown, NotLoaded(name) if module is None else module)
         if module is None and is_own(name):
-            submodules = [f"{name}.{attribute}" for attribute in each.names]
-            above = [*accumulate(name.split(".")[:-1], "{}.{}".format)]
-            found = (*above, *filter(origin_of, submodules))
+            below = [f"{name}.{attribute}" for attribute in each.names]
+            found = (*accumulate(name.split(".")[:-1], "{}.{}".format), *filter(origin_of, below))
             yield from (Use("import", other, NotLoaded(other)) for other in found if other not in sys.modules)
         return
     for attribute in each.names:

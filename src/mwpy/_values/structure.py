@@ -335,6 +335,8 @@ def _object(value: Any) -> Steps:
     kind = type(value)
     reduced = _reduced(value)
     if isinstance(reduced, str):
+        if not all(map(str.isidentifier, reduced.split("."))):  # such as that of `numpy.frompyfunc`
+            raise NoStructure(f"an object of the type {_shown(value)} is named {shortened(reduced)!r}")
         return hash_of(b"global", (yield kind) + reduced.encode(errors="surrogatepass"))
     function, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
     usual = function is copyreg.__newobj__ and len(args) == 1 and args[0] is kind  # type: ignore[attr-defined]
