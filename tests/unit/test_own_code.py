@@ -211,6 +211,26 @@ def test_an_edit_of_what_a_decorator_or_a_default_argument_is_made_from_is_found
     assert differences(theirs, Sources()) == ["function scaled in own_app.py"]
 
 
+@pytest.mark.parametrize(
+    ("app", "part"),
+    [
+        ("K = 0\ndef init():\n    global K\n    K = 1\ninit()\ndef f(x):\n    return K\n", "variable K in own_app.py"),
+        (
+            "from functools import singledispatch\n@singledispatch\ndef g(x):\n    return x\n"
+            "@g.register\ndef _(x: int):\n    return x + 1\ndef f(x):\n    return g(x)\n",
+            "function g in own_app.py",
+        ),
+        ("import own_other\ndef f(x):\n    m = own_other\n    return m.g(x)\n", "module own_lazy in own_lazy.py"),
+    ],
+)
+def test_an_edit_that_is_reached_in_another_way_is_found(load: Load, app: str, part: str) -> None:
+    """A variable that a function sets, a function that a decorator registers, and what a module as a value imports."""
+    files = {"own_app": app, "own_other": "import own_lazy\ndef g(x): return own_lazy.K\n", "own_lazy": "K = 1\n"}
+    theirs = _code(load(files).f)
+    load({name: text.replace("1", "2") for name, text in files.items()})
+    assert differences(theirs, Sources()) == [part]
+
+
 def test_the_file_of_a_loaded_module_counts_as_it_was_when_it_was_loaded(load: Load, tmp_path: Path) -> None:
     """A slave that was started before an edit runs the old code, although the file has other code now."""
     module, master, slave = load(FILES), Sources(), Sources()

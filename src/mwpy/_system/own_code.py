@@ -174,6 +174,7 @@ class _Walk:
         text = self._sources.of(name) if self._sources is not None and is_own(name) else None
         if text is not None:
             self.parts.setdefault(name, {})[f"{_WHOLE} {name}"] = text.digest
+            self._follow(text.imported_by(name), travels=False)
 
     def _add_thing(self, thing: FunctionType | type, travels: bool) -> None:
         module, name = module_of(thing), qualname_of(thing)

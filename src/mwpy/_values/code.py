@@ -10,7 +10,6 @@ It cannot follow what `functions.py` cannot follow, and files that the code read
 
 from __future__ import annotations
 
-import ast
 import dis
 import os
 import sys
@@ -35,13 +34,11 @@ from msgspec import Struct, field
 from mwpy._values.algorithm import PYTHON as PYTHON_VERSION
 from mwpy._values.algorithm import Algorithm, Initialized
 from mwpy._values.functions import (
-    Import,
     Missing,
     NotLoaded,
     Use,
     cells_of,
     functions_in,
-    import_uses,
     module_of,
     qualname_of,
     use_of,
@@ -185,22 +182,12 @@ def class_digest(kind: type) -> bytes:
 def module_content(name: str) -> tuple[bytes, list[Use]]:
     """Return the digest of the content of a module of the user, which need not be loaded, and what it imports."""
     text = SOURCES.of(name)
-    module = sys.modules.get(name)
-    file = str(getattr(module, "__file__", "") or "") if module is not None else origin_of(name)
     if text is None or text.tree is None:
+        module = sys.modules.get(name)
+        file = origin_of(name) if module is None else str(getattr(module, "__file__", None) or "")
         return hash_of(b"file", _content(file)), []
-    package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
-    found = [each for node in ast.walk(text.tree) for each in _imports(node)]
-    uses = [use for each in found for use in import_uses(each, package)]
-    return hash_of(b"module", normal_text(text.tree.body).encode(errors="surrogatepass")), uses
-
-
-def _imports(node: ast.AST) -> list[Import]:
-    if isinstance(node, ast.Import):
-        return [Import(each.name, 0, ()) for each in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [Import(node.module or "", node.level, tuple(each.name for each in node.names))]
-    return []
+    content = normal_text(text.tree.body).encode(errors="surrogatepass")
+    return hash_of(b"module", content), [*text.imported_by(name)]
 
 
 def _content(file: str) -> bytes:

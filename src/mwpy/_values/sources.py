@@ -22,7 +22,7 @@ from typing import Any
 
 from attrs import Factory, define
 
-from mwpy._values.functions import Chain, chains_in, functions_in
+from mwpy._values.functions import Chain, Import, Use, chains_in, functions_in, import_uses
 from mwpy._values.installed import is_interactive, is_own, origin_of
 from mwpy._values.phrases import compiling, parsed
 
@@ -58,9 +58,21 @@ class Text:
         """The statements of the module that define or change each of its variables, functions and classes."""
         found: dict[str, list[ast.stmt]] = {}
         for statement in _statements_in(self.tree):
-            for name in _set_by(statement):
+            for name in _set_by(statement) - (_registered_by(statement) & self.imports.keys()):
                 found.setdefault(name, []).append(statement)
         return found
+
+    def imported_by(self, name: str) -> Iterator[Use]:
+        """Yield all that it imports, also in functions, if it is the text of the module of this name."""
+        package = name if os.path.basename(self.file).startswith("__init__.") else name.rpartition(".")[0]
+        for each in ast.walk(self.tree) if self.tree is not None else ():
+            if isinstance(each, ast.Import):
+                found = [Import(one.name, 0, ()) for one in each.names]
+            elif isinstance(each, ast.ImportFrom):
+                found = [Import(each.module or "", each.level, tuple(one.name for one in each.names))]
+            else:
+                continue
+            yield from (use for one in found for use in import_uses(one, package))
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
@@ -85,7 +97,8 @@ class Text:
             statements = self._statements.get(name, [])
             imported = self.imports.get(name) or (self.imports.get("*") if not statements else None)
             text = "".join("".join(self._lines[_first_line(each) - 1 : each.end_lineno]) for each in statements)
-            kind = _KINDS.get(type(statements[-1]), "variable") if statements else "import" if imported else ""
+            own = [each for each in statements if getattr(each, "name", name) == name]
+            kind = _KINDS.get(type((own or statements)[-1]), "variable") if statements else "import" if imported else ""
             digest = text_digest(" ".join((text, *(imported or ())))) if kind else ""
             self._used[name] = kind, digest, _chains_in(statements)
         return self._used[name]
@@ -140,16 +153,30 @@ def _statements_in(node: ast.AST | None) -> Iterator[ast.stmt]:
 
 
 def _set_by(statement: ast.stmt) -> set[str]:
-    """Return the variables that a statement sets, or changes by an item, an attribute or a method."""
+    """Return the variables that a statement sets, or changes by an item, an attribute or a method. A function sets its
+    global variables, and changes an object whose method decorates it, such as `table.register`."""
     targets: list[ast.expr] = []
     if type(statement) in _KINDS:
-        return {statement.name}  # type: ignore[attr-defined]
+        inside = ast.walk(statement)
+        globals_set = (name for each in inside if isinstance(each, ast.Global) for name in each.names)
+        return {statement.name, *globals_set} | _registered_by(statement)  # type: ignore[attr-defined]
     if isinstance(statement, ast.Assign):
         targets = [*statement.targets]
     elif isinstance(statement, ast.AnnAssign | ast.AugAssign | ast.For):
         targets = [statement.target]
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         targets = [statement.value.func] if isinstance(statement.value.func, ast.Attribute) else []
+    return _names_of(targets)
+
+
+def _registered_by(statement: ast.stmt) -> set[str]:
+    """Return the objects whose methods decorate a function or class."""
+    decorators = [getattr(each, "func", each) for each in getattr(statement, "decorator_list", ())]
+    return _names_of([each for each in decorators if isinstance(each, ast.Attribute)])
+
+
+def _names_of(targets: list[ast.expr]) -> set[str]:
+    """Return the variables of which expressions are items, attributes or the like."""
     names: set[str] = set()
     while targets:
         target: Any = targets.pop()
