@@ -158,7 +158,7 @@ def read(path: Path) -> Module:
 
 MODULES = [read(path) for path in sorted(SOURCES.rglob("*.py"))]
 BY_NAME = {module.name: module for module in MODULES}
-CORE = [module for module in MODULES if module.place == "_core" or module.name == "_doctor.diagnosis"]
+CORE = [module for module in MODULES if module.place == "_core"]
 """The modules that make decisions, without I/O."""
 
 

@@ -1,1 +1,1 @@
-"""`mwpy doctor`: `consultation` sends an examination, `examination` runs on the agent's machine, `diagnosis` judges."""
+"""`mwpy doctor`: sends an examination, which runs on the agent's machine, and judges what it finds."""

@@ -28,8 +28,7 @@ from msgspec.structs import asdict
 
 from mwpy import resource_file
 from mwpy._batch import Batch
-from mwpy._doctor.diagnosis import Finding
-from mwpy._doctor.examination import examine
+from mwpy._doctor.examination import Finding, examine
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy._values.phrases import counted
