@@ -321,6 +321,80 @@ def test_a_generation_that_only_its_rows_show_has_its_number(path: Path) -> None
     writer.close()
 
 
+# Large values that are missing or damaged
+
+LARGE = "x" * LARGE_BYTES
+
+
+@pytest.fixture
+def file(path: Path) -> Path:
+    """The file with the large value of a run database that also has a small one."""
+    with closing(opened(path)) as writer:
+        write(writer, algorithm(), submitted(1, 2), received({1: LARGE}), received({2: 4}))
+    [file] = path.with_name("run.db.values").iterdir()
+    return file
+
+
+def answers(writer: Writer) -> list[EarlierAnswers]:
+    return [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
+
+
+def missing(file: Path) -> None:
+    file.unlink()
+
+
+def shortened(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def changed(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"y")
+
+
+def unreadable(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("damage", [missing, shortened, changed, unreadable])
+def test_an_answer_without_its_large_value_is_no_answer(path: Path, file: Path, damage: object) -> None:
+    """Its task runs again. Its value is written again, although it has the same name."""
+    assert callable(damage)
+    damage(file)
+    writer = opened(path)
+    assert [each.results.tasks for each in answers(writer)] == [[2]]
+    assert writer.stored.lost == [str(file)]
+    write(writer, algorithm(), submitted(1, 1), received({1: LARGE}))
+    writer.close()
+    writer = opened(path)
+    found = answers(writer)
+    assert [each.results.tasks for each in found] == [[1], [2], [1]]
+    assert [entries(*writer.stored.frames(each.row))[0] for each in found] == [[LARGE], [4], [LARGE]]
+    assert not writer.stored.lost
+    writer.close()
+
+
+def test_a_value_of_another_size_is_noticed_although_only_the_newest_files_are_read(
+    path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shortened(file)
+    monkeypatch.setattr(stored_rows, "CHECKED_BYTES", -1)
+    writer = opened(path)
+    assert [each.results.tasks for each in answers(writer)] == [[2]]
+    assert writer.stored.lost == [str(file)]
+    assert not file.exists()
+    writer.close()
+
+
+def test_a_value_that_disappears_while_the_master_runs_is_named(path: Path, file: Path) -> None:
+    writer = opened(path)
+    [answer, _] = answers(writer)
+    file.unlink()
+    with pytest.raises(RunDatabaseError, match=f"missing: {file}. Put it back; or start again"):
+        writer.stored.frames(answer.row)
+    writer.close()
+
+
 # A full disk
 
 

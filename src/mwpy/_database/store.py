@@ -164,10 +164,10 @@ class Writer:
         self.generation, last = _next_generation(connection)
         self._about = about
         self.network = network
-        self.on_brought: Callable[[records.ResultsHandedOver, int], None] = _ignore
+        self.on_brought: Callable[[records.ResultsHandedOver, int], object] = lambda *_: None
         """Called in the writer's thread with the row of results that an agent has brought from a former generation,
         when they are in the file."""
-        self.on_wait: Callable[[], object] = _go_on
+        self.on_wait: Callable[[], object] = lambda: None
         """Called once a second while `write` waits for the disk."""
         self._on_failure: Callable[[str], object] | None = None
         self._failure = ""
@@ -372,14 +372,6 @@ class Writer:
                 self._connection.run(_INSERT, (json_text(new.rows), new.blob))
             for change in new.changes:
                 self._connection.run(_CHANGE, change)
-
-
-def _go_on() -> None:
-    """Nobody watches the disk."""
-
-
-def _ignore(record: records.ResultsHandedOver, row: int) -> None:
-    """Nobody waits for these results."""
 
 
 def _next_generation(connection: Connection) -> tuple[int, int]:
