@@ -24,6 +24,8 @@ from bench.peers.libraries.mwpy_local_master import MwpyLocalMaster
 from bench.peers.processes import descendants
 from bench.peers.workloads import ELEMENTS, QUICK, SHARED_ELEMENTS, WORKERS
 
+import mwpy
+
 RUNS = 3
 
 IDLE_S = 0.1 if QUICK else 60.0
@@ -57,6 +59,16 @@ def shared_array(peer: MwpyLocalMaster, count: int) -> Iterable[Any]:
     return peer.map_shared(functions.sum_of_part, np.ones(SHARED_ELEMENTS), count)
 
 
+def references(peer: MwpyLocalMaster, count: int) -> Iterable[Any]:
+    made = [peer.submit(functions.nothing, number) for number in range(count)]
+    later = [peer.submit(functions.nothing, mwpy.result(task)) for task in made]
+    ended = 0
+    while ended < 2 * count:
+        peer.mw.loop()
+        ended += len(peer.mw.results())
+    return later
+
+
 def idle(peer: MwpyLocalMaster, count: int) -> Iterable[Any]:
     peer.mw.loop(IDLE_S)
     return range(count)
@@ -66,6 +78,7 @@ WORKLOADS = {
     "singly": Workload(200_000, lambda peer, count: peer.submit_each(functions.nothing, range(count))),
     "bulk": Workload(2_000_000, lambda peer, count: peer.map(functions.nothing, range(count), None)),
     "unordered": Workload(2_000_000, lambda peer, count: peer.mw.imap_unordered(functions.nothing, range(count))),
+    "references": Workload(8000, references),
     "round_trips": Workload(1000, round_trips),
     "arrays": Workload(400, arrays),
     "shared_array": Workload(200, shared_array),

@@ -616,7 +616,7 @@ class Master:
             if expected is None and (unread := io.unread_items()) is not None:
                 queued = sum(each.num_queued for each in io.users.submitters)
                 expected = io.submissions.total + unread + queued
-            return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.reused.count)
+            return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.ends.reused)
 
         if shown is not None:
             shown.is_shared = not callable(show)

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from operator import mul
+from operator import attrgetter, mul
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
 import mwpy
-from mwpy._database import store
+from mwpy._database import rows, store
 
 OPTIONS = ("--mw-local", "2", "--mw-run-database", "run.db")
 
@@ -282,6 +282,52 @@ def test_a_task_whose_large_value_is_damaged_runs_again_with_a_notice(
             first.write_bytes(first.read_bytes()[:-512] + bytes(512))
     notices = capfd.readouterr().err
     assert notices.count(f"are missing or damaged: {first}. The results in them do not count") == 1
+
+
+def test_a_restart_reads_a_value_only_for_a_task_that_runs_and_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is damaged, this task fails, and the next start computes both."""
+    read: list[str] = []
+    unwatched = rows.ValueFiles.read
+
+    def watched(files: rows.ValueFiles, name: str) -> bytes:
+        read.append(name)
+        return unwatched(files, name)
+
+    monkeypatch.setattr(rows.ValueFiles, "read", watched)
+    monkeypatch.setattr(rows, "CHECKED_BYTES", -1)
+
+    def large(number: int) -> bytes:
+        return bytes([number]) * 1_000_000
+
+    def first(value: bytes, place: int) -> int:
+        return value[place]
+
+    def pipeline(place: int) -> list[Any]:
+        read.clear()
+        ended: list[Any] = []
+        with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
+            for number in (1, 2):
+                made = mw.submit(mwpy.task(large, number))
+                mw.submit(mwpy.task(first, mwpy.result(made), 0), tag=number)
+                mw.submit(mwpy.task(first, mwpy.result(made), place if number == 2 else 0), tag=number)
+            while len(ended) < 6:
+                mw.loop()
+                ended += mw.results()
+            # those of large are never asked for
+            return [each.error or each.value for each in sorted(ended, key=attrgetter("task_id")) if each.tag]
+
+    assert (pipeline(0), len(read)) == ([1, 1, 2, 2], 0)
+    assert (pipeline(0), len(read)) == ([1, 1, 2, 2], 0)
+    assert (pipeline(7), len(read)) == ([1, 1, 2, 2], 1)
+    damaged = tmp_path / "run.db.values" / read[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    *others, error = pipeline(8)
+    assert (others, len(read)) == ([1, 1, 2], 1)
+    assert isinstance(error, mwpy.DependencyFailed)
+    assert f"cannot be read: a value of the run database is damaged: {damaged}. Start again" in error.cause
+    assert (pipeline(8), len(read)) == ([1, 1, 2, 2], 0)
 
 
 def test_an_executor_continues(tmp_path: Path, ran: Callable[[], int]) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+import pytest
 from attrs import define, field
 from tests.interrupts import moments
 from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.state import Command, MasterSettings, Received, ReleaseResults
+from mwpy._core.master.state import CancelTasks, Command, MasterSettings, Received, ReleaseResults, Running
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.inbox import Access, HeldResults, Inbox
 from mwpy._roles.master_io import MasterIo
@@ -45,6 +46,8 @@ class _Io:
     submissions: Submissions = field(init=False)
     users: Users = field(factory=Users)
     commands: deque[Command] = field(factory=deque)
+    before: Callable[[], None] = lambda: None
+    """Called before a command is obeyed: what the core hears meanwhile."""
     link: _Link = field(factory=_Link)
     holds_back: bool = False
 
@@ -57,6 +60,7 @@ class _Io:
         interrupts = sys.getprofile()
         sys.setprofile(None)
         self.core.submit(self.submissions.take())
+        self.before()
         while self.commands:
             self.core.obey(self.commands.popleft())
         self.turn()
@@ -126,6 +130,56 @@ def test_an_interrupt_leaves_no_task_that_waits_forever() -> None:
         thread.fetch()
         assert thread.results == {1: EXPECTED[1]}, moment
     assert moment.number > 20
+
+
+def meanwhile(thread: Thread) -> None:
+    """Task 1 ends before the core keeps its result."""
+    thread.io.before = lambda: None
+    thread.io.hear(messages.Results(1, [1], [1], [1], [0.1], []), groups.payload(1, [CODEC.dumps_value([1])[0]]))
+
+
+@pytest.mark.parametrize("fetches", [False, True])
+def test_a_result_that_arrives_before_the_core_keeps_it_is_given_back(fetches: bool) -> None:
+    """Nobody waits for the core. The answer may come after the algorithm has fetched the result."""
+    thread = Thread()
+    thread.io.before = partial(meanwhile, thread)
+    refers = thread.refer(1)
+    thread.io.submissions.add(thread.algorithm, DEFAULT_POLICY, b"x", (), "later", None, refers)
+    if fetches:
+        outcomes = thread.io.users.algorithm.outcomes
+        news = [outcomes.get() for _ in range(outcomes.qsize())]
+        for each in news[:-1]:
+            outcomes.put(each)
+        assert len(thread.fetch()) == 4
+        outcomes.put(news[-1])
+    thread.inbox.receive()
+    thread.io.command(ReleaseResults([]))
+    assert thread.results == ({} if fetches else {1: (True, [CODEC.dumps_value([1])[0]], "")})
+    assert not thread.io.core.state.jar.blocked.tasks
+
+
+class _Map:
+    """Gets the ends of its items, which no later task can refer to then."""
+
+    def arrive(self, ended: object) -> None:
+        """Take them."""
+
+
+def test_a_task_fails_if_a_map_got_the_result_before_the_core_keeps_it() -> None:
+    thread = Thread()
+    thread.io.submissions.add(thread.algorithm, DEFAULT_POLICY, b"x", (), "item", None, (), _Map())
+
+    def meanwhile() -> None:
+        thread.io.before = lambda: None
+        thread.io.core.obey(CancelTasks.of([TaskId(5)], Running.KILL))
+
+    thread.io.before = meanwhile
+    refers = thread.refer(5)
+    thread.io.submissions.add(thread.algorithm, DEFAULT_POLICY, b"x", (), "later", None, refers)
+    thread.inbox.receive()
+    thread.io.command(ReleaseResults([]))
+    [failed] = [each for each in thread.fetch() if each.tag == "later"]
+    assert "the result of task 5 belongs to a map" in str(failed.error)
 
 
 def test_an_interrupt_while_a_task_that_refers_to_results_is_added_adds_it_or_not() -> None:

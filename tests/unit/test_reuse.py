@@ -140,7 +140,7 @@ def test_a_task_that_was_answered_ends_at_once_with_its_old_provenance() -> None
     assert result.value == "value 0 of row 5"
     assert file.loaded == [(5, 0)]
     jar = file.core.state.jar
-    assert (jar.reused.count, jar.ended, jar.away, jar.runnable, jar.failed) == (1, 1, 1, 2, 0)
+    assert (jar.ends.reused, jar.ended, jar.away, jar.runnable, jar.failed) == (1, 1, 1, 2, 0)
     [reused] = [record for record in actions.records if isinstance(record, records.ResultsReused)]
     [tasks] = reused.tasks
     assert (tasks.first, tasks.count, tasks.rows, tasks.places, tasks.keys) == (2, 1, [5], [0], _keys([11]))
@@ -429,7 +429,7 @@ def test_a_task_that_must_not_run_twice_is_unrunnable_if_it_was_sent_and_has_no_
     assert "--mw-rerun failed" in reason
     assert [each.task_id for each in actions.results] == [2]
     jar = file.core.state.jar
-    assert (jar.failed, jar.ended, jar.reused.count, jar.runnable) == (2, 3, 1, 1)
+    assert (jar.failed, jar.ended, jar.ends.reused, jar.runnable) == (2, 3, 1, 1)
     forbidden = [each for each in actions.records if isinstance(each, records.TasksForbidden)]
     assert [(each.tasks.first, each.tasks.count, each.keys) for each in forbidden] == [
         (1, 1, _keys([1])),

@@ -146,7 +146,7 @@ def test_tasks_that_are_pending_end_when_their_results_are_in_the_file(master: S
     assert [(each.first, each.count) for each in record.tasks] == [(2, 1), (3, 1)]
     assert (record.sid, record.results.tasks) == (None, [2, 3])
     jar = master.core.state.jar
-    assert (jar.reused.count, jar.ended, jar.runnable, jar.pending.count) == (2, 2, 2, 2)
+    assert (jar.ends.reused, jar.ended, jar.runnable, jar.pending.count) == (2, 2, 2, 2)
     assert ids_of(jar.spans()) == [1, 4]
 
 

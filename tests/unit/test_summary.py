@@ -35,9 +35,9 @@ def test_a_summary_shows_tasks_failures_and_losses(kept: Totals) -> None:
 def test_a_summary_counts_tasks_that_were_answered_from_the_run_database(kept: Totals) -> None:
     """Their failures are no tasks without a result. Nothing else may have been done."""
     jar = kept.state.jar
-    jar.reused.count = 3
+    jar.ends.reused = 3
     assert summary_of(kept).splitlines()[2:] == ["3 tasks answered from the run database"]
-    jar.failed, jar.reused.failed = 2, 1
+    jar.failed, jar.ends.reused_failed = 2, 1
     assert summary_of(kept).splitlines()[2:] == [
         "3 tasks answered from the run database, 1 of them with a failure",
         "1 task without a result, because they are unrunnable or could not be sent",

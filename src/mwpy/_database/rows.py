@@ -485,7 +485,7 @@ class ValueFiles:
         Raises:
             OSError: it cannot be written.
         """
-        name = _digest(*frames)
+        name = _digest(frames)
         path = self.folder / name
         if not path.exists():
             self.folder.mkdir(0o700, exist_ok=True)
@@ -566,17 +566,13 @@ class ValueFiles:
 def _is_right(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, _new_digest).hexdigest() == path.name
+            return hashlib.file_digest(file, "sha256").hexdigest() == path.name
     except OSError:
         return False
 
 
-def _new_digest() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=20)
-
-
-def _digest(*frames: Buffer) -> str:
-    digest = _new_digest()
+def _digest(frames: Iterable[Buffer]) -> str:
+    digest = hashlib.sha256()
     for frame in frames:
         digest.update(frame)
     return digest.hexdigest()

@@ -56,6 +56,7 @@ from mwpy._values.task import (
     encoded_in,
     failed,
     in_one_line,
+    stored_at,
 )
 
 if TYPE_CHECKING:
@@ -267,6 +268,8 @@ class Inbox:
         """Records of `logging` that no handler has got yet."""
         self._asked: tuple[Asking, list[list[TaskId]]] | None = None
         """The last command that must be answered, and a list for its answer."""
+        self.on_held: Callable[[HoldResults, list[TaskId]], None]
+        """Called with an answer for which nobody waits."""
         self._stopped: Stopped | None = None
         """That the run is stopped, until the algorithm knows it."""
         self._ends_at: float | None = None
@@ -461,6 +464,8 @@ class Inbox:
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)
+            elif isinstance(command, HoldResults):
+                self.on_held(command, unended)
         self._stopped = outcome.stopped or self._stopped
         if outcome.ends_at is not None:
             self._ends_at = outcome.ends_at
@@ -554,10 +559,11 @@ def _count_failures(failures: FailuresByKind, tasks: OpenMap | None, all_ended: 
 # The results to which tasks may refer with `mwpy.result`, as the algorithm's thread knows them.
 #
 # A task may refer to a result that is not fetched. The core must keep this result from then on, because the algorithm
-# may fetch it before the later task has it. If the other task has not ended, the core is asked to keep its result. The
-# answer comes behind all ends of tasks that the core has given out. So if the task has ended, its end is in the inbox
-# then, or was fetched, and the algorithm's thread gives the value back to the core. Usually, a task refers to one that
-# was submitted just before: then nobody waits for the answer.
+# may fetch it before the later task has it. If the result is in the inbox, the algorithm's thread gives its value back
+# to the core. If the task has not ended, the core is asked to keep its result, and nobody waits for the answer, which
+# may say that the task has ended meanwhile. Then the thread gives the value when it gets the answer, or when the
+# algorithm fetches the result. The answer comes behind all ends of tasks that the core has given out. So if the thread
+# waits for it, the end is in the inbox then, unless it was fetched.
 
 
 @define(eq=False, repr=False)
@@ -567,10 +573,13 @@ class HeldResults:
     access: Access
     inbox: Inbox
     _held: dict[int, bool] = Factory(dict)
-    """The tasks whose results the core may keep, and whether it surely does. An interrupt may come in between."""
+    """The tasks whose results the core may keep, and whether it surely does."""
     _by_id: dict[int, Result[Any]] = Factory(dict)
     """The results that could be fetched when this was last asked for, and the last one of them."""
     _last: Result[Any] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.inbox.on_held = self._answered
 
     def refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
         """Make the core keep the results to which a task refers that is submitted next.
@@ -599,42 +608,38 @@ class HeldResults:
 
     def _hold(self, numbers: Sequence[int]) -> None:
         self._held.update(dict.fromkeys(numbers, False))
-        if self._is_held_in_time(numbers):
-            self._held.update(dict.fromkeys(numbers, True))
-            return
-        here = self._results()
-        ended = {number for number in numbers if number in here}
+        io = self.access.io
+        ended = {number for number in numbers if io.core.state.jar.ends.has(number)}
         if len(ended) < len(numbers):
-            ended = {*numbers}.difference(self.inbox.ask(HoldResults(numbers)))
-            here = self._results()
-        for number in sorted(ended & here.keys()):
-            self.access.io.command(_given(here[number]))
-            ended.remove(number)
-        for task in self.inbox.unrunnable if ended else ():
-            if task.task_id in ended:
-                cause = f"task {task.task_id} ({task.algorithm}) is unrunnable: {task.reason}"
-                self.access.io.command(GiveResult(task.task_id, (), cause, task.task_id))
-                ended.remove(task.task_id)
-        self._held.update(dict.fromkeys(numbers, True))
-        for number in ended:
-            del self._held[number]
-        if ended:
+            io.command(HoldResults([number for number in numbers if number not in ended]))
+        here = self._results()
+        if any(number not in here for number in ended):
+            self.inbox.ask(HoldResults(sorted(ended)))
+        if missing := self._give(ended):
+            for number in missing:
+                del self._held[number]
             raise UsageError(
-                f"mwpy.result({min(ended)}): this result was fetched already, or belongs to a map, so the master does "
-                f"not have it any more: pass its value itself, or refer to it before you call mw.results()"
+                f"mwpy.result({min(missing)}): this result was fetched already, or belongs to a map, so the master "
+                f"does not have it any more: pass its value itself, or refer to it before you call mw.results()"
             )
 
-    def _is_held_in_time(self, numbers: Sequence[int]) -> bool:
-        """Ask the core to keep results, and return whether it surely does so before they arrive.
+    def _give(self, ended: set[int]) -> set[int]:
+        """Give the core the results of tasks that have ended, and return those that are not in the inbox."""
+        here = self._results()
+        found: list[Result[Any] | UnrunnableTask] = [here[number] for number in sorted(ended) if number in here]
+        found += [task for task in self.inbox.unrunnable if task.task_id in ended]
+        for each in found:
+            self.access.io.command(_given(each))
+            self._held[each.task_id] = True
+        return {number for number in ended if not self._held[number]}
 
-        It does if the I/O thread has not taken these tasks when the command waits for it: it takes all tasks before the
-        commands, and sends tasks after them. But a task of a former life of the master can be answered at once.
-        """
-        io, first = self.access.io, numbers[0]
-        if io.submissions.taken >= first or (io.core.reuse is not None and io.core.reuse.is_later):
-            return False
-        io.command(HoldResults(numbers))
-        return io.submissions.taken < first
+    def _answered(self, command: HoldResults, unended: Sequence[int]) -> None:
+        """The core has answered of which tasks it will keep the results."""
+        open_still = {number for number in command.numbers if self._held.get(number) is False}
+        self._held.update(dict.fromkeys(open_still.intersection(unended), True))
+        for number in self._give(open_still.difference(unended)):
+            cause = f"the result of task {number} belongs to a map, which got it before a later task could refer to it"
+            self.access.io.command(GiveResult(number, (), cause, number))
 
     def _results(self) -> dict[int, Result[Any]]:
         """The results that can be fetched, by the ids of their tasks."""
@@ -648,15 +653,23 @@ class HeldResults:
     def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
         """The algorithm has fetched the ends of these tasks."""
         if self._held:
-            numbers = [each.task_id for each in ended if each.task_id in self._held]
-            if numbers:
-                io = self.access.io
+            held = [each for each in ended if each.task_id in self._held]
+            for each in held:
+                if not self._held[each.task_id]:  # the core has not answered that it keeps it
+                    self.access.io.command(_given(each))
+            if held:
+                io, numbers = self.access.io, [each.task_id for each in held]
                 io.command(ReleaseResults(numbers, io.submissions.total))
                 for number in numbers:
                     del self._held[number]
 
 
-def _given(result: Result[Any]) -> GiveResult:
+def _given(result: Result[Any] | UnrunnableTask) -> GiveResult:
+    if isinstance(result, UnrunnableTask):
+        cause = f"task {result.task_id} ({result.algorithm}) is unrunnable: {result.reason}"
+        return GiveResult(result.task_id, (), cause, result.task_id)
+    if not failed(result) and (stored := stored_at(result)) is not None:
+        return GiveResult(result.task_id, stored=stored)
     error = result.error if failed(result) else None
     number, name = result.task_id, result.algorithm
     if error is None:

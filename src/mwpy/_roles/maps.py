@@ -23,7 +23,7 @@ from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, Ended, PackedCalls, Stretch, count_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.policy import FailuresByKind, MaxFailures
-from mwpy._values.task import Result, UnrunnableTask, failed, is_stored, size_of
+from mwpy._values.task import Result, UnrunnableTask, failed, size_of, stored_at
 
 # The items of a map, in portions.
 #
@@ -665,7 +665,7 @@ class MapRun:
             else:
                 self._sizes.ended(count, given.compute_seconds)
                 self._num_failed += failed(given)
-                self._num_reused += is_stored(given)
+                self._num_reused += stored_at(given) is not None
                 if self.max_failures is not None and failed(given):
                     self._count_failure(given, self.max_failures)
             yield portion.position + place, given

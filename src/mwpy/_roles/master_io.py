@@ -36,6 +36,7 @@ from mwpy._core.master.state import (
     MasterSettings,
     Received,
     ReleaseResults,
+    ResultRead,
     Returned,
     Send,
     ShutDown,
@@ -57,10 +58,12 @@ from mwpy._transport import shared_objects, wire
 from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
 from mwpy._values.earlier import Given
-from mwpy._values.errors import CannotRun, ProtocolError, RunDatabaseError
+from mwpy._values.errors import CannotRun, MwpyError, ProtocolError, RunDatabaseError
+from mwpy._values.messagepack import as_read, encode
 from mwpy._values.messages import Handled
 from mwpy._values.options import Options
 from mwpy._values.records import Notice, ResultsHandedOver
+from mwpy._values.task import StoredAt
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
@@ -79,6 +82,15 @@ FAREWELL_S = 2.5
 
 LINGER_S = 0.5
 """Seconds for sending the last messages."""
+
+
+def _read(number: int, stored: StoredAt) -> ResultRead:
+    """Read the value of a task from the run database. The tasks that wait for a damaged one fail."""
+    try:
+        entry, buffers = stored.load()
+    except MwpyError as error:
+        return ResultRead(number, cause=f"the result of task {number} cannot be read: {error}", root=number)
+    return ResultRead(number, [encode(as_read(entry)), *buffers])
 
 
 def _hand_over(
@@ -319,6 +331,8 @@ class MasterIo:
         sends, held = (actions.sends, 0) if self._store is None else self._to_send(actions)
         for send in sends:
             self._sessions.send(send.peer, send.message, send.frames)
+        for number, stored in actions.reads:
+            self.commands.append(_read(number, stored))
         actions.sends = []  # a busy algorithm gets the actions later, and they would keep the frames in memory
         for peer in actions.forget:
             self._sessions.forget(peer)

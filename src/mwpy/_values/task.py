@@ -288,9 +288,9 @@ def stored_result(
     return Result(task_id, origin, tag, compute_seconds, has_failed, _STORED, (stored,))  # type: ignore[arg-type]
 
 
-def is_stored(result: Result[Any]) -> bool:
-    """Whether the value of a result is in the run database, and was not read yet."""
-    return result._value is _STORED
+def stored_at(result: Result[Any]) -> StoredAt | None:
+    """Return where the value of a result is in the run database; None if it is here or was read already."""
+    return result._buffers[0] if result._value is _STORED else None  # type: ignore[return-value]
 
 
 def size_of(result: Result[Any]) -> int:

@@ -62,6 +62,7 @@ from mwpy._core.master.state import (
     Received,
     ReleaseResults,
     RenewSlaves,
+    ResultRead,
     Returned,
     ShutDown,
     Stored,
@@ -210,6 +211,9 @@ class MasterCore:
         if self.reuse is not None:
             self.reuse.awaited.hold_new(new)
         self.handback.release_orphans(good, "is gone or never was")
+        if self.handback.stored:
+            for span in good:
+                self.handback.ask_for(span.refers)
 
     def obey(self, command: Command) -> None:
         """Do what the algorithm's thread asks for."""
@@ -228,6 +232,8 @@ class MasterCore:
                 self.stop.go_on(command)
             case HoldResults():
                 self.handback.hold(command)
+            case ResultRead():
+                self.handback.take_value(command)
             case GiveResult():
                 self.handback.give(command)
             case ReleaseResults():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import chain, repeat
+from itertools import repeat
 from math import inf
 
 from attrs import Factory, define
@@ -12,14 +12,22 @@ from attrs import Factory, define
 from mwpy._core.holding import TaskIds, divided
 from mwpy._core.master.members import SERVING, ConnectedAgent
 from mwpy._core.master.spans import Span, named, portion_of, size_of
-from mwpy._core.master.state import CancelTasks, GiveResult, HoldResults, MasterState, ReleaseResults, Running
+from mwpy._core.master.state import (
+    CancelTasks,
+    GiveResult,
+    HoldResults,
+    MasterState,
+    ReleaseResults,
+    ResultRead,
+    Running,
+)
 from mwpy._core.master.tasks import Needs
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
 from mwpy._values.phrases import amount
 from mwpy._values.records import Charge, TaskRange
-from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
+from mwpy._values.task import Origin, Result, StoredAt, TaskState, UnrunnableTask
 
 NO_SLAVE = SlaveId("")
 
@@ -40,6 +48,8 @@ class HandBack:
     _ends: list[tuple[float, int, int]] = Factory(list)
     """A heap of the ends of pauses: when, on the core's clock, and the id and the last attempt of the task. Those of
     tasks that were cancelled or given up are outdated."""
+    stored: dict[int, StoredAt] = Factory(dict)
+    """Where those results are in the run database that are kept, and for which no task has waited yet."""
 
     # ---- tasks that fail or are given up ------------------------------------------------------------------------
 
@@ -323,30 +333,44 @@ class HandBack:
 
     def hold(self, command: HoldResults) -> None:
         """Keep the results of those tasks that have not ended, and answer which these are."""
-        held = self._unended(command.numbers)
+        ends = self.state.jar.ends
+        held = [number for number in command.numbers if not ends.has(number)]
         if held:
             self.state.record(records.ResultsHeld(held))
         self.state.actions.cancelled.append((command, [TaskId(number) for number in held]))
 
-    def _unended(self, numbers: Sequence[int]) -> list[int]:
-        """Which of these tasks are in the jar. The newest tasks are looked at first, because they are meant mostly."""
-        jar = self.state.jar
-        known = jar.blocked.tasks, jar.delayed
-        found = dict.fromkeys(number for number in numbers if any(number in tasks for tasks in known))
-        ids = TaskIds((number, 1) for number in numbers)
-        queues = *jar.pending.all_queues(), *(held.spans for held in jar.held.values())
-        for span in chain.from_iterable(map(reversed, queues)):
-            if len(found) == len(numbers):
-                break
-            found.update((first + at, None) for first, count in ids.among(span) for at in range(count))
-        return sorted(found)
-
     def give(self, command: GiveResult) -> None:
         """Keep the result of a task that has ended. The algorithm has not fetched it."""
+        if command.stored is None:
+            self._give(command)
+            return
+        self.state.record(records.ResultsHeld([command.number]))
+        self.stored[command.number] = command.stored
+        if self.state.jar.blocked.results[command.number].waiting:
+            self.ask_for([command.number])
+
+    def ask_for(self, numbers: Sequence[int]) -> None:
+        """Read the values of those of these tasks that are in the run database only: a task waits for them."""
+        for number in numbers:
+            if (stored := self.stored.pop(number, None)) is not None:
+                self.state.actions.reads.append((number, stored))
+
+    def take_value(self, command: ResultRead) -> None:
+        """Take over a value that was read. Meanwhile, the algorithm may have fetched it, and its tasks have ended."""
+        result = self.state.jar.blocked.results.get(command.number)
+        if result is not None:
+            is_held = result.is_held
+            self._give(command)
+            if not is_held:
+                self.state.record(records.ResultsReleased([command.number]))
+
+    def _give(self, command: GiveResult) -> None:
         self.state.record(records.ResultGiven(command.number, command.frames, command.cause, command.root))
 
     def release_results(self, command: ReleaseResults) -> None:
         """The algorithm has fetched these results."""
+        for number in command.numbers:
+            self.stored.pop(number, None)
         results = self.state.jar.blocked.results
         held = [number for number in command.numbers if number in results and results[number].is_held]
         if held:

@@ -747,11 +747,6 @@ class Reuse:
 
     # ---- reading what former generations left --------------------------------------------------------------
 
-    @property
-    def is_later(self) -> bool:
-        """Whether there was a generation before this one, whose tasks may be answered."""
-        return len(self.names) > 1
-
     def apply(self, entry: Earlier) -> None:
         """Take the next entry of the run database."""
         if entry.generation > self._generation:

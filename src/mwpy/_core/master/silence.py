@@ -451,7 +451,7 @@ class Answers:
             last_failure_age_s=0.0 if last is None else now - last.at,
             notices=[Notice(now - at, shortened(text, NOTICE_CHARACTERS)) for at, text in self.state.notices.newest],
             waits=self.feeding.why_not,
-            reused=self.state.jar.reused.count,
+            reused=self.state.jar.ends.reused,
         )
 
     def _tasks(self) -> dict[str, int]:
@@ -566,7 +566,7 @@ class Answers:
         if not 0 < task <= submitted:
             text = f"is unknown: {submitted} tasks were submitted so far, with ids from 1 on"
             return Explanation(task, "", text, is_known=False)
-        if jar.reused.has(task):
+        if jar.ends.was_reused(task):
             return Explanation(task, "", "was answered from the run database, when it was submitted")
         failure = self.failures.newest.get(task)
         if failure is None:

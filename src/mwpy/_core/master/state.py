@@ -29,7 +29,7 @@ from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
 from mwpy._values.phrases import counted
 from mwpy._values.policy import MaxFailures
 from mwpy._values.records import ResultsHandedOver
-from mwpy._values.task import Result, SlaveKind, SlaveState, TaskState, UnrunnableTask
+from mwpy._values.task import Result, SlaveKind, SlaveState, StoredAt, TaskState, UnrunnableTask
 
 # The commands from the algorithm's thread to the master's core.
 
@@ -118,6 +118,12 @@ class GiveResult(Struct, frozen=True):
     """Why there is no value: which task did not end well, and why."""
     root: int = 0
     """The id of that task."""
+    stored: StoredAt | None = None
+    """Where the value is in the run database, if nobody has read it. Then there are no frames."""
+
+
+class ResultRead(GiveResult, frozen=True):
+    """A value was read that `Actions.reads` has asked for."""
 
 
 class TakeReports(Struct, frozen=True, eq=False):
@@ -162,6 +168,7 @@ Command = (
     | GoOn
     | HoldResults
     | ReleaseResults
+    | ResultRead
     | RenewSlaves
     | ShutDown
     | TakeReports
@@ -377,6 +384,8 @@ class Actions:
 
     records: list[records.Record] = Factory(list)
     sends: list[Send] = Factory(list)
+    reads: list[tuple[int, StoredAt]] = Factory(list)
+    """Values of tasks, by id, that are in the run database, and for which blocked tasks wait."""
     forget: list[bytes] = Factory(list)
     disconnect: list[bytes] = Factory(list)
     results: list[Result[object]] = Factory(list)

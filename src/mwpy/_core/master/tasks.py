@@ -10,7 +10,6 @@ still run it (see `ConnectedSlave.given_back`).
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -685,40 +684,63 @@ def _possible_needs(tasks: TaskRange) -> tuple[Needs, Needs]:
     return Needs(algorithm, seconds), Needs(algorithm, seconds, alone=True)
 
 
-# The tasks that were answered from the run database: how many, and their ids for `mwpy explain`.
+# Which tasks have ended, and which of these were answered from the run database.
 #
-# Such a task is never in the taskjar. Its id is kept as a part of a range, because most of these tasks follow each
-# other. Tasks that were in the taskjar when an agent brought their results are only counted.
+# A task that has ended is not in the taskjar any more. But a later task may refer to any task, and `mwpy explain` asks
+# for any. To look for a task in all spans would take milliseconds if there are many.
 
 
-RANGES_MAX = 100_000
-"""How many ranges are kept at most. Each takes 16 bytes. The ids of later tasks are not known."""
+_UNENDED, _ENDED_HERE, _REUSED = range(3)
+
+CHUNK = 1 << 12
+"""How many tasks share a piece of memory."""
+
+_WHOLE = [bytes((how,)) * CHUNK for how in (_UNENDED, _ENDED_HERE, _REUSED)]
 
 
 @define(eq=False, repr=False)
-class ReusedIds:
-    """The counts, and ranges of ids in ascending order."""
+class EndedTasks:
+    """A byte for each task that was submitted, up to the last one that has ended. Chunks in which all tasks have ended
+    in the same way are one object, so a long computation takes 8 bytes for 4096 tasks."""
 
-    count: int = 0
-    failed: int = 0
-    """How many of the tasks failed."""
-    _firsts: array[int] = Factory(lambda: array("q"))
-    _ends: array[int] = Factory(lambda: array("q"))
+    reused: int = 0
+    """How many tasks were answered from the run database."""
+    reused_failed: int = 0
+    """How many of these failed."""
+    _chunks: list[bytes | bytearray] = Factory(list)
 
-    def add(self, first: int, count: int, failed: int) -> None:
-        """Add ids that are higher than all others, and how many of these tasks failed."""
-        self.count += count
-        self.failed += failed
-        if self._ends and self._ends[-1] == first:
-            self._ends[-1] += count
-        elif len(self._ends) < RANGES_MAX:
-            self._firsts.append(first)
-            self._ends.append(first + count)
+    def add(self, first: int, count: int, how: int = _ENDED_HERE) -> None:
+        """Tasks have ended. Each ends once."""
+        whole = _WHOLE[how]
+        at, start = divmod(first, CHUNK)
+        while count:
+            own = min(count, CHUNK - start)
+            while len(self._chunks) <= at:
+                self._chunks.append(bytearray(CHUNK))
+            chunk = self._chunks[at]
+            assert isinstance(chunk, bytearray), "a task has ended twice"
+            chunk[start : start + own] = whole[:own]
+            if chunk == whole:
+                self._chunks[at] = whole
+            at, start, count = at + 1, 0, count - own
+
+    def _how(self, number: int) -> int:
+        at, place = divmod(number, CHUNK)
+        return self._chunks[at][place] if at < len(self._chunks) else _UNENDED
 
     def has(self, number: int) -> bool:
-        """Whether an id is among them."""
-        place = bisect_right(self._firsts, number) - 1
-        return place >= 0 and number < self._ends[place]
+        """Whether a task has ended."""
+        return self._how(number) != _UNENDED
+
+    def was_reused(self, number: int) -> bool:
+        """Whether a task was answered from the run database at its submission."""
+        return self._how(number) == _REUSED
+
+    def check(self, count: int, runnable: Iterable[Span]) -> None:
+        """Compare it with the number of tasks that have ended, and with those that have not."""
+        ended = sum(CHUNK - chunk.count(_UNENDED) for chunk in self._chunks)
+        assert ended == count, "the tasks that have ended were miscounted"
+        assert not any(map(self.has, chain.from_iterable(span.ids for span in runnable))), "a task has not ended"
 
 
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
@@ -745,8 +767,8 @@ class Taskjar:
         """How many of those that have ended failed or are unrunnable."""
         self.cancelled = 0
         """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
-        self.reused = ReusedIds()
-        """Those that have ended and were answered from the run database."""
+        self.ends = EndedTasks()
+        """Which tasks have ended, and how many were answered from the run database."""
         self.pending = PendingTasks()
         """The tasks that wait to be sent."""
         self.blocked = BlockedTasks()
@@ -879,8 +901,8 @@ class Taskjar:
     def _answered(self, record: records.TasksAnswered) -> list[Span]:
         spans = self._taken_out(record.sid, record.tasks)
         move(spans, _TAKE_OVER)
-        self.reused.count += sum(map(count_of, spans))
-        self.reused.failed += len(record.results.failed)
+        self.ends.reused += sum(map(count_of, spans))
+        self.ends.reused_failed += len(record.results.failed)
         self._answer(spans, record)
         return spans
 
@@ -973,8 +995,9 @@ class Taskjar:
         """New tasks have ended. They never were in the jar, so there is no span to move."""
         assert TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
         for each in record.tasks:
-            self._end_new(each)
-            self.reused.add(each.first, each.count, len(each.failed))
+            self._end_new(each, _REUSED)
+            self.ends.reused += each.count
+            self.ends.reused_failed += len(each.failed)
             self.failed += len(each.failed)
 
     def _forbidden(self, record: records.TasksForbidden) -> None:
@@ -983,11 +1006,12 @@ class Taskjar:
         self._end_new(record.tasks)
         self.failed += record.tasks.count
 
-    def _end_new(self, each: TaskRange | records.ReusedTasks) -> None:
+    def _end_new(self, each: TaskRange | records.ReusedTasks, how: int = _ENDED_HERE) -> None:
         """Tasks that were never pending have ended."""
         self.algorithms.defined[each.algorithm].away += each.count
         self.away += each.count
         self.ended += each.count
+        self.ends.add(each.first, each.count, how)
 
     def _left_state(self, record: records.TaskCheckpointed) -> list[Span]:
         """A task left a state. It replaces an earlier one."""
@@ -1072,6 +1096,7 @@ class Taskjar:
         for span in spans:
             self.runnable -= span.count
             self.ended += span.count
+            self.ends.add(span.first, span.count)
             if span.left is not None:
                 self.left_bytes -= span.left.size
             self.algorithms.end(span.algorithm, span.count)
@@ -1105,3 +1130,4 @@ class Taskjar:
         assert self.left_bytes == sum(state.size for _, state in left.values()), "the states were miscounted"
         assert all(count == 1 for count, _ in left.values()), "several tasks have the same state"
         self.deaths.check()
+        self.ends.check(self.ended, self.spans())

@@ -151,19 +151,19 @@ AGENT_MIB = 50
 def summary_of(kept: Totals) -> str:
     """Describe what a master has done until now. The thread of the algorithm may call this, also after the end."""
     jar, rows = kept.state.jar, kept.copies()
-    reused = jar.reused
+    ends = jar.ends
     totals = [total for total, _ in rows]
-    lines = ["mwpy: summary", *table(totals)] if totals or reused.count else ["mwpy: summary: no task has ended"]
+    lines = ["mwpy: summary", *table(totals)] if totals or ends.reused else ["mwpy: summary: no task has ended"]
     for total, kinds in sorted(rows, key=lambda each: (each[0].algorithm, each[0].host)):
         where = f"{total.algorithm} on {total.host}"
         if kinds:
             lines.append(f"failures of {where}: {_numbers(kinds)}")
         if total.lost:
             lines.append(f"lost attempts of {where}: {_numbers(total.lost)}")
-    if reused.count:
-        failed = f", {reused.failed} of them with a failure" if reused.failed else ""
-        lines.append(f"{counted(reused.count, 'task')} answered from the run database{failed}")
-    ill = jar.failed - reused.failed - sum(total.failed for total in totals)
+    if ends.reused:
+        failed = f", {ends.reused_failed} of them with a failure" if ends.reused_failed else ""
+        lines.append(f"{counted(ends.reused, 'task')} answered from the run database{failed}")
+    ill = jar.failed - ends.reused_failed - sum(total.failed for total in totals)
     if ill > 0:
         lines.append(f"{counted(ill, 'task')} without a result, because they are unrunnable or could not be sent")
     if jar.cancelled:
