@@ -412,7 +412,8 @@ class MasterIo:
     def command(self, command: Command) -> None:
         """Send a command to the core. The algorithm's thread calls this."""
         self.commands.append(command)
-        self.link.wake()
+        if self.link.asleep:
+            self.link.wake()
 
     def open_maps(self) -> list[OpenMap]:
         """The maps whose values may still be asked for. Any thread may call this."""
