@@ -1,28 +1,93 @@
-"""Members that ask a master what it does: who gets an answer, how often, and what the answer says."""
+"""Members that ask a master what it does, or about a task: who gets an answer, how often, and what it says."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.asked import ASK, Asked
-from tests.spans import MIN, defined, held_by, span
+from tests.driven import Driven
+from tests.spans import MAX, MIN, defined, held_by, span
 
 from mwpy._core.master import silence, totals
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.silence import (
     ALGORITHMS_SHOWN,
+    DEATHS_SHOWN,
     HOSTS_SHOWN,
     INQUIRERS_MAX,
     OTHERS,
     PAUSE_S,
     Rate,
 )
-from mwpy._core.master.state import NOTICES_KEPT, CancelTasks, Running, ShutDown, Vanished
+from mwpy._core.master.state import (
+    NOTICES_KEPT,
+    Actions,
+    AllocateSlaves,
+    CancelTasks,
+    Command,
+    Event,
+    FreeSlave,
+    Running,
+    ShutDown,
+    Vanished,
+)
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import HostStatus, Notice
-from mwpy._values.policy import OTHER_KINDS
+from mwpy._values.policy import OTHER_KINDS, TaskPolicy
+from mwpy._values.records import ReusedTasks
+from mwpy._values.task import SlaveKind
+
+ASK = messages.Ask("m", "g")
+
+SID = SlaveId("SLAVE-0")
+
+
+class Asked(Driven):
+    """A master, its agents, and inquirers."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.now = 100.0
+        self.answers: dict[bytes, list[messages.Message]] = {}
+        """What was sent to each peer."""
+
+    def step(self, event: Event | Command | None = None) -> Actions:
+        actions = super().step(event)
+        for send in actions.sends:
+            self.answers.setdefault(send.peer, []).append(send.message)
+        return actions
+
+    def ask(self, question: messages.Ask = ASK, peer: bytes = b"asks") -> messages.Message:
+        """Ask a question a second later, leave, and return the answer."""
+        self.now += 1.0
+        self.receive(question, peer=peer)
+        self.step(Vanished(peer, 0.0))
+        return self.answers[peer].pop()
+
+    def explain(self, task: int) -> messages.Explanation:
+        """Ask about a task."""
+        answer = self.ask(messages.Ask("m", "g", task))
+        assert isinstance(answer, messages.Explanation), answer
+        return answer
+
+    @property
+    def status(self) -> messages.Status:
+        answer = self.ask()
+        assert isinstance(answer, messages.Status), answer
+        return answer
+
+    def connect(self, peer: bytes = b"a", host: str = "node1", slaves: int = 1, **hello: Any) -> None:
+        """An agent connects, and one of its slaves gets ready."""
+        self.receive(messages.Hello("m", "g", host, 1, "3.11", slaves, **hello), peer=peer)
+        self.receive(messages.SlaveReady(1), peer=peer)
+
+    def put(self, first: int, count: int = 1, refers: tuple[int, ...] = (), **policy: Any) -> None:
+        """Submit tasks."""
+        self.core.submit([span(first, MAX, count, policy=TaskPolicy(**policy), refers=refers)])
+        self.step()
 
 
 @pytest.fixture
@@ -30,18 +95,23 @@ def asked() -> Asked:
     return Asked()
 
 
+@pytest.fixture
+def single() -> Asked:
+    """Its slaves get one task at a time."""
+    return Asked(task_group=1)
+
+
 # ---- who gets an answer ----
 
 
 def test_an_inquirer_counts_nowhere(asked: Asked) -> None:
     """It is no agent, it has no slaves, nothing is recorded, and what the master publishes is the same."""
-    asked.submit(1, 5)
+    asked.put(1, 5)
     before = asked.core.counts()
-    asked.recorded.clear()
     assert isinstance(asked.ask(), messages.Status)
     assert asked.core.counts() == before
     assert not asked.core.state.members.agents
-    assert asked.recorded == []
+    assert asked.actions.records == []
     assert asked.core.admission.refusals == 0
 
 
@@ -55,72 +125,69 @@ def test_an_inquirer_counts_nowhere(asked: Asked) -> None:
 def test_an_inquirer_of_another_computation_is_refused(asked: Asked, question: messages.Ask, words: str) -> None:
     """The refusal is recorded. It does not count as the refusal of an agent."""
     asked.receive(question)
-    asked.decide()
-    [answer] = asked.sent[b"asks"]
+    [answer] = asked.answers[b"a"]
     assert isinstance(answer, messages.Refused)
     assert words in answer.reason
-    assert asked.recorded[-1] == records.AgentRefused("10.0.0.9", answer.reason)
+    assert asked.of(records.AgentRefused) == [records.AgentRefused("here", answer.reason)]
     assert asked.core.admission.refusals == 0
-    assert asked.core.admission.ignores(b"asks")
+    assert asked.core.admission.ignores(b"a")
 
 
 def test_a_master_that_ends_says_so(asked: Asked) -> None:
-    asked.core.obey(ShutDown(True, 1.0))
+    asked.step(ShutDown(True, 1.0))
     assert asked.ask() == messages.Shutdown(True, 1.0)
 
 
 def test_a_question_that_was_not_answered_at_the_end_of_the_master_gets_the_end(asked: Asked) -> None:
     for peer in (b"1", b"2"):
-        asked.receive(ASK, peer)
-    asked.decide()
-    asked.core.obey(ShutDown(True, 1.0))
-    asked.decide()
-    assert [type(message) for message in asked.sent[b"1"]] == [messages.Status]
-    assert asked.sent[b"2"] == [messages.Shutdown(True, 1.0)]
+        asked.receive(ASK, peer=peer)
+    asked.step(ShutDown(True, 1.0))
+    asked.step()
+    assert [type(message) for message in asked.answers[b"1"]] == [messages.Status]
+    assert asked.answers[b"2"] == [messages.Shutdown(True, 1.0)]
     assert asked.core.admission.ignores(b"2")
 
 
 def test_only_so_many_inquirers_wait(asked: Asked) -> None:
     """When one of them leaves, another one gets its place."""
-    for number in range(INQUIRERS_MAX):
-        asked.receive(ASK, b"%d" % number)
-    asked.receive(ASK, b"one more")
-    asked.core.handle(Vanished(b"7", 0.0), asked.now)
-    asked.receive(ASK, b"the next")
+    for number in range(INQUIRERS_MAX + 1):  # the first one gets its answer at once
+        asked.receive(ASK, peer=b"%d" % number)
+    asked.receive(ASK, peer=b"one more")
+    asked.step(Vanished(b"7", 0.0))
+    asked.receive(ASK, peer=b"the next")
     for _ in range(INQUIRERS_MAX):
         asked.now += PAUSE_S
-        asked.decide()
-    [answer] = asked.sent[b"one more"]
+        asked.step()
+    [answer] = asked.answers[b"one more"]
     assert isinstance(answer, messages.Refused)
     assert f"{INQUIRERS_MAX} others ask" in answer.reason
-    assert [type(each) for each in asked.sent[b"the next"]] == [messages.Status]
-    assert b"7" not in asked.sent
+    assert [type(each) for each in asked.answers[b"the next"]] == [messages.Status]
+    assert b"7" not in asked.answers
 
 
 def test_questions_wait_in_a_queue_so_that_answers_cost_little(asked: Asked) -> None:
     """One is answered at a time, the oldest first, with a pause after each answer."""
     asked.connect()
     for peer in (b"1", b"2"):
-        asked.receive(ASK, peer)
-    asked.decide()
-    assert [*asked.sent] == [b"a", b"1"]
+        asked.receive(ASK, peer=peer)
+    assert [*asked.answers] == [b"a", b"1"]
     deadline = asked.core.next_deadline()
     assert deadline == asked.core.inquiries.deadline == asked.now + PAUSE_S
-    asked.decide()
-    assert b"2" not in asked.sent
+    asked.step()
+    assert b"2" not in asked.answers
     assert deadline is not None
     asked.now = deadline
-    asked.decide()
-    assert len(asked.sent[b"2"]) == 1
+    asked.step()
+    assert len(asked.answers[b"2"]) == 1
     assert asked.core.inquiries.deadline is None
 
 
 def test_an_inquirer_that_asks_again_before_its_answer_is_dropped(asked: Asked) -> None:
     """So a flood of questions costs one answer."""
-    asked.receive(ASK)
-    asked.receive(ASK)
-    asked.decide()
-    assert asked.sent[b"asks"] == [messages.Refused("protocol error: an inquirer asked again before it had its answer")]
+    for peer in (b"other", b"asks", b"asks"):
+        asked.receive(ASK, peer=peer)
+    refusal = messages.Refused("protocol error: an inquirer asked again before it had its answer")
+    assert asked.answers[b"asks"] == [refusal]
     assert asked.core.admission.ignores(b"asks")
     assert asked.core.inquiries.deadline is None
 
@@ -130,12 +197,12 @@ def test_an_inquirer_that_asks_again_before_its_answer_is_dropped(asked: Asked) 
 
 def test_tasks_are_counted_by_state_and_algorithm(asked: Asked) -> None:
     asked.connect()
-    asked.submit(1, 4)
-    asked.finish(1)
-    asked.submit(5, refers=(3,))
-    asked.submit(6, refers=(4,))
-    asked.submit(7, refers=(4,))
-    asked.core.obey(CancelTasks([(7, 1)], Running.KILL))
+    asked.put(1, 4)
+    asked.finish(1, seconds=0.5)
+    asked.put(5, refers=(3,))
+    asked.put(6, refers=(4,))
+    asked.put(7, refers=(4,))
+    asked.step(CancelTasks([(7, 1)], Running.KILL))
     asked.core.submit([span(8, MIN, 9)])
     status = asked.status
     held = len(held_by(asked.core, "SLAVE-0"))
@@ -150,11 +217,10 @@ def test_tasks_are_counted_by_state_and_algorithm(asked: Asked) -> None:
 
 def test_slaves_are_counted_by_host_and_state(asked: Asked) -> None:
     asked.connect(b"a", "node1", slaves=3)
-    asked.receive(messages.SlaveReady(2), b"a")
+    asked.receive(messages.SlaveReady(2), peer=b"a")
     asked.connect(b"b", "node2")
-    asked.submit(1)
-    asked.receive(messages.Leaving("evicted", Cause.EVICTED), b"b")
-    asked.decide()
+    asked.put(1)
+    asked.receive(messages.Leaving("evicted", Cause.EVICTED), peer=b"b")
     status = asked.status
     assert status.hosts == {
         "node1": HostStatus(agents=1, starting=1, idle=1, busy=1),
@@ -163,7 +229,7 @@ def test_slaves_are_counted_by_host_and_state(asked: Asked) -> None:
     assert status.slaves_connected == 3
     asked.finish(1)
     assert asked.status.hosts["node1"] == HostStatus(agents=1, starting=1, idle=2, finished=1)
-    asked.core.handle(Vanished(b"a", 0.0), asked.now)
+    asked.step(Vanished(b"a", 0.0))
     assert [*asked.status.hosts] == ["node2"]
 
 
@@ -196,14 +262,13 @@ def test_failures_are_counted_by_kind(asked: Asked) -> None:
     """Results, unrunnable tasks and tasks that are too large count. Cancelled tasks and those that need a failed one do
     not."""
     asked.connect()
-    asked.submit(1)
-    asked.submit(2, refers=(1,))
-    asked.fail(ValueError("negative"), 1)
-    asked.submit(3, attempts_max=1)
-    asked.receive(messages.SlaveDied(1, 3, Cause.CRASH, "killed by signal 11", NO_WORDS), b"a")
-    asked.decide()
+    asked.put(1)
+    asked.put(2, refers=(1,))
+    asked.finish(1, error=ValueError("negative"))
+    asked.put(3, attempts_max=1)
+    asked.receive(messages.SlaveDied(1, 3, Cause.CRASH, "killed by signal 11", NO_WORDS), peer=b"a")
     assert asked.status.failures == {"ValueError": 1, "TaskUnrunnable (crash)": 1}
-    asked.submit(4, sid=SlaveId("SLAVE-7"))
+    asked.put(4, sid=SlaveId("SLAVE-7"))
     status = asked.status
     assert status.failures == {"ValueError": 1, "TaskUnrunnable (crash)": 1, "TaskUnrunnable": 1}
     assert status.last_failure.startswith("task 4 (max): SLAVE-7, to which it was addressed, is gone")
@@ -213,8 +278,8 @@ def test_failures_are_counted_by_kind(asked: Asked) -> None:
 
 def test_the_last_failure_names_the_task_and_its_host(asked: Asked) -> None:
     asked.connect()
-    asked.submit(1)
-    asked.fail(ValueError("negative"), 1)
+    asked.put(1)
+    asked.finish(1, error=ValueError("negative"))
     assert asked.status.last_failure == "task 1 (max) on node1: ValueError: negative"
 
 
@@ -224,8 +289,8 @@ def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.
     asked.connect()
     failures = asked.core.answers.failures
     for number in range(1, 8):
-        asked.submit(number)
-        asked.fail(type(f"Error{number}", (Exception,), {})(), number)
+        asked.put(number)
+        asked.finish(number, error=type(f"Error{number}", (Exception,), {})())
     assert [*failures.newest] == [3, 4, 5, 6, 7]
     assert [*failures.kinds.values()] == [1, 1, 1, 4]
     assert [*failures.kinds][-1] == OTHER_KINDS
@@ -269,6 +334,179 @@ def test_an_inquirer_gets_one_answer_on_a_connection(asked: Asked) -> None:
     for _ in range(2):
         asked.now += 1.0
         asked.receive(ASK)
-        asked.decide()
-    assert [type(each) for each in asked.sent[b"asks"]] == [messages.Status]
-    assert asked.core.admission.ignores(b"asks")
+    assert [type(each) for each in asked.answers[b"a"]] == [messages.Status]
+    assert asked.core.admission.ignores(b"a")
+
+
+# ---- why a task waits, or how it ended ----
+
+
+def _last(asked: Asked, task: int) -> str:
+    """The last reason why a task waits."""
+    return asked.explain(task).reasons[-1]
+
+
+# ---- tasks that wait for a slave ----
+
+
+def test_without_slaves_a_task_waits_for_one(single: Asked) -> None:
+    """The tasks before it are counted, and never listed."""
+    single.put(1, 10)
+    assert str(single.explain(8)) == (
+        "task 8 (max) waits to be sent to a slave\n"
+        "  no slave is connected: start some, or search for faults with `mwpy doctor`\n"
+        "  7 tasks of the same queue are sent before it"
+    )
+
+
+def test_slaves_are_busy_with_other_tasks(single: Asked) -> None:
+    """Agents with the same reason are counted, and the first few are named."""
+    for number in range(7):
+        single.connect(b"%d" % number, f"node{number}")
+    single.put(1, 8)
+    named = ", ".join(f"AGENT-{number} on node{number}" for number in range(5))
+    assert single.explain(8).reasons == [f"{named} and 2 more: all slaves are busy, with 7 tasks"]
+
+
+def test_an_agent_with_little_time_is_sent_no_long_task(single: Asked) -> None:
+    """The most time of these agents is named."""
+    for peer, left_s in ((b"a", 30.0), (b"b", 50.0), (b"c", 40.0)):
+        single.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1, seconds_left=left_s), peer=peer)
+        single.receive(messages.SlaveReady(1), peer=peer)
+    single.put(1, seconds_expected=100.0)
+    named = "AGENT-0 on node1, AGENT-1 on node1, AGENT-2 on node1"
+    assert single.explain(1).reasons == [f"{named}: too little time left: 49 s at most, and the task takes 100 s"]
+
+
+def test_ordered_slaves_get_no_task_of_no_address(single: Asked) -> None:
+    single.step(AllocateSlaves(1, SlaveKind.ORDERED))
+    single.connect()
+    single.put(1)
+    assert "all slaves are ordered or freed" in _last(single, 1)
+
+
+def test_an_addressed_task_waits_for_its_slave(single: Asked) -> None:
+    """The reasons are about its slave, also if it is freed and ends after the tasks that it holds."""
+    single.step(AllocateSlaves(1, SlaveKind.ORDERED))
+    single.connect(slaves=2)
+    single.put(1, 3, sid=SID)
+    addressed = "it is addressed to {}, so no other slave is sent it"
+    before, busy = "1 task of the same queue are sent before it", "AGENT-0 on node1: all slaves are busy, with 1 task"
+    assert single.explain(3).reasons == [addressed.format("SLAVE-0"), before, busy]
+    single.step(AllocateSlaves(1, SlaveKind.ORDERED))
+    single.connect(b"b")
+    single.put(4, 2, sid=SlaveId("SLAVE-1"))
+    assert single.explain(5).reasons[:-1] == [addressed.format("SLAVE-1")]
+    single.step(FreeSlave(SID))
+    single.receive(messages.SlaveRetiring(1), peer=b"a")
+    assert "its slaves get no more tasks, and end" in _last(single, 3)
+
+
+def test_a_suspect_waits_to_run_alone(single: Asked) -> None:
+    """Other tasks are there; then the agent is reserved."""
+    for number in range(3):
+        single.connect(b"%d" % number)
+        if not number:
+            single.put(1)
+        single.step(Vanished(b"%d" % number, 0.0))
+        single.step()
+    single.connect(b"last", "node9")
+    assert held_by(single.core, "SLAVE-3") == [1]
+    single.put(2)
+    assert "reserved for another task, which runs alone" in _last(single, 2)
+    place, *lost = single.explain(1).reasons
+    assert place.startswith("attempt 4 is on SLAVE-3 of AGENT-3 (node9)")
+    assert [each.partition(":")[0] for each in lost] == ["lost"] * 3
+
+
+# ---- tasks that wait for something else ----
+
+
+def test_a_blocked_task_waits_for_results(single: Asked) -> None:
+    """A long list is cut."""
+    single.put(1, 8)
+    single.put(9, refers=tuple(range(1, 9)))
+    assert str(single.explain(9)) == (
+        "task 9 (max) is blocked: it waits for the results of other tasks\n"
+        "  8 tasks must end before it: 1, 2, 3, 4, 5 and 3 more"
+    )
+
+
+def test_a_delayed_task_pauses(single: Asked) -> None:
+    single.connect()
+    single.put(1, after=7.0)
+    single.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by\nsignal 11", NO_WORDS), peer=b"a")
+    assert str(single.explain(1)) == (
+        "task 1 (max) pauses before its next attempt, as `after` in its policy says, after 1 attempt\n"
+        "  its next attempt is possible in 6 s\n"
+        "  lost: attempt 1 on SLAVE-0: crash: killed by signal 11"
+    )
+
+
+# ---- tasks that slaves have, and those that have ended ----
+
+
+def test_a_running_task_is_named_with_its_slave(single: Asked) -> None:
+    single.connect()
+    single.put(1)
+    single.now += 40.0
+    assert str(single.explain(1)) == (
+        "task 1 (max) is at a slave, after 1 attempt\n"
+        "  attempt 1 is on SLAVE-0 of AGENT-0 (node1), and has run there for at most 41 s"
+    )
+
+
+def test_a_task_behind_others_at_its_slave_has_not_started() -> None:
+    asked = Asked(task_group=3)
+    asked.connect()
+    asked.put(1, 3)
+    assert "behind 2 tasks; its last result came" in _last(asked, 3)
+
+
+def test_a_task_that_may_finish_after_its_cancellation_says_so(single: Asked) -> None:
+    single.connect()
+    single.put(1)
+    single.step(CancelTasks([(1, 1)], Running.FINISH))
+    single.step()
+    assert single.explain(1).fate == "is at a slave and is cancelled unless it has started, after 1 attempt"
+
+
+def test_the_end_of_a_task_is_explained(single: Asked) -> None:
+    """The master knows the newest failures only."""
+    single.connect()
+    single.put(1, 2)
+    single.finish(1)
+    single.finish(2, error=ValueError("negative"))
+    assert str(single.explain(1)) == "task 1 has ended, and the master keeps nothing of it"
+    assert str(single.explain(2)) == "task 2 (max) failed on node1: ValueError: negative"
+    assert str(single.explain(3)) == "task 3 is unknown: 2 tasks were submitted so far, with ids from 1 on"
+    assert not single.explain(0).is_known
+
+
+def test_a_task_that_was_answered_from_the_run_database_says_so(single: Asked) -> None:
+    single.core.state.record(records.ResultsReused([ReusedTasks(1, 2, 0, "max", b"", [5, 5], [0, 1], [1])]))
+    assert str(single.explain(2)) == "task 2 was answered from the run database, when it was submitted"
+    assert not single.explain(3).is_known
+    status = single.status
+    assert (status.reused, status.tasks["succeeded"], status.tasks["failed"]) == (2, 1, 1)
+
+
+# ---- limits ----
+
+
+def test_different_reasons_of_agents_are_limited(single: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "REASONS_SHOWN", 3)
+    for number in range(5):
+        single.connect(b"%d" % number)
+        single.receive(messages.Leaving(f"reason {number}", Cause.EVICTED), peer=b"%d" % number)
+    single.put(1)
+    assert len(single.explain(1).reasons) == 3
+
+
+def test_only_the_last_losses_are_shown(single: Asked) -> None:
+    single.put(1, attempts_max=20)
+    for _ in range(DEATHS_SHOWN + 2):
+        single.connect(b"a")
+        single.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed", NO_WORDS), peer=b"a")
+        single.receive(messages.Goodbye("it ends", Cause.CRASH), peer=b"a")
+    assert sum(each.startswith("lost: ") for each in single.explain(1).reasons) == DEATHS_SHOWN
