@@ -37,13 +37,13 @@ GARBAGE = [
     ([[bytes(READY[0][:1]) + b"\xff"]], "unknown message kind 255"),
     ([[bytes(RESULTS[0][:2]) + random.Random(1).randbytes(1000)]], "a malformed Results"),
     ([[bytes(READY[0][:2]) + bytes(GOODBYE[0][2:])]], "a malformed SlaveReady"),
-    ([[*READY, b"and more"]], "SlaveReady: 1 payload frames, but none are expected"),
+    ([[*READY, b"and more"]], "SlaveReady: 1 payload frames, but 0 are expected"),
     ([TASKS], "Tasks is not for a master"),
 ]
 TRUNCATED = [
     ([[READY[0][:1]]], "1 frames that do not begin like a message"),
     ([[READY[0][:-1]]], "a malformed SlaveReady"),
-    ([READY, RESULTS[:1]], "Results: 0 payload frames do not match its lists"),
+    ([READY, RESULTS[:1]], "Results: 0 payload frames, but 1 are expected"),
     ([READY, [RESULTS[0], RESULTS[1][:-1]]], "Results: its payload is not a list of 1 entries"),
 ]
 REPLAYED = [

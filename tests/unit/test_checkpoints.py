@@ -120,7 +120,7 @@ def test_a_state_counts_only_from_the_slave_that_holds_the_task_in_this_attempt(
 
 
 def test_a_state_without_a_payload_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match="Checkpoint: no payload frame"):
+    with pytest.raises(ProtocolError, match="Checkpoint: 0 payload frames, but 1 are expected"):
         check(messages.Checkpoint(1, 1, 1), [])
 
 

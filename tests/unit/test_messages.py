@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
@@ -65,7 +66,7 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
 def test_a_message_that_does_not_fit_its_frames_is_an_error(message: messages.Message, frames: Sequence[bytes]) -> None:
     """The lists, the payload and the buffers must agree before a group is cut."""
     with pytest.raises(ProtocolError):
-        check(message, frames)
+        wire.decode(wire.encode(message, frames))
 
 
 def test_a_group_is_cut_into_the_entry_and_the_buffers_of_each_task() -> None:

@@ -85,7 +85,7 @@ def test_a_report_does_not_count_when_its_attempt_has_ended(master: Master, how:
 @pytest.mark.parametrize("frames", [[], [b"x", b"y"], [bytes(MAX_REPORT_BYTES + 1)]])
 def test_a_report_with_another_payload_than_one_small_frame_is_a_protocol_error(frames: list[bytes]) -> None:
     check(messages.Reported(1, 1, 1, 0.0), [bytes(MAX_REPORT_BYTES)])
-    with pytest.raises(ProtocolError, match=r"Reported: \d payload frames"):
+    with pytest.raises(ProtocolError, match=r"Reported: (\d|a) payload frame"):
         check(messages.Reported(1, 1, 1, 0.0), frames)
 
 

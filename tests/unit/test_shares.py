@@ -111,7 +111,7 @@ def test_an_agent_that_asks_for_a_part_that_does_not_exist_is_dropped(core: Mast
 
 @pytest.mark.parametrize("frames", [[], [b"a", b"b"]])
 def test_a_part_has_one_payload_frame(frames: list[bytes]) -> None:
-    with pytest.raises(ProtocolError, match=f"SharePart: {len(frames)} payload frames, but one is expected"):
+    with pytest.raises(ProtocolError, match=f"SharePart: {len(frames)} payload frames, but 1 are expected"):
         check(messages.SharePart("digest", 0), frames)
 
 

@@ -26,7 +26,7 @@ from mwpy._values import groups, messages, records
 from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import encode
-from mwpy._values.messages import MAX_ATTEMPT, AlgorithmDefinition, Results
+from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import plain_keys
@@ -221,10 +221,14 @@ def test_without_a_run_database_a_notice_says_that_results_are_not_used(master: 
 @pytest.mark.parametrize(
     ("message", "frames", "fault"),
     [
-        (handover([1], attempts=[0])[0], [groups.payload(1, [b"\1"])], "an attempt that no task can have"),
-        (handover([1], attempts=[MAX_ATTEMPT + 1])[0], [groups.payload(1, [b"\1"])], "an attempt that no task can"),
-        (handover([1], counts=[0])[0], [groups.payload(0, [])], "a span without tasks"),
-        (handover([1])[0], [], "0 payload frames do not match"),
+        (handover([1], attempts=[0])[0], [groups.payload(1, [b"\1"])], "malformed Handover: Expected `int` >= 1"),
+        (
+            handover([1], attempts=[1 << 31])[0],
+            [groups.payload(1, [b"\1"])],
+            "malformed Handover: Expected `int` <=",
+        ),
+        (handover([1], counts=[0])[0], [groups.payload(0, [])], "malformed Handover: Expected `int` >= 1"),
+        (handover([1])[0], [], "0 payload frames, but 1 are expected"),
         (handover([1])[0], [groups.payload(2, [b"\1", b"\1"])], "not a list of 1 entries"),
         (handover([1], counts=[1 << 40], seconds=[1.0])[0], [groups.payload(1, [b"\1"])], "not a list of"),
         (handover([1], failed=[0])[0], [groups.payload(1, [b"\1"])], "a failure without a description"),

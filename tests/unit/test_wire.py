@@ -97,7 +97,7 @@ def test_every_kind_of_message_can_travel() -> None:
         ([REFUSED + b"\x80"], "a malformed Refused"),
         ([REFUSED + b"\x81\xa6reason\xa1\xff"], "a malformed Refused"),
         ([PROBE + b"\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
-        ([PROBE + b"\x80", b"x"], "payload frames, but none are expected"),
+        ([PROBE + b"\x80", b"x"], "payload frames, but 0 are expected"),
         (wire.encode(messages.StillRunning(1, "g", [5, 2], [1, 1])), "not in ascending order"),
         (wire.encode(messages.NotStarted("g", [5, 2], [1, 1])), "not in ascending order"),
         (wire.encode(messages.StillRunning(1, "g", [1], [1 << 60])), "more tasks than a slave can have started"),

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from math import isfinite
 from typing import Annotated, Any, Protocol
 
 from msgspec import Meta, Struct, field
@@ -26,11 +25,14 @@ from msgspec import Meta, Struct, field
 from mwpy._values.bounds import (
     MAX_REPORT_BYTES,
     MAX_TASKS,
+    Attempts,
     Buffer,
+    Counts,
     LostSpans,
     Name,
     Number,
     Packages,
+    Places,
     Reason,
     Seconds,
     SlaveCount,
@@ -415,10 +417,10 @@ class Tasks(FromMaster, frozen=True):
 
     slave: int
     tasks: list[int]
-    counts: list[int]
+    counts: list[Annotated[int, Meta(ge=1)]]
     attempts: list[int]
     algorithms: list[int]
-    buffers: list[int] = field(default_factory=list)
+    buffers: list[Annotated[int, Meta(ge=0)]] = field(default_factory=list)
     limits: list[Limits | None] = field(default_factory=list)
     """The limits of each span; empty if no task has any."""
     shares: list[Share] = field(default_factory=list)
@@ -433,14 +435,14 @@ class Results(FromSlave, FromAgent, frozen=True):
 
     slave: Number
     tasks: Spans
-    counts: Spans
-    attempts: Spans
+    counts: Counts
+    attempts: Attempts
     seconds: Seconds
     """The compute time of each task; or one entry, the time of all tasks of a stretch."""
-    failed: Spans
+    failed: Places
     """The positions in this group of the results that are failures, in ascending order."""
-    buffers: Spans = field(default_factory=list)
-    again: Spans = field(default_factory=list)
+    buffers: Places = field(default_factory=list)
+    again: Places = field(default_factory=list)
     """The positions of those failures after which the task is tried again if it has attempts left, in ascending order.
     """
     plain: bool = False
@@ -472,7 +474,7 @@ class StillRunning(FromAgent, frozen=True):
     """The name of that generation."""
     tasks: Spans
     """The first id of each range of tasks, with the ids that the tasks had there."""
-    counts: Spans
+    counts: Counts
 
 
 class NotStarted(FromAgent, frozen=True):
@@ -487,7 +489,7 @@ class NotStarted(FromAgent, frozen=True):
     """The name of that generation."""
     tasks: Spans
     """The first id of each range of tasks, with the ids that the tasks had there."""
-    counts: Spans
+    counts: Counts
 
 
 class NotWanted(FromMaster, frozen=True):
@@ -544,7 +546,7 @@ class Revoked(FromAgent, frozen=True):
 
     slave: Number
     tasks: Spans
-    counts: Spans
+    counts: Counts
     attempts: Spans
     cancelled: bool = False
     """Whether this is the answer to a `Cancel`. Otherwise it is the answer to a `Revoke`."""
@@ -561,7 +563,7 @@ class Cancel(FromMaster, frozen=True):
 
     tasks: list[int]
     """The first id of each range of consecutive ids, in ascending order."""
-    counts: list[int]
+    counts: list[Annotated[int, Meta(ge=1)]]
     kill: bool
 
 
@@ -637,7 +639,7 @@ class AlgorithmFailed(FromSlave, FromAgent, frozen=True):
     number: Number
     reason: Reason
     tasks: Spans
-    counts: Spans
+    counts: Counts
     attempts: Spans
     failure: LoadFailure = LoadFailure.SURE
 
@@ -699,69 +701,58 @@ class Goodbye(FromAgent, frozen=True):
 # Whether a message and its payload frames fit together.
 
 
-MAX_ATTEMPT = (1 << 31) - 1
-"""The number of an attempt is at most this. It is stored as it arrives."""
-
-
 def check(message: Message, frames: Sequence[Buffer]) -> None:
-    """Check that a message and its payload frames fit together.
+    """Check that a message, whose fields have their types, and its payload frames fit together.
 
     Raises:
         ProtocolError: they do not; the sender's fault.
     """
+    expected = 0
     match message:
         case Tasks():
-            count = _num_tasks(message)
             spans = len(message.tasks)
             fits = len(message.algorithms) == spans and {len(message.limits), len(message.portions)} <= {0, spans}
-            _check_group(message, frames, count, fits)
+            expected = _check_group(message, _num_tasks(message), fits)
         case Results():
-            _check_results(message, frames)
+            expected = _check_results(message, frames)
         case Handover():
-            _check_results(message.results, frames)
-            attempts = message.results.attempts
-            if not all(0 < attempt <= MAX_ATTEMPT for attempt in attempts):
-                raise ProtocolError("Handover: an attempt that no task can have")
+            expected = _check_results(message.results, frames)
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
-            _no_frames(message, len(frames))
         case Cancel() | StillRunning() | NotStarted():
-            _check_ranges(message)
+            ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
+            in_order = all(first >= end for first, end in zip(message.tasks, ends, strict=False))
+            if len(message.tasks) != len(message.counts) or not in_order:
+                raise ProtocolError(
+                    f"{type(message).__name__}: its ranges are without counts or not in ascending order"
+                )
             if isinstance(message, StillRunning) and sum(message.counts) > MAX_TASKS:
                 raise ProtocolError("StillRunning: more tasks than a slave can have started")
-            _no_frames(message, len(frames))
         case Checkpoint():
-            if not frames:
-                raise ProtocolError("Checkpoint: no payload frame")
+            expected = max(1, len(frames))
         case Reported():
-            if len(frames) != 1 or len(frames[0]) > MAX_REPORT_BYTES:
-                sizes = ", ".join(str(len(frame)) for frame in frames[:3])
-                raise ProtocolError(
-                    f"Reported: {len(frames)} payload frames ({sizes} bytes), but a small one is expected"
-                )
+            expected = 1
+            if frames and len(frames[0]) > MAX_REPORT_BYTES:
+                raise ProtocolError(f"Reported: a payload frame of {len(frames[0])} bytes")
         case SharePart():
-            if len(frames) != 1:
-                raise ProtocolError(f"SharePart: {len(frames)} payload frames, but one is expected")
+            expected = 1
         case Algorithms():
-            by_value = sum(not definition.reference for definition in message.definitions)
-            if len(frames) != by_value:
-                raise ProtocolError(f"Algorithms: {by_value} travel by value, but it has {len(frames)} payload frames")
-        case _:
-            _no_frames(message, len(frames))
+            expected = sum(not definition.reference for definition in message.definitions)
+    if len(frames) != expected:
+        raise ProtocolError(f"{type(message).__name__}: {len(frames)} payload frames, but {expected} are expected")
 
 
-def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
+def _check_results(message: Results, frames: Sequence[Buffer]) -> int:
+    """Check a group of results, and return how many payload frames it has."""
     count = _num_tasks(message)
-    _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
+    expected = _check_group(message, count, len(message.seconds) in (count, min(count, 1)))
     failed = message.failed
-    if failed and (failed != sorted(set(failed)) or not 0 <= failed[0] <= failed[-1] < count):
+    if failed and (failed != sorted(set(failed)) or failed[-1] >= count):
         raise ProtocolError("Results: `failed` names positions that the group does not have")
     if message.again and message.again != sorted({*message.again} & {*message.failed}):
         raise ProtocolError("Results: `again` names positions that are not failures")
     if message.plain and (message.failed or message.buffers):
         raise ProtocolError("Results: plain values among which are failures or large buffers")
-    if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
-        raise ProtocolError("Results: a compute time is negative or no number")
     if message.shares:
         fits = len(message.shares) == len(frames) - 1 and all(
             not share.size or (share.size == len(frame) and share.digest.startswith(OF_RESULT))
@@ -769,14 +760,13 @@ def _check_results(message: Results, frames: Sequence[Buffer]) -> None:
         )
         if not fits:
             raise ProtocolError("Results: `shares` does not describe its large buffers")
+    return expected
 
 
 def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
     """Count the tasks of the spans."""
     if not len(group.tasks) == len(group.counts) == len(group.attempts):
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
-    if group.counts and min(group.counts) < 1:
-        raise ProtocolError(f"{type(group).__name__}: a span without tasks")
     if len(group.tasks) > 1:
         named = sorted(zip(group.attempts, group.tasks, group.counts, strict=True))
         if any(one[:1] == two[:1] and one[1] + one[2] > two[1] for one, two in pairwise(named)):
@@ -784,24 +774,11 @@ def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
     return sum(group.counts)
 
 
-def _check_ranges(message: Cancel | StillRunning | NotStarted) -> None:
-    ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
-    fits = len(message.tasks) == len(message.counts) and min(message.counts, default=1) >= 1
-    if not fits or any(first < end for first, end in zip(message.tasks, ends, strict=False)):
-        raise ProtocolError(f"{type(message).__name__}: its ranges are empty, without counts or not in ascending order")
-
-
-def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, fits: bool) -> None:
-    buffers = group.buffers
-    if not fits or len(buffers) not in (0, count):
+def _check_group(group: Tasks | Results, count: int, fits: bool) -> int:
+    """Check the lists of a group, and return how many payload frames it has."""
+    if not fits or len(group.buffers) not in (0, count):
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
-    if len(frames) != 1 + sum(buffers) or (buffers and min(buffers) < 0):
-        raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames do not match its lists")
-
-
-def _no_frames(message: Message, count: int) -> None:
-    if count:
-        raise ProtocolError(f"{type(message).__name__}: {count} payload frames, but none are expected")
+    return 1 + sum(group.buffers)
 
 
 # Checkpoints: a task leaves a state, and its next attempt goes on from there.

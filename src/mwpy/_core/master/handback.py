@@ -11,7 +11,7 @@ from attrs import Factory, define
 
 from mwpy._core.holding import TaskIds, divided
 from mwpy._core.master.members import SERVING, ConnectedAgent
-from mwpy._core.master.spans import Span, named, portion_of, size_of
+from mwpy._core.master.spans import Span, named, numbers_in, portion_of, size_of
 from mwpy._core.master.state import (
     CancelTasks,
     GiveResult,
@@ -289,8 +289,7 @@ class HandBack:
     def cancel_some(self, command: CancelTasks) -> None:
         """Cancel the tasks that have not ended, and answer which these are."""
         found = self.cancel_all(TaskIds(command.ranges), command.running)
-        unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
-        self.state.actions.cancelled.append((command, sorted(unended)))
+        self.state.actions.cancelled.append((command, sorted(map(TaskId, numbers_in(found)))))
 
     def cancel_all(self, ids: TaskIds, running: Running) -> list[TaskRange]:
         """Cancel those tasks with these ids that have not ended, and return them."""
