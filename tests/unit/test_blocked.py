@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
-from tests.spans import MAX, span
+from tests.driven import Driven
+from tests.spans import MAX
 
 from mwpy._core.master import handback
-from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore
-from mwpy._core.master.spans import Span
 from mwpy._core.master.state import (
     Actions,
     CancelTasks,
     Command,
+    Event,
     HoldResults,
-    MasterSettings,
-    Received,
     ReleaseResults,
     Running,
 )
@@ -37,75 +35,57 @@ from mwpy._values.task import ResultReference
 CODEC = Codec()
 
 
-class Master:
-    """A master's core. Each agent has one slave, which is sent one task at a time."""
+class Master(Driven):
+    """A master's core whose agents have one slave each, which is sent one task at a time. Each step is rebuilt from its
+    records."""
 
-    def __init__(self, settings: MasterSettings | None = None) -> None:
-        self.core = MasterCore(settings or MasterSettings("m", "g", task_group=1))
-        self.core.definitions.add(Defined(MAX))
+    def __init__(self, **settings: Any) -> None:
+        super().__init__([MAX], task_group=1, **settings)
         self.replay = Replay()
-        self.tasks = 0
         self.agents = 0
-        self.now = 0.0
         self.ended: dict[int, str] = {}
         """How the tasks ended that ended without a value."""
-        self.records: list[records.Record] = []
-        self.turn()
+        self.step()
 
-    def turn(self) -> Actions:
-        """Decide, compare the state with what the records build, and note which tasks have ended."""
-        self.core.decide(self.now)
-        self.core.check()
-        actions = self.core.take_actions()
+    @property
+    def peer(self) -> bytes:
+        """The newest agent."""
+        return b"%d" % self.agents
+
+    def step(self, event: Event | Command | None = None) -> Actions:
+        actions = super().step(event)
         for record in actions.records:
             self.replay.recorded(record)
         self.replay.check(self.core.state)
-        self.records = actions.records
         for one in actions.results:
             self.ended[one.task_id] = "" if one.error is None else one.error.text
         self.ended |= {task.task_id: task.reason for task in actions.unrunnable}
         return actions
 
-    def submit(self, *args: object, policy: TaskPolicy = DEFAULT_POLICY, refers: Sequence[int] = ()) -> Span:
-        """Submit a task with these arguments. It refers to the results that are among them."""
-        self.tasks += 1
+    def call(self, *args: object, policy: TaskPolicy = DEFAULT_POLICY, refers: Sequence[int] = ()) -> int:
+        """Submit a task with these arguments, which refers to these results. Return its id."""
         payload, buffers = CODEC.dumps_call(args, {}, "max")
-        new = span(self.tasks, MAX, 1, payload, policy, buffers=[bytes(each) for each in buffers], refers=refers)
-        self.core.submit([new])
-        return new
+        return self.submit(payload=payload, policy=policy, buffers=[*map(bytes, buffers)], refers=refers)
 
-    def obey(self, command: Command) -> list[int]:
+    def answer(self, command: Command) -> list[int]:
         """Give a command. Return its answer, if it has one."""
-        self.core.obey(command)
-        return [number for _, numbers in self.turn().cancelled for number in numbers]
+        return [number for _, numbers in self.step(command).cancelled for number in numbers]
 
     def dependent(self, *numbers: int, policy: TaskPolicy = DEFAULT_POLICY) -> int:
         """Submit a task that refers to the results of unended tasks. Return its id."""
-        assert self.obey(HoldResults(sorted(numbers))) == sorted(numbers)
-        self.submit([ResultReference(number) for number in numbers], policy=policy, refers=sorted(numbers))
-        self.turn()
-        return self.tasks
+        assert self.answer(HoldResults(sorted(numbers))) == sorted(numbers)
+        return self.call([ResultReference(number) for number in numbers], policy=policy, refers=sorted(numbers))
 
-    def join(self, host: str = "host") -> list[object]:
-        """An agent with one slave joins. Return what it is sent: the first argument of each task."""
+    def come(self) -> list[object]:
+        """An agent joins. Return what it is sent: the first argument of each task."""
         self.agents += 1
-        self.receive(messages.Hello("m", "g", host, 1, "3.11", 1))
-        return self.receive(messages.SlaveReady(1))
+        return arguments(self.join(self.peer))
 
-    def receive(self, message: messages.Message, *frames: Buffer) -> list[object]:
-        """The newest agent sends a message. Return the first arguments of the tasks that it is sent then."""
-        self.core.handle(Received(b"%d" % self.agents, "here", message, frames), self.now)
-        return arguments(self.turn())
-
-    def finish(self, task: int, value: object, attempt: int = 1) -> list[object]:
+    def give(self, task: int, value: object) -> Actions:
+        """The newest agent sends a value."""
         entry, large = CODEC.dumps_value(value)
-        sizes = [len(large)] if large else []
-        group = messages.Results(1, [task], [1], [attempt], [0.1], [], sizes)
-        return self.receive(group, groups.payload(1, [entry]), *map(bytes, large))
-
-    def fail(self, task: int) -> list[object]:
-        group = messages.Results(1, [task], [1], [1], [0.1], [0])
-        return self.receive(group, groups.payload(1, [CODEC.dumps_failure(OSError("disk full"))]))
+        group = messages.Results(1, [task], [1], [1], [0.1], [], [len(large)] if large else [])
+        return self.receive(group, groups.payload(1, [entry]), *map(bytes, large), peer=self.peer)
 
 
 def arguments(actions: Actions) -> list[object]:
@@ -132,15 +112,13 @@ def finish_with_output(master: Master, share: Share = OUTPUT) -> Actions:
     buffers: list[pickle.PickleBuffer] = []
     entry = encode(as_pickle(pickle.dumps(pickle.PickleBuffer(b"abc"), 5, buffer_callback=buffers.append)))
     group = messages.Results(1, [1], [1], [1], [0.1], [], [1], shares=[share])
-    frames = groups.payload(1, [entry]), b"abc"
-    master.core.handle(Received(b"%d" % master.agents, "here", group, frames), master.now)
-    return master.turn()
+    return master.receive(group, groups.payload(1, [entry]), b"abc", peer=master.peer)
 
 
 def test_a_task_gets_the_name_of_a_large_output_and_agents_fetch_it_in_parts() -> None:
     master = Master()
-    master.submit("a")
-    master.join()
+    master.call("a")
+    master.come()
     assert master.dependent(1) == 2
     actions = finish_with_output(master)
     assert not sends(actions, messages.ShareGone), "the agent that made it keeps it"
@@ -148,54 +126,54 @@ def test_a_task_gets_the_name_of_a_large_output_and_agents_fetch_it_in_parts() -
     assert isinstance(message, messages.Tasks)
     assert message.shares == [OUTPUT]
     assert b"abc" not in [*map(bytes, frames)]
-    master.core.handle(Received(b"1", "here", messages.ShareWanted("result-1", 0), ()), master.now)
-    [(part, content)] = sends(master.turn(), messages.SharePart)
+    wanted = messages.ShareWanted("result-1", 0)
+    [(part, content)] = sends(master.receive(wanted, peer=b"1"), messages.SharePart)
     assert (part, [*map(bytes, content)]) == (messages.SharePart("result-1", 0), [b"abc"])
     master.core.obey(ReleaseResults([1]))
-    done = messages.Results(1, [2], [1], [1], [0.1], [])
-    master.core.handle(Received(b"1", "here", done, [groups.payload(1, [encode("done")])]), master.now)
-    assert sends(master.turn(), messages.ShareGone) == [(messages.ShareGone("result-1"), ())]
+    actions = master.finish(2, peer=b"1", value=encode("done"))
+    assert sends(actions, messages.ShareGone) == [(messages.ShareGone("result-1"), ())]
 
 
 def test_an_agent_drops_an_output_to_which_no_task_refers() -> None:
     master = Master()
-    master.submit("a")
-    master.join()
+    master.call("a")
+    master.come()
     assert sends(finish_with_output(master), messages.ShareGone) == [(messages.ShareGone("result-1"), ())]
 
 
 def test_an_agent_that_names_its_output_as_another_one_is_dropped() -> None:
     master = Master()
-    master.submit("a")
-    master.submit("b")
-    master.join()
+    master.call("a")
+    master.call("b")
+    master.come()
     assert master.dependent(1) == 3
     finish_with_output(master)
     entry, shares = CODEC.dumps_value("x")[0], [OUTPUT]
     group = messages.Results(1, [2], [1], [1], [0.1], [], [1], shares=shares)
-    master.core.handle(Received(b"1", "here", group, [groups.payload(1, [entry]), b"xyz"]), master.now)
+    assert not master.receive(group, groups.payload(1, [entry]), b"xyz", peer=b"1").results
     assert not master.core.state.members.agents, "the second content was refused"
-    assert not master.turn().results
 
 
 @pytest.fixture
 def master() -> Master:
     """Two tasks, the first of which is at a slave, and a task that refers to both results."""
     master = Master()
-    master.submit("a")
-    master.submit("b")
-    assert master.join() == ["a"]
+    master.call("a")
+    master.call("b")
+    assert master.come() == ["a"]
     assert master.dependent(1, 2) == 3
     return master
 
 
 END: dict[str, Callable[[Master], object]] = {
-    "task 1 (max) failed: OSError: disk full": lambda master: master.fail(1),
-    "task 1 (max) was cancelled while SLAVE-0 had it": lambda master: master.obey(CancelTasks([(1, 1)], Running.KILL)),
-    "task 1 (max) is unrunnable": lambda master: master.receive(
-        messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS)
+    "task 1 (max) failed: OSError: disk full": lambda master: master.finish(1, peer=b"1", error=OSError("disk full")),
+    "task 1 (max) was cancelled while SLAVE-0 had it": lambda master: master.answer(
+        CancelTasks([(1, 1)], Running.KILL)
     ),
-    "task 2 (max) was cancelled before it was sent to a slave": lambda master: master.obey(
+    "task 1 (max) is unrunnable": lambda master: master.receive(
+        messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS), peer=b"1"
+    ),
+    "task 2 (max) was cancelled before it was sent to a slave": lambda master: master.answer(
         CancelTasks([(2, 1)], Running.DISCARD)
     ),
 }
@@ -206,9 +184,9 @@ END: dict[str, Callable[[Master], object]] = {
 def test_a_task_fails_at_once_if_one_of_the_others_ends_without_a_value(cause: str) -> None:
     """So do the tasks that refer to it. None of them ever runs, and each names the first cause."""
     master = Master()
-    master.submit("a", policy=TaskPolicy(retry=False))
-    master.submit("b")
-    master.join()
+    master.call("a", policy=TaskPolicy(retry=False))
+    master.call("b")
+    master.come()
     assert master.dependent(1, 2) == 3
     assert master.dependent(3) == 4
     jar = master.core.state.jar
@@ -217,15 +195,14 @@ def test_a_task_fails_at_once_if_one_of_the_others_ends_without_a_value(cause: s
     root = int(cause.split()[1])
     assert master.ended[3].startswith(f"it needs the result of task {root}, but {cause}")
     assert master.ended[4].startswith(f"it needs the result of task 3, but {cause}")
-    failed = [each for each in master.records if isinstance(each, records.TasksFailed)]
+    failed = master.of(records.TasksFailed)
     assert [(each.tasks[0].first, each.dependency) for each in failed] == [(3, root), (4, root)]
     assert jar.failed - before <= 1, "only the first one counts for max_failures"
     assert not jar.blocked.tasks
 
 
 def test_the_error_of_a_task_that_never_ran_names_the_cause(master: Master) -> None:
-    master.core.obey(CancelTasks([(2, 1)], Running.KILL))
-    ended = {one.task_id: one.error for one in master.turn().results}
+    ended = {one.task_id: one.error for one in master.step(CancelTasks([(2, 1)], Running.KILL)).results}
     error = ended[TaskId(3)]
     assert isinstance(error, DependencyFailed)
     assert (error.task_id, error.dependency, error.sid) == (3, 2, None)
@@ -233,12 +210,12 @@ def test_the_error_of_a_task_that_never_ran_names_the_cause(master: Master) -> N
 
 
 def test_a_task_that_is_too_large_together_with_the_values_fails() -> None:
-    master = Master(MasterSettings("m", "g", task_group=1, max_call_bytes=2000))
-    master.submit("a")
-    master.join()
+    master = Master(max_call_bytes=2000)
+    master.call("a")
+    master.come()
     master.dependent(1)
     master.dependent(2)
-    master.finish(1, b"x" * 2000)
+    master.give(1, b"x" * 2000)
     assert master.ended[2].startswith("its arguments are 2")
     assert "together with the results that it needs, the limit is 2000 bytes" in master.ended[2]
     assert master.ended[3] == f"it needs the result of task 2, but task 2 (max) failed: {master.ended[2]}"
@@ -247,31 +224,31 @@ def test_a_task_that_is_too_large_together_with_the_values_fails() -> None:
 def test_a_blocked_task_for_a_slave_that_is_gone_meanwhile_is_handed_back() -> None:
     """Only then: as long as it is blocked, nothing is decided."""
     master = Master()
-    master.submit("a")
-    master.join()
+    master.call("a")
+    master.come()
     master.dependent(1, policy=TaskPolicy(SlaveId("SLAVE-9")))
     assert master.ended == {}
-    master.finish(1, 1)
+    master.give(1, 1)
     assert master.ended[2] == "SLAVE-9, to which it was addressed, is gone or never was"
 
 
 def test_blocked_tasks_are_wanted_by_no_slave_and_wait_for_those_that_pause() -> None:
     master = Master()
-    master.submit("a", policy=TaskPolicy(after=60.0))
-    master.join()
+    master.call("a", policy=TaskPolicy(after=60.0))
+    master.come()
     master.dependent(1)
     assert master.core.counts().slaves_wanted == 1
-    master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS))
+    master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS), peer=b"1")
     assert master.core.counts().slaves_wanted == 0
     for master.now in (0.0, 5.0):
-        master.turn()
-    [notice] = [each.text for each in master.records if isinstance(each, records.Notice)]
+        master.step()
+    [notice] = master.notices
     assert "all tasks that are left (1) pause before their next attempt" in notice
     assert "and 1 others need their results" in notice
 
 
 def test_a_notice_says_that_the_results_take_much_memory(monkeypatch: pytest.MonkeyPatch, master: Master) -> None:
     monkeypatch.setattr(handback, "REFERENCES_BYTES", 1000)
-    master.finish(1, "x" * 2000)
-    master.finish(2, "y")
+    master.give(1, "x" * 2000)
+    master.give(2, "y")
     assert any("mwpy.result take more than 1000 bytes" in str(each) for each in master.replay.taken)

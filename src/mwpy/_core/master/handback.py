@@ -61,22 +61,23 @@ class HandBack:
             if (portion_of(span) and size_of(span) <= limit) or max(span.sizes()) <= limit:
                 good.append(span)
                 continue
-            for single in span.singles():
-                (size,) = single.sizes()
-                if size <= limit:
-                    good.append(single)
-                else:
-                    self._fail(
-                        single,
-                        f"its arguments are {size} bytes, the limit is {limit} bytes "
-                        f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
-                    )
+            good += [single for single in span.singles() if self.fits(single)]
         return good
 
-    def _fail(self, single: Span, reason: str) -> None:
-        """Fail a task at its submission, or while it is blocked, because it is too large."""
+    def fits(self, single: Span, added_bytes: int = 0) -> bool:
+        """Whether the arguments of a task do not exceed the limit in bytes, with the values that it needs if it is
+        blocked. If they do, it fails."""
+        (size,), limit, is_blocked = single.sizes(), self.state.settings.max_call_bytes, bool(single.refers)
+        if size + added_bytes <= limit:
+            return True
+        more = " together with the results that it needs" if is_blocked else ""
+        reason = (
+            f"its arguments are {size + added_bytes} bytes{more}, the limit is {limit} bytes "
+            f"(--mw-max-write-buffer-size): {'return' if is_blocked else 'pass'} file names, or raise the limit"
+        )
         self.state.record(records.TasksFailed([single.whole], reason))
         self._give_failure(single, TaskFailed(single.algorithm.name, None, "TaskTooLarge", reason))
+        return False
 
     def fail_dependent(self, single: Span, number: int, cause: str, root: int) -> None:
         """Fail a blocked task that refers to the result of the task `number`, which has none.
@@ -90,18 +91,6 @@ class HandBack:
         failure = DependencyFailed(single.algorithm.name, None, "DependencyFailed", reason)
         failure.dependency, failure.cause = root, cause
         self._give_failure(single, failure)
-
-    def is_small_enough(self, blocked: Span, added_bytes: int) -> bool:
-        """Whether a blocked task does not exceed the limit together with the values that it needs; if it does, it
-        fails."""
-        (size,), limit = blocked.sizes(), self.state.settings.max_call_bytes
-        if size + added_bytes > limit:
-            self._fail(
-                blocked,
-                f"its arguments are {size + added_bytes} bytes together with the results that it needs, the limit is "
-                f"{limit} bytes (--mw-max-write-buffer-size): return file names, or raise the limit",
-            )
-        return size + added_bytes <= limit
 
     def _give_failure(self, single: Span, failure: TaskFailed) -> None:
         name = single.algorithm.name
@@ -388,7 +377,7 @@ class HandBack:
                 if missing is not None:
                     number, result = missing
                     self.fail_dependent(span, number, result.cause, result.root)
-                elif self.is_small_enough(span, blocked.added_bytes(span)):
+                elif self.fits(span, blocked.added_bytes(span)):
                     ready.append(span.whole)
             if ready:
                 spans = self.state.record(records.TasksUnblocked(ready))
