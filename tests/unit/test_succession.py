@@ -221,7 +221,7 @@ def test_without_a_run_database_a_notice_says_that_results_are_not_used(master: 
 @pytest.mark.parametrize(
     ("message", "frames", "fault"),
     [
-        (handover([1], attempts=[0])[0], [groups.payload(1, [b"\1"])], "malformed Handover: Expected `int` >= 1"),
+        (handover([1], attempts=[0])[0], [groups.payload(1, [b"\1"])], "an attempt that no task can have"),
         (
             handover([1], attempts=[1 << 31])[0],
             [groups.payload(1, [b"\1"])],

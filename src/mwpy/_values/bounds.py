@@ -58,8 +58,8 @@ Spans = Annotated[list[int], Meta(max_length=MAX_TASKS)]
 """A column of a table of spans or results."""
 Counts = Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=MAX_TASKS)]
 """How many tasks each span has."""
-Attempts = Annotated[list[Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]], Meta(max_length=MAX_TASKS)]
-"""The attempt of each span. It is stored as it arrives."""
+Attempts = Annotated[list[Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]], Meta(max_length=MAX_TASKS)]
+"""The attempt of each span; 0 in a record about tasks that were never sent. It is stored as it arrives."""
 Places = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MAX_TASKS)]
 """Positions of results in their group, or how many buffers each result has."""
 LostSpans = Annotated[list[tuple[int, int, int]], Meta(max_length=MAX_TASKS)]

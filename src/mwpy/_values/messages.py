@@ -717,6 +717,8 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             expected = _check_results(message, frames)
         case Handover():
             expected = _check_results(message.results, frames)
+            if not all(message.results.attempts):
+                raise ProtocolError("Handover: an attempt that no task can have")
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
         case Cancel() | StillRunning() | NotStarted():
