@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from attrs import frozen
 
-from mwpy._transport.codec import Codec, loads_call, seed_of, with_condition, with_seed
+from mwpy._transport.codec import Codec, extras_of, loads_call, with_extras
 from mwpy._values.bounds import LARGE_BYTES, Buffer, TaskId
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messagepack import as_pickle, as_read, decode, encode
@@ -93,11 +93,11 @@ def test_a_result_in_the_arguments_becomes_its_value() -> None:
     call, own = CODEC.dumps_call((array, [first, second]), {"again": Holder(result(TaskId(7)))}, "f")
     assert isinstance(own, ReferringBuffers)
     assert own.references == (ResultReference(7), ResultReference(9))
-    entry = decode(with_seed(with_condition(call, b"condition"), 5))
+    entry = decode(with_extras(call, 5, b"condition"))
     args, kwargs = loads_call(entry, [*own, *values((7, [other, other + 1]), (9, "plain"))])
     np.testing.assert_array_equal(args[0], array)
     np.testing.assert_array_equal(args[1][0][1], other + 1)
-    assert (args[1][1], seed_of(entry)) == ("plain", 5)
+    assert (args[1][1], extras_of(entry)[0]) == ("plain", 5)
     assert kwargs["again"].content is args[1][0]
 
 

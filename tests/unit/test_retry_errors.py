@@ -14,12 +14,10 @@ from mwpy._roles.submission import Calls
 from mwpy._transport.codec import (
     MAX_CONDITION_BYTES,
     Codec,
-    condition_of,
+    extras_of,
     loads_call,
     loads_condition,
-    seed_of,
-    with_condition,
-    with_seed,
+    with_extras,
 )
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
@@ -63,11 +61,10 @@ def test_a_task_that_must_not_run_twice_cannot_have_a_condition() -> None:
 @pytest.mark.parametrize("args", [(1, "two"), ([1], 2)], ids=["plain", "pickled"])
 def test_a_condition_travels_with_the_arguments_and_the_seed(args: tuple[Any, ...], seed: int | None) -> None:
     call, _ = CODEC.dumps_call(args, {}, "f")
-    call = with_condition(call, CODEC.dumps_condition((OSError,)))
-    entry = decode(call if seed is None else with_seed(call, seed))
+    entry = decode(with_extras(call, seed, CODEC.dumps_condition((OSError,))))
     found, keywords = loads_call(entry)
-    assert (tuple(found), keywords, seed_of(entry)) == (args, {}, seed)
-    assert loads_condition(condition_of(entry)) == (OSError,)
+    assert (tuple(found), keywords, extras_of(entry)[0]) == (args, {}, seed)
+    assert loads_condition(extras_of(entry)[1]) == (OSError,)
 
 
 def test_a_function_by_value_brings_its_variables() -> None:
@@ -96,5 +93,5 @@ def test_the_policy_of_all_tasks_travels_with_tasks_that_have_no_other() -> None
     assert policy.retries_errors
     terms = found.terms(algorithm_of(max), {"seed": 7})
     assert extras is not None
-    assert loads_condition(condition_of(decode(found.task(terms, (1,), {})[0]))) == (OSError,)
+    assert loads_condition(extras_of(decode(found.task(terms, (1,), {})[0]))[1]) == (OSError,)
     assert found.policy(algorithm_of(max), {"retry_errors": None}) == (TaskPolicy(), None)

@@ -10,7 +10,7 @@ import pytest
 import mwpy
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.submission import Calls
-from mwpy._transport.codec import Codec, loads_call, seed_of, with_seed
+from mwpy._transport.codec import Codec, extras_of, loads_call, with_extras
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import TaskId
 from mwpy._values.errors import UsageError
@@ -36,7 +36,7 @@ def test_tasks_that_are_submitted_one_by_one_are_counted_for_each_seed() -> None
     """A task with another seed in between changes nothing."""
     calls = Calls(Definitions(CODEC), {}, lambda _: ())
     tasks = [calls.task(calls.terms(algorithm_of(max), {"seed": seed}), (1,), {}) for seed in (5, 7, 5, 7, 5)]
-    found = [seed_of(decode(call)) for call, *_ in tasks]
+    found = [extras_of(decode(call))[0] for call, *_ in tasks]
     assert found == [seed_at(5, 0), seed_at(7, 0), seed_at(5, 1), seed_at(7, 1), seed_at(5, 2)]
 
 
@@ -55,9 +55,9 @@ def test_without_a_seed_the_error_says_where_to_write_one() -> None:
 def test_a_call_with_a_seed_has_the_same_arguments(arguments: tuple[tuple[object, ...], dict[str, object]]) -> None:
     """An unrunnable task shows them, too."""
     payload, buffers = CODEC.dumps_call(*arguments, "f")
-    seeded = with_seed(payload, seed_at(1, 0))
+    seeded = with_extras(payload, seed_at(1, 0), b"")
     entry = decode(seeded)
-    assert (seed_of(entry), seed_of(decode(payload))) == (seed_at(1, 0), None)
+    assert (extras_of(entry)[0], extras_of(decode(payload))[0]) == (seed_at(1, 0), None)
     assert repr(loads_call(entry, buffers)) == repr(loads_call(decode(payload), buffers))
     task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (), seeded, buffers, Origin("f", None, None, 1, 0.0))
     assert repr(task.arguments) == repr(arguments)

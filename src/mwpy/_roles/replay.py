@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define
 
 from mwpy._core.master.algorithms import KEPT_CALLS, FailedCalls
-from mwpy._transport.codec import loads_call, loads_function, loads_state, seed_of, split_resumed
+from mwpy._transport.codec import extras_of, loads_call, loads_function, loads_state, split_resumed
 from mwpy._values import messages
 from mwpy._values.algorithm import find
 from mwpy._values.bounds import Buffer, TaskId
@@ -83,7 +83,7 @@ def replay(task_id: int) -> Any:
     entry, buffers, left = split_resumed(decode(call.payload), [bytearray(buffer) for buffer in call.buffers])
     args, kwargs = loads_call(entry, buffers)
     before = RUNNING.seed, messages.RUNNING.task
-    RUNNING.seed, messages.RUNNING.task = seed_of(entry), _Replayed(TaskId(task_id), left)
+    RUNNING.seed, messages.RUNNING.task = extras_of(entry)[0], _Replayed(TaskId(task_id), left)
     try:
         return function(*args, **kwargs)
     finally:

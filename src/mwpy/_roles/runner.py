@@ -42,12 +42,11 @@ from mwpy._transport.channel import AGAIN, FAILED, PAYLOAD_BYTES, VALUE, Journal
 from mwpy._transport.codec import (
     Codec,
     any_large,
-    condition_of,
+    extras_of,
     loads_call,
     loads_condition,
     loads_function,
     loads_state,
-    seed_of,
     split_resumed,
 )
 from mwpy._transport.error_texts import describe_error
@@ -584,7 +583,7 @@ def _prepared(function: Callable[..., Any], span: WaitingTasks, most: int) -> tu
 
 def _call(function: Callable[..., Any], call: object, buffers: Sequence[Buffer]) -> Any:
     """Call a function with the arguments of an encoded call. `task_seed` returns the seed of this call."""
-    RUNNING.seed = seed_of(call)
+    RUNNING.seed, _ = extras_of(call)
     args, kwargs = loads_call(call, buffers)
     return function(*args, **kwargs)
 
@@ -1013,7 +1012,7 @@ class TaskRunner:
             self._give_up(error)
         again, remark = False, ""
         try:
-            pickled = condition_of(call)
+            _, pickled = extras_of(call)
             again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
         except self._codec.interrupts:
             raise

@@ -16,7 +16,7 @@ from msgspec import Struct
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import Tell
 from mwpy._roles.definitions import CodeWatch, Definitions
-from mwpy._transport.codec import Codec, with_condition, with_seed
+from mwpy._transport.codec import Codec, with_extras
 from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import UsageError
@@ -157,9 +157,9 @@ class Calls:
         if self.keys is not None:
             given = None if extras is None else extras.key
             key = self.keys.of(defined, args, kwargs, call, given, extras is None, seed)
-        if extras is not None and extras.condition:
-            call = with_condition(call, extras.condition)
-        return call if seed is None else with_seed(call, seed), buffers, key, refers
+        if extras is not None:
+            call = with_extras(call, seed, extras.condition)
+        return call, buffers, key, refers
 
 
 def check_map_key(given: Policies) -> None:

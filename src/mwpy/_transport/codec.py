@@ -34,13 +34,12 @@ from mwpy._transport.stream import lend
 from mwpy._values.bounds import LARGE_BYTES, MAX_REPORT_BYTES, Buffer
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messagepack import (
-    CONDITIONAL,
+    EXTENDED,
     FAILURE,
     NOT_ENCODABLE,
     PLAIN,
     REFERRING,
     RESUMED,
-    SEEDED,
     SIZE_BYTES,
     Pickled,
     as_extension,
@@ -68,16 +67,27 @@ from mwpy._values.task import (
 # The state that an earlier attempt of the task left travels with it, too.
 
 
-def with_seed(call: bytes, seed: int) -> bytes:
-    """Add a seed to what `dumps_call` encoded. `loads_call` ignores it, and `seed_of` returns it."""
-    return encode(as_extension(SEEDED, seed.to_bytes(SEED_BYTES, "big") + call))
+def with_extras(call: bytes, seed: int | None, condition: bytes) -> bytes:
+    """Add a seed and a pickled condition, which is empty if there is none, to what `dumps_call` encoded.
+
+    `loads_call` ignores them, and `extras_of` returns them.
+    """
+    if seed is None and not condition:
+        return call
+    number = b"" if seed is None else seed.to_bytes(SEED_BYTES, "big")
+    return encode(as_extension(EXTENDED, encode((number, condition, call))))
 
 
-def seed_of(entry: object) -> int | None:
-    """Return the seed of a call; None if it has none."""
-    if type(entry) is not Pickled or entry.kind != SEEDED:
-        return None
-    return int.from_bytes(entry.pickle[:SEED_BYTES], "big")
+def extras_of(entry: object) -> tuple[int | None, bytes]:
+    """Return the seed of a call, None if it has none; and its pickled condition, empty if it has none."""
+    if type(entry) is not Pickled or entry.kind != EXTENDED:
+        return None, b""
+    number, condition, _ = _extended(entry)
+    return int.from_bytes(number, "big") if number else None, condition
+
+
+def _extended(entry: Pickled) -> Any:
+    return decode(bytes(entry.pickle))  # with msgspec 0.19, a slice of this memoryview can go beyond its end
 
 
 def split_resumed(entry: Any, buffers: Sequence[Buffer]) -> tuple[Any, Sequence[Buffer], Sequence[Buffer]]:
@@ -88,25 +98,6 @@ def split_resumed(entry: Any, buffers: Sequence[Buffer]) -> tuple[Any, Sequence[
     data = bytes(entry.pickle)
     own = int.from_bytes(data[:SIZE_BYTES], "big")
     return decode(data[SIZE_BYTES:]), buffers[:own], buffers[own:]
-
-
-def with_condition(call: bytes, condition: bytes) -> bytes:
-    """Add a pickled condition to what `dumps_call` encoded. `loads_call` ignores it, and `condition_of` returns it."""
-    return encode(as_extension(CONDITIONAL, len(condition).to_bytes(SIZE_BYTES, "big") + condition + call))
-
-
-def condition_of(entry: object) -> bytes:
-    """Return the pickled condition of a call, which may have a seed; empty if it has none."""
-    if type(entry) is Pickled and entry.kind == SEEDED:
-        entry = decode(bytes(entry.pickle)[SEED_BYTES:])
-    return condition_and_call(entry)[0] if type(entry) is Pickled and entry.kind == CONDITIONAL else b""
-
-
-def condition_and_call(conditional: Pickled) -> tuple[bytes, bytes]:
-    """Return the condition and the encoded call."""
-    data = bytes(conditional.pickle)
-    end = SIZE_BYTES + int.from_bytes(data[:SIZE_BYTES], "big")
-    return data[SIZE_BYTES:end], data[end:]
 
 
 LARGE_ITEMS = 100
@@ -550,11 +541,8 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     """
     if type(entry) is not Pickled:
         return entry, {}
-    if entry.kind == SEEDED:
-        call = bytes(entry.pickle)  # with msgspec 0.19, a slice of this memoryview can go beyond its end
-        return loads_call(decode(call[SEED_BYTES:]), buffers)
-    if entry.kind == CONDITIONAL:
-        return loads_call(decode(condition_and_call(entry)[1]), buffers)
+    if entry.kind == EXTENDED:
+        return loads_call(decode(_extended(entry)[2]), buffers)
     if entry.kind == REFERRING:
         return _loads_referring(bytes(entry.pickle), buffers)
     args, kwargs = _unpickled(entry.pickle, buffers)

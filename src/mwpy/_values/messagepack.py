@@ -25,15 +25,12 @@ T = TypeVar("T")
 PICKLE = 1
 """The number of the extension type of a pickle."""
 
-SEEDED = 2
-"""The number of the extension type of a call with a seed: the seed and the encoded call."""
+EXTENDED = 2
+"""The number of the extension type of a call with a seed or a condition: both, each empty if there is none, and the
+encoded call."""
 
 FAILURE = 3
 """The number of the extension type of a failure."""
-
-CONDITIONAL = 4
-"""The number of the extension type of a call with a condition: the size of the condition, the condition and the encoded
-call."""
 
 RESUMED = 5
 """The number of the extension type of a call whose task left a state in an earlier attempt: a number of buffers and the
