@@ -445,6 +445,20 @@ def test_another_thread_cannot_use_a_master(mw: mwpy.Master, use: Callable[[mwpy
     assert list(mw.map(abs, [-1])) == [1]
 
 
+def test_another_thread_cannot_share_an_object_if_python_optimises() -> None:
+    """With -O, Python makes no assertions."""
+    code = """if 1:
+        import mwpy
+        from concurrent.futures import ThreadPoolExecutor
+        with mwpy.local_master(slaves=0) as mw, ThreadPoolExecutor(1) as helper:
+            print(type(helper.submit(mw.share, [1]).exception()).__name__)
+    """
+    run = subprocess.run(
+        [sys.executable, "-O", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert run.stdout == "UsageError\n"
+
+
 def test_a_map_cannot_be_continued_in_another_thread(mw: mwpy.Master) -> None:
     results = mw.map(abs, itertools.count())
     next(results)
