@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mwpy._values.installed import home_of, is_standard, owner_of, versions
+from mwpy._values.installed import home_of, is_standard, origin_of, owner_of, versions
 
 
 @pytest.fixture
@@ -231,6 +231,16 @@ def test_files_in_the_folders_of_packages_that_no_package_names_are_the_users(tm
     assert owner_of("msgspec", str(folder / "msgspec" / "__init__.py"))
     assert not owner_of("copied_module", str(folder / "copied_module.py"))
     assert not owner_of("msgspec", str(folder / "checkout" / "msgspec" / "__init__.py"))
+
+
+def test_a_module_of_a_package_that_is_not_loaded_is_found(folder: Path) -> None:
+    """Nothing is imported for this. A folder without `__init__.py` in such a package is only found without it."""
+    install(folder / "outer", "inner", "", "__init__.py")
+    (folder / "outer" / "inner" / "one.py").touch()
+    install(folder, "spaced/spaces", "", "two.py")
+    assert origin_of("outer.inner.one") == str(folder / "outer" / "inner" / "one.py")
+    assert (origin_of("spaced.spaces.two"), origin_of("outer.none.one")) == ("", "")
+    assert not {"outer", "spaced"} & {*sys.modules}
 
 
 def test_pythons_own_modules_are_in_its_library() -> None:

@@ -88,7 +88,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
         package = _spec_of(parent)
         folders = package.submodule_search_locations if package is not None else None
         return PathFinder.find_spec(name, folders) if folders is not None else None
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, KeyError):  # the last for a namespace package in a package that is not loaded
         return None
 
 
