@@ -740,11 +740,3 @@ class AgentState:
     def to_master(self, message: messages.Message) -> None:
         """Send a message of the agent's own to the master."""
         self.actions.to_master.append(Outgoing(message))
-
-    def check(self) -> None:
-        """Compare the slaves with the settings."""
-        assert len(self.children) <= self.settings.hello.slaves, "more slaves than the settings allow"
-        for number, child in self.children.items():
-            assert child.number == number, f"slave {child.number} is stored as {number}"
-            assert child.state is not ChildState.GONE, f"slave {number} is gone"
-            assert child.num_held <= child.passed_on, f"slave {number} holds more tasks than it got"

@@ -247,12 +247,6 @@ class FormerTasks:
             self._say_all()
         self.settle(child)
 
-    def check(self) -> None:
-        """Assert that the master knows of slaves only that still run former tasks."""
-        for number in self._reported:
-            child = self._state.children[number]
-            assert child.former is not None and child.held, f"slave {number} runs no task of a former generation"
-
 
 def _still_running(child: Child, former: Former) -> messages.StillRunning:
     """Name the tasks that a slave has not finished, in ascending order, at most `MAX_TASKS`."""
@@ -456,7 +450,3 @@ class Outage:
             self._former.name_session()
         self.phase, self._due_at = Phase.TRYING, now + ATTEMPT_S
         self._state.actions.connect_to = self._address = self._addresses.pop(0)
-
-    def check(self) -> None:
-        """Assert that only an agent with a session looks for its master."""
-        assert self.is_over or self.has_session, "it looks for its master without a session"

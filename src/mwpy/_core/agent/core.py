@@ -354,17 +354,9 @@ class AgentCore:
 
     def check(self) -> None:
         """Check what must always be true. Tests call this after every event."""
-        self._state.check()
-        self._shares.check()
-        self._starts.check()
-        self._former.check()
         self._first_due()
         dues = {number: self._due(child) for number, child in self.children.items()}
         assert self._dues == dues, "the agent looks at a slave at a wrong time"
-        self.departure.check()
-        self.outage.check()
-        if self.welcome is not None and not self.leaving:
-            assert len(self.children) == self.settings.hello.slaves, "too few slaves"
 
 
 def _reason_of(child: Child, reason: str, running: int) -> str:

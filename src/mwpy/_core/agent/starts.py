@@ -176,10 +176,6 @@ class Departure:
         idle_until = -inf if self._idle_since is None else self._idle_since + limit_s
         return idle_until if self._leave_at is None else min(idle_until, self._leave_at)
 
-    def check(self) -> None:
-        """An agent that leaves has a deadline."""
-        assert (self.code is None) == (self._deadline is None), "it leaves without a deadline"
-
 
 FAILED_STARTS_ALLOWED = 3
 """When this many slaves in a row end before they start a task, the agent gives up."""
@@ -383,10 +379,3 @@ class Starts:
             return None
         wrote = f" ({headline})" if headline else ""
         return f"{self._failed} slaves in a row ended before they could take a task: {reason}{wrote}"
-
-    def check(self) -> None:
-        """Check that each slave has a number that was given out."""
-        children = self._state.children
-        assert all(0 < number <= self._last_number for number in children), "a slave has a wrong number"
-        waiting = [number for number, child in children.items() if child.state is ChildState.WAITING]
-        assert self._forked or self.deadline is not None or not waiting, f"slaves {waiting} wait for nothing"

@@ -450,10 +450,3 @@ class Shares:
         if (kept.is_here or kept.reason) and child.number not in kept.given:
             kept.given[child.number] = None
             self._state.to_slave(child, messages.ShareGiven(kept.share, kept.reason))
-
-    def check(self) -> None:
-        """Check that few parts are on their way, and that each object either is here or comes."""
-        coming = [kept for kept in self._kept.values() if kept.has_room and not kept.is_here and not kept.reason]
-        parts = sum(len(kept.coming) for kept in coming)
-        assert parts <= PARTS_COMING, "too many parts are on their way"
-        assert parts == PARTS_COMING or all(kept.asked >= kept.share.size for kept in coming), "a part is not asked for"

@@ -435,6 +435,5 @@ class MasterCore:
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
-        reuse = () if self.reuse is None else (self.reuse.awaited,)
-        for part in (self.definitions, self.dispatch, self.losses, self.handback, *reuse):
-            part.check()
+        self.definitions.check()
+        self.dispatch.check()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import repeat
-from math import inf
 
 from attrs import Factory, define
 
@@ -382,13 +381,6 @@ class HandBack:
             if ready:
                 spans = self.state.record(records.TasksUnblocked(ready))
                 self.release_orphans(spans, "is gone or never was")
-
-    def check(self) -> None:
-        """Assert that the pause of each delayed task has exactly one end."""
-        ends = [(number, attempt) for end in self._ends if self._is_valid(end) for _, number, attempt in [end]]
-        delayed = self.state.jar.delayed
-        expected = [(number, span.attempt) for number, span in delayed.items() if span.pause_s < inf]
-        assert sorted(ends) == sorted(expected), "the pause of a task does not end, or ends twice"
 
 
 def _refused(agents: Iterable[ConnectedAgent]) -> Iterator[dict[int, str]]:

@@ -325,17 +325,6 @@ class Losses:
             f"({named}{more}). The first one is given up in {left_s:.0f} s; then its tasks run elsewhere"
         )
 
-    def check(self) -> None:
-        """Assert that no task was lost as often as its policy and the fixed limits allow."""
-        for span in self.state.jar.spans():
-            charged, blameless = span.charged, span.blameless
-            assert charged < span.policy.attempts_max, f"{span} was charged {charged} times and is not handed back"
-            assert blameless < BLAMELESS_ALLOWED, f"{span} was lost {blameless} times and is not handed back"
-            lost = len(span.deaths) - charged - blameless
-            assert lost <= LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED, (
-                f"{span} was lost with {lost} agents and is not handed back"
-            )
-
 
 def _why_not_again(span: Span, loss: Death, agent: ConnectedAgent) -> str:
     """Why tasks that are lost once more cannot be tried again; empty if they can."""

@@ -315,11 +315,6 @@ class Awaited:
             )
         return ", and ".join(parts)
 
-    def check(self) -> None:
-        """Assert that each task that waits without an end is waited for."""
-        waiting = [task for task, span in self.state.jar.delayed.items() if span.pause_s == inf]
-        assert all(task in self._held.values() for task in waiting), "a task waits for nobody"
-
 
 def is_holdable(span: Span) -> bool:
     """Whether the tasks of a span may wait for an agent."""
