@@ -131,7 +131,7 @@ def test_a_contradiction_is_an_error_of_the_caller(mw: mwpy.Master) -> None:
 
 def test_a_script_names_its_own_exceptions(stage: Stage) -> None:
     """Types and functions of the script are those of the slave."""
-    run = stage.run("retrying.py", "--mw-local", 2)
+    run = stage.run("several.py", "retrying", "--mw-local", 2)
     assert run.report == [[2, 2], [2, 2]]
 
 
@@ -145,11 +145,11 @@ LIFETIME_S = 5
 def test_a_task_that_is_longer_than_each_agent_lives_finishes(stage: Stage) -> None:
     """Each attempt goes on where an earlier one was, also after the kill of an agent. Nobody is charged."""
     log = stage.folder / "log"
-    master = stage.master("longer.py", STEPS, log)
+    master = stage.master("several.py", "longer", STEPS, log)
     agents = 0
     while master.process.poll() is None:
         before = len(stage.audited("-> state of task 1"))
-        agent = stage.agent("longer.py", "--mw-lifetime", LIFETIME_S, "--mw-grace-period", 0.5)
+        agent = stage.agent("several.py", "--mw-lifetime", LIFETIME_S, "--mw-grace-period", 0.5)
         agents += 1
         if agents == 2:
             until(

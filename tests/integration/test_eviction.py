@@ -11,17 +11,17 @@ GRACE_S = 600
 """A grace period that is longer than the time limit of a test. A test that waits for its end fails."""
 
 OTHERS = 19
-"""The number of tasks that wait behind the long task, as in `behind.py`."""
+"""The number of tasks that wait behind the long task, as in the program `behind`."""
 
 
 def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(stage: Stage) -> None:
     """Unstarted tasks do not wait for the running task, which ends within the grace period and does not run twice."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
-    master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", OTHERS + 1)
-    evicted = stage.agent("behind.py", "--mw-grace-period", GRACE_S)
+    master = stage.master("several.py", "behind", begun, enough, "--mw-slave-task-group", OTHERS + 1)
+    evicted = stage.agent("several.py", "--mw-grace-period", GRACE_S)
     until(begun.exists, "a long task")
     until(lambda: sent(stage, "SLAVE-0") == OTHERS + 1, "all tasks at one slave")
-    other = stage.agent("behind.py")
+    other = stage.agent("several.py")
     until(lambda: bool(stage.audited("SLAVE-1 -> idle")), "another slave")
     assert sent(stage, "SLAVE-1") == 0
     [slave] = slaves_of(evicted.pid)
@@ -50,10 +50,10 @@ def test_a_kill_of_a_whole_job_is_not_the_death_of_a_slave(stage: Stage, options
     The task is a suspect after that, but it runs again.
     """
     begun, enough = stage.folder / "begun", stage.folder / "enough"
-    master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", 1)
+    master = stage.master("several.py", "behind", begun, enough, "--mw-slave-task-group", 1)
     for _ in range(3):
         begun.unlink(missing_ok=True)
-        agent = stage.agent("behind.py", *options)
+        agent = stage.agent("several.py", *options)
         until(begun.exists, "a long task")
         [slave] = slaves_of(agent.pid)
         kill(slave, signal.SIGKILL)
@@ -61,7 +61,7 @@ def test_a_kill_of_a_whole_job_is_not_the_death_of_a_slave(stage: Stage, options
         agent.send(signal.SIGKILL)
         agent.end()
     enough.touch()
-    last = stage.agent("behind.py")
+    last = stage.agent("several.py")
     assert (master.end(), last.end()) == (0, 0), master.err + last.err
     assert stage.audited("-> gone while it ran") == []
     assert "3 agents vanished without notice" in master.err
@@ -71,8 +71,8 @@ def test_a_kill_of_a_whole_job_is_not_the_death_of_a_slave(stage: Stage, options
 def test_after_a_signal_to_all_processes_of_a_job_the_running_task_keeps_its_grace_period(stage: Stage) -> None:
     """Slurm sends SIGTERM to all processes. A slave that gets it before its agent still finishes its task."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
-    master = stage.master("behind.py", begun, enough)
-    evicted = stage.agent("behind.py", "--mw-grace-period", GRACE_S)
+    master = stage.master("several.py", "behind", begun, enough)
+    evicted = stage.agent("several.py", "--mw-grace-period", GRACE_S)
     until(begun.exists, "a long task")
     [slave] = slaves_of(evicted.pid)
     kill(slave, signal.SIGTERM)
@@ -80,7 +80,7 @@ def test_after_a_signal_to_all_processes_of_a_job_the_running_task_keeps_its_gra
     until(lambda: bool(stage.audited("SLAVE-0 -> shutting-down")), "a slave that shuts down")
     enough.touch()
     assert evicted.end() == 5, evicted.err
-    other = stage.agent("behind.py")
+    other = stage.agent("several.py")
     assert (master.end(), other.end()) == (0, 0), master.err + other.err
     assert ["long", "SLAVE-0"] in master.report
     stage.no_process_left()

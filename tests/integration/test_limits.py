@@ -173,7 +173,7 @@ def test_tasks_within_their_memory_are_not_disturbed() -> None:
 
 
 JOB_MIB = 560
-"""The memory of a job: enough for two large tasks of `uneven.py` at a time, and too little for three."""
+"""The memory of a job: enough for two large tasks of the program `uneven` at a time, and too little for three."""
 
 
 def test_a_task_that_ran_out_of_memory_is_tried_again_with_more(stage: Stage) -> None:
@@ -183,7 +183,7 @@ def test_a_task_that_ran_out_of_memory_is_tried_again_with_more(stage: Stage) ->
     """
     trail = stage.folder / "uneven.audit"
     options = "--mw-local", 4, "--mw-audit-file", trail
-    running = stage.run("uneven.py", *options, variables={"SLURM_MEM_PER_NODE": str(JOB_MIB)})
+    running = stage.run("several.py", "uneven", *options, variables={"SLURM_MEM_PER_NODE": str(JOB_MIB)})
     report = running.report
     assert (report["small"], report["large"]) == ([5] * 40, [150] * 6)
     text = trail.read_text()

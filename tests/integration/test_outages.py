@@ -85,9 +85,9 @@ def test_a_cable_that_is_unplugged_for_a_while_restarts_no_task(stage: Stage, ca
     """Both sides notice the silence. Then the agent finds its master again, and has the same slaves."""
     cable.plug()
     short = ("--mw-client-timeout", TIMEOUT_S)
-    master = stage.master("outage.py", 3, "--mw-master-host", MASTER, *short)
+    master = stage.master("several.py", "outage", 3, "--mw-master-host", MASTER, *short)
     line = ("--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 3, *short)
-    agent = stage.start("", *line, program=cable.program("outage.py"))
+    agent = stage.start("", *line, program=cable.program("several.py"))
     until(lambda: len(starts(stage)) == 3, lambda: f"three tasks that run\n{agent.err}")
     begun = starts(stage)
     for _ in range(2):
@@ -105,8 +105,8 @@ def test_a_cable_that_is_unplugged_for_a_while_restarts_no_task(stage: Stage, ca
 def test_an_agent_that_was_stopped_goes_on_with_its_tasks(stage: Stage) -> None:
     """It is stopped for so long that the master misses it."""
     short = ("--mw-client-timeout", TIMEOUT_S)
-    master = stage.master("outage.py", 2, *short)
-    agent = stage.agent("outage.py", "--mw-slave-processes", 2, *short)
+    master = stage.master("several.py", "outage", 2, *short)
+    agent = stage.agent("several.py", "--mw-slave-processes", 2, *short)
     until(lambda: len(starts(stage)) == 2, lambda: f"two tasks that run\n{agent.err}")
     begun = starts(stage)
     stopped_for_a_while(stage, agent)
@@ -116,8 +116,8 @@ def test_an_agent_that_was_stopped_goes_on_with_its_tasks(stage: Stage) -> None:
 def test_a_slave_that_dies_after_its_agent_is_back_is_replaced(stage: Stage) -> None:
     """The template, which starts the new slave, is heard on the new connection, too."""
     short = ("--mw-client-timeout", TIMEOUT_S)
-    master = stage.master("outage.py", 1, *short)
-    agent = stage.agent("outage.py", *short)
+    master = stage.master("several.py", "outage", 1, *short)
+    agent = stage.agent("several.py", *short)
     until(lambda: len(starts(stage)) == 1, lambda: f"a task that runs\n{agent.err}")
     stopped_for_a_while(stage, agent)
     kill(int(starts(stage)[0][1]), signal.SIGKILL)
@@ -129,8 +129,8 @@ def test_a_slave_that_dies_after_its_agent_is_back_is_replaced(stage: Stage) -> 
 def test_a_master_that_was_stopped_has_all_its_agents_back(stage: Stage) -> None:
     """Its agents look for it. The results that came meanwhile are not lost."""
     short = ("--mw-client-timeout", TIMEOUT_S)
-    master = stage.master("outage.py", 1, *short)
-    agent = stage.agent("outage.py", *short)
+    master = stage.master("several.py", "outage", 1, *short)
+    agent = stage.agent("several.py", *short)
     until(lambda: len(starts(stage)) == 1, lambda: f"a task that runs\n{agent.err}")
     begun = starts(stage)
     kill(master.pid, signal.SIGSTOP)
@@ -145,8 +145,8 @@ def test_the_agents_of_a_killed_master_look_for_it_unless_they_must_leave(
     stage: Stage, given: tuple[object, ...], code: int
 ) -> None:
     """When the resource file says that the computation is finished, they end."""
-    master = stage.master("outage.py", 1)
-    agent = stage.agent("outage.py", *given)
+    master = stage.master("several.py", "outage", 1)
+    agent = stage.agent("several.py", *given)
     until(lambda: len(starts(stage)) == 1, lambda: f"a task that runs\n{agent.err}")
     master.send(signal.SIGKILL)
     until(lambda: "the master" in agent.err, "an agent that notices it")

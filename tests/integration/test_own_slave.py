@@ -386,7 +386,7 @@ def test_ctrl_c_ends_a_script_in_the_middle_of_a_task(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("app", "options", "message"),
     [
-        ("idle.py", ("--mw-resource-file", "a.rsc"), "give --mw-master, too"),
+        ("several.py", ("--mw-resource-file", "a.rsc"), "give --mw-master, too"),
         ("argued.py", (), "a slave algorithm needs one: give --mw-local 1"),
     ],
 )

@@ -21,7 +21,7 @@ def test_the_delays_of_a_result_add_up_to_the_promised_time() -> None:
 def test_a_finished_result_does_not_wait_for_the_next_task_even_if_that_takes_an_hour(stage: Stage) -> None:
     """A long task follows each of ten quick tasks, and ends only when the result of the quick task has arrived. The
     unit tests and the simulator show, with clocks of their own, that the agent looks at the promised times."""
-    run = stage.start("hour.py", "--mw-local", 1, "--mw-slave-task-group", 3)
+    run = stage.start("several.py", "hour", "--mw-local", 1, "--mw-slave-task-group", 3)
     assert run.end() == 0, run.err
     assert run.report == [["before", "quick", "hour"]] * 10
     stage.no_process_left()

@@ -119,7 +119,7 @@ def test_an_agent_serves_a_script_that_it_does_not_load(stage: Stage) -> None:
 
 def test_local_slaves_of_a_master_that_returns_at_once_end(stage: Stage) -> None:
     """The agent connects during the shutdown and ends by itself."""
-    run = stage.run("idle.py", "--mw-local", 2, "--mw-audit-file", stage.audit)
+    run = stage.run("several.py", "idle", "--mw-local", 2, "--mw-audit-file", stage.audit)
     assert run.err == ""
     assert "FINI" in stage.audit.read_text()
     stage.no_process_left()

@@ -20,8 +20,8 @@ MWPY = [sys.executable, "-m", "mwpy"]
 
 def _busy(stage: Stage) -> Running:
     """Start a master and an agent. Return the master when a task has failed and another one runs."""
-    master = stage.master("asked.py")
-    stage.agent("asked.py")
+    master = stage.master("several.py", "asked")
+    stage.agent("several.py")
     until(lambda: _asked(stage)["tasks"]["failed"] == 1, "a failed task")
     until(lambda: _asked(stage)["tasks"]["at_slaves"] >= 1, "a task at a slave")
     return master

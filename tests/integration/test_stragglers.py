@@ -24,8 +24,8 @@ def test_a_second_attempt_answers_for_a_task_that_hangs(
 ) -> None:
     """The map is complete while the first attempt still hangs. Then its slave is killed, and another one replaces it.
     Nobody is charged, and the agents end well."""
-    master = stage.master("straggling.py", speculate, *options)
-    agents = [stage.agent("straggling.py") for _ in range(2)]
+    master = stage.master("several.py", "straggling", speculate, *options)
+    agents = [stage.agent("several.py") for _ in range(2)]
     until((stage.folder / "pid").exists, "a task that hangs")
     pid = int((stage.folder / "pid").read_text())
     if stops:
@@ -44,8 +44,8 @@ def test_a_second_attempt_answers_for_a_task_that_hangs(
 
 def test_a_stopped_agent_delays_no_map(stage: Stage) -> None:
     """Nobody hears the agent, and it is not lost yet. When it resumes, it kills the attempt that is not wanted."""
-    master = stage.master("straggling.py", "true", "--mw-client-timeout", 100)
-    agents = [stage.agent("straggling.py") for _ in range(2)]
+    master = stage.master("several.py", "straggling", "true", "--mw-client-timeout", 100)
+    agents = [stage.agent("several.py") for _ in range(2)]
     until((stage.folder / "pid").exists, "a task that hangs")
     pid = int((stage.folder / "pid").read_text())
     parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

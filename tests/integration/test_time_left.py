@@ -19,12 +19,12 @@ from mwpy import resource_file
 def test_tasks_that_are_too_long_for_an_agent_wait_for_another_one(stage: Stage) -> None:
     """The master says why they wait, and asks the batch system for other slaves."""
     options = "--mw-resource-file-update-interval", 0.1
-    master = stage.master("short_of_time.py", "ask", 3000, *options)
-    short = stage.agent("short_of_time.py", "--mw-lifetime", 500)
+    master = stage.master("several.py", "short_of_time", "ask", 3000, *options)
+    short = stage.agent("several.py", "--mw-lifetime", 500)
     until(lambda: "too little time left" in master.err, lambda: f"a reason:\n{master.err}")
     assert "s at most, and the task takes 3000 s" in master.err
     until(lambda: resource_file.read(stage.resource).slaves_needed == 3, "a request for other slaves")
-    long = stage.agent("short_of_time.py")
+    long = stage.agent("several.py")
     assert (master.end(), short.end(), long.end()) == (0, 0, 0), master.err + short.err + long.err
     assert master.report == [[True, 1]] * 3
     assert stage.audited("SLAVE-0 <- ") == []
@@ -33,10 +33,10 @@ def test_tasks_that_are_too_long_for_an_agent_wait_for_another_one(stage: Stage)
 
 def test_an_overseer_submits_no_jobs_that_are_too_short(stage: Stage) -> None:
     """It knows the lifetime of the agents from its own command line."""
-    stage.master("short_of_time.py", "ask", 3000)
+    stage.master("several.py", "short_of_time", "ask", 3000)
     until(lambda: resource_file.read(stage.resource).slaves_needed == 3, "all tasks to be submitted")
     assert resource_file.read(stage.resource).shortest_task == 3000.0
-    command = f"{sys.executable} {APPS / 'short_of_time.py'}"
+    command = f"{sys.executable} {APPS / 'several.py'}"
     line = "oversee", stage.resource, "--with", "local", "--dry-run", "--max", 9, "--command"
     found = []
     for lifetime in 3009, 3010:
@@ -49,7 +49,7 @@ def test_an_overseer_submits_no_jobs_that_are_too_short(stage: Stage) -> None:
 
 def test_an_overseer_knows_the_time_limit_from_its_lines_for_slurm(stage: Stage) -> None:
     """Slurm sends SIGTERM a minute before the limit. The queue of this Slurm is empty."""
-    stage.master("short_of_time.py", "ask", 3000)
+    stage.master("several.py", "short_of_time", "ask", 3000)
     until(lambda: resource_file.read(stage.resource).shortest_task == 3000.0, "the time of the shortest task")
     (stage.folder / "squeue").write_text("#!/bin/sh\n")
     (stage.folder / "squeue").chmod(0o755)
@@ -62,8 +62,8 @@ def test_an_overseer_knows_the_time_limit_from_its_lines_for_slurm(stage: Stage)
 def test_a_task_sees_that_its_agent_is_evicted(stage: Stage) -> None:
     """The time that is left shrinks from the lifetime of the agent to its grace period."""
     begun = stage.folder / "begun"
-    master = stage.master("short_of_time.py", "watch", begun)
-    agent = stage.agent("short_of_time.py", "--mw-lifetime", 10_000, "--mw-grace-period", 90)
+    master = stage.master("several.py", "short_of_time", "watch", begun)
+    agent = stage.agent("several.py", "--mw-lifetime", 10_000, "--mw-grace-period", 90)
     until(begun.exists, "a running task")
     agent.send(signal.SIGTERM)
     assert (master.end(), agent.end()) == (0, 5), master.err + agent.err
@@ -86,14 +86,14 @@ def test_a_task_that_gives_up_before_the_end_is_not_charged(
     """It is warned, leaves its state and gives up. Its slave ends at once when the agent leaves. Although the task may
     lose no attempt by its own fault, it goes on at another agent."""
     begun = stage.folder / "begun"
-    master = stage.master("short_of_time.py", "step", begun, 100 if evicted else 3.2)
-    agent = stage.agent("short_of_time.py", *options)
+    master = stage.master("several.py", "short_of_time", "step", begun, 100 if evicted else 3.2)
+    agent = stage.agent("several.py", *options)
     until(begun.exists, "a running task")
     if evicted:
         agent.send(signal.SIGTERM)
     assert agent.end() == 5, agent.err
     assert "mwpy: task 1 gives up: the task has" in agent.err
-    other = stage.agent("short_of_time.py")
+    other = stage.agent("several.py")
     assert (master.end(), other.end()) == (0, 0), master.err + other.err
     [[left], attempts] = master.report
     assert (0 < left < 100, attempts) == (True, 2)

@@ -15,7 +15,7 @@ MEGABYTE = 1 << 20
 def test_a_leaky_algorithm_runs_10000_tasks_in_bounded_memory(stage: Stage) -> None:
     """All tasks together leak 500 MB. Each slave is replaced before it is large, and no task is lost or runs twice."""
     own = ("--mw-local", 2, "--mw-audit-file", stage.audit, "--mw-slave-max-memory", "80 MB")
-    run = stage.run("worn.py", *own, 10_000, 50_000, 0.0001)
+    run = stage.run("several.py", "worn", *own, 10_000, 50_000, 0.0001)
     report = run.report
     assert report["tasks"] == 10_000
     assert report["largest"] < 160 * MEGABYTE, report
@@ -43,11 +43,11 @@ def test_a_slave_that_hangs_in_its_start_is_killed_and_shows_where(stage: Stage,
 def test_an_agent_without_work_ends_its_job(stage: Stage) -> None:
     """Its exit code is 0, so that no batch system starts it again. The computation goes on with another agent."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
-    master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", 1)
-    busy = stage.agent("behind.py", "--mw-idle-exit", 1)
+    master = stage.master("several.py", "behind", begun, enough, "--mw-slave-task-group", 1)
+    busy = stage.agent("several.py", "--mw-idle-exit", 1)
     until(begun.exists, "a long task")
     until(lambda: len(stage.audited("SLAVE-0 <- 1 task")) >= 1, "tasks at one slave")
-    idle = stage.agent("behind.py", "--mw-idle-exit", 1)
+    idle = stage.agent("several.py", "--mw-idle-exit", 1)
     assert idle.end() == 0, idle.err
     assert stage.audited("its slaves had no task for 1 s (--mw-idle-exit)")
     assert busy.process.poll() is None
