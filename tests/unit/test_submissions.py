@@ -37,6 +37,11 @@ def algorithms(jar: Taskjar) -> tuple[Defined, Defined]:
     return both
 
 
+def no_task_is_left(submissions: Submissions, *algorithms: Defined) -> bool:
+    """Whether no task is pending, of all algorithms and of each, and none is runnable."""
+    return not any([submissions.pending(), submissions.runnable(), *map(submissions.pending, algorithms)])
+
+
 def test_one_thread_can_take_tasks_while_another_adds_tasks(
     submissions: Submissions, jar: Taskjar, algorithms: tuple[Defined, Defined]
 ) -> None:
@@ -58,7 +63,7 @@ def test_one_thread_can_take_tasks_while_another_adds_tasks(
             taken.append(span)
         assert submissions.pending() >= 0
     adder.join()
-    submissions.check()
+    assert no_task_is_left(submissions, *algorithms)
     assert [number for span in taken for number in span.ids] == [*range(1, total + 1)]
     assert all([*span.payloads] == [b"%d" % number for number in span.ids] for span in taken)
     assert all(span.tags == (*span.ids,) for span in taken)
@@ -77,7 +82,7 @@ def test_an_interrupt_while_a_task_is_added_adds_it_or_not(
             new = TaskRange(span.first, span.count, 0, span.algorithm.number, span.algorithm.name)
             jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"))
             taken += span.count
-        submissions.check()
+        assert no_task_is_left(submissions, *algorithms)
         assert taken == submissions.total, moment
     assert moment.number >= 5
 
@@ -92,7 +97,7 @@ def test_with_a_run_database_each_task_has_a_key(jar: Taskjar, algorithms: tuple
     keyed.add_portion(highest, DEFAULT_POLICY, calls, "C", owner)
     keyed.add(lowest, DEFAULT_POLICY, b"call", [], "E", given, [1])
     keyed.add(lowest, DEFAULT_POLICY, b"call", (), "F", given)
-    keyed.check()
+    assert [keyed.pending(), keyed.pending(highest), keyed.pending(lowest), keyed.runnable()] == [6, 4, 2, 6]
     taken = keyed.take()
     assert [(each.first, each.count, each.keys) for each in taken] == [
         (1, 2, plain + given),

@@ -193,22 +193,6 @@ class Submissions:
             span.keys = _keys(payloads, [batch.keys.pop(number, None) for number in ids] if batch.keys else ())
         return span
 
-    def check(self) -> None:
-        """Compare the counts with the tasks that wait here and in the core. The core has all tasks that were taken, and
-        no other thread may add tasks during this call."""
-        pending = self._jar.pending.counts
-        pending.update(span.algorithm.number for span in self._jar.blocked.tasks.values())
-        algorithms = dict(self._jar.algorithms.defined)
-        for batch in self._batches:
-            calls = batch.fields[1::FIELDS]
-            count = len(calls[0]) if calls and isinstance(calls[0], PackedCalls) else len(calls)
-            pending[batch.algorithm.number] += count
-            algorithms[batch.algorithm.number] = batch.algorithm
-        assert self.pending() == pending.total(), "a task was lost on the way to the core"
-        assert self.runnable() == self.total - self.taken + self._jar.runnable, "the tasks that ended were miscounted"
-        for number, algorithm in algorithms.items():
-            assert self.pending(algorithm) == pending[number], f"the tasks of {algorithm.name} were miscounted"
-
 
 def _keys(payloads: Sequence[bytes], given: Sequence[bytes | None]) -> bytes:
     """The keys of tasks, one after the other.
