@@ -1,7 +1,5 @@
 """A simulated batch system with every fault, and a pool of overseers and computations that use it.
 
-A simulated batch system with every fault: the edge that an overseer sees, and the jobs behind it.
-
 Jobs wait, start, are evicted or held, die young, never connect, or do not end. The list of jobs fails or is late, and
 answers get lost. Times are whole seconds here.
 """

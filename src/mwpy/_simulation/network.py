@@ -1,6 +1,6 @@
 """The simulated network, and what simulated slaves write.
 
-The simulated network: connections that delay messages, keep their order, repeat some, and break.
+Its connections delay messages, keep their order, repeat some, and break.
 
 The two links behave as the real ones do (see `_transport/link`). After a connection broke, nothing that was sent
 over it arrives. Each end notices the break in its own time. A peer is reported as unreachable only once, and only if it
