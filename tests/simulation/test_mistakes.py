@@ -148,8 +148,8 @@ def whatever_the_policy_says(_: Any) -> Any:
 def count_from_one(returned: Any) -> Any:
     """The attempts of a task that comes back are counted from the first one again."""
 
-    def changed(self: Any, record: Any, tags: Any) -> Any:
-        spans = returned(self, record, tags)
+    def changed(self: Any, *arguments: Any) -> Any:
+        spans = returned(self, *arguments)
         for span in spans:
             span.attempt = span.sent = 0
         return spans
@@ -267,7 +267,7 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
         gives(1e9),
         r"task \d+ takes .* has .* s'",
     ),
-    "late results are not looked for": (f"{AGENT}limits.LATE_S", value(60.0), "waits in slave . behind a long task"),
+    "late results are not looked for": (f"{AGENT}limits.SILENT_S", value(60.0), "waits in slave . behind a long task"),
     "they are not looked for again": (f"{AGENT}limits.AGAIN_S", value(60.0), "waits in slave . behind a long task"),
     "attempts are counted again": (f"{CORE}tasks.Taskjar._returned", count_from_one, "is sent in attempt 1 again"),
     "pauses are longer": (f"{CORE}spans.Span.next_pause_s", value(30.0), "pauses for 30.0 s, not"),
