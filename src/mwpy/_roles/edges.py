@@ -6,7 +6,7 @@ protocol if production has several classes for it, or if its class uses this mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mwpy._core.agent import child
     from mwpy._system.process import Child, Signals
     from mwpy._system.streams import Inlet, Outlet
-    from mwpy._transport.channel import AgentEnd, Journal
+    from mwpy._transport.channel import AgentEnd
     from mwpy._transport.shared_objects import Store
     from mwpy._transport.stream import Broken, Connected, Happened
     from mwpy._values import messages
@@ -40,50 +40,6 @@ class MasterSearch(Protocol):
 
     def answer(self) -> child.AddressesFound | child.ComputationOver | None: ...
     def connect(self, address: str) -> AgentConnection: ...
-
-
-class SlaveChannel(Protocol):
-    """The slave's end of the channel to its agent: `SlaveEnd`."""
-
-    @property
-    def journal(self) -> Journal: ...
-    @property
-    def began(self) -> float: ...
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def forked(self) -> bool: ...
-    @property
-    def fed_at(self) -> float: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def has_message(self) -> bool: ...
-    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]: ...
-    def send(self, frames: Sequence[Buffer]) -> None: ...
-    def start(self, position: int) -> bool: ...
-    def note_began(self, moment: float) -> None: ...
-    def is_open(self) -> bool: ...
-    def run_block(
-        self,
-        function: Callable[..., Any],
-        calls: Iterable[Any],
-        are_rows: bool,
-        position: int,
-        values: list[Any],
-        encode_last: Callable[[], bool],
-    ) -> None: ...
-    def run_timed(
-        self,
-        function: Callable[..., Any],
-        calls: Iterable[Any],
-        are_rows: bool,
-        position: int,
-        keep: Callable[[Any, float], bool],
-        until: float,
-    ) -> None: ...
-    def task_ends_at(self, seconds_max: float | None) -> float: ...
-    def recall_heard(self) -> None: ...
 
 
 class SlaveParts(Struct, frozen=True):

@@ -29,7 +29,7 @@ from mwpy._roles.runner import FOREVER_S, TaskRunner
 from mwpy._system import clock
 from mwpy._system.process import HeldSignals
 from mwpy._transport import wire
-from mwpy._transport.channel import SharedMemory, TaskStarts
+from mwpy._transport.channel import SharedMemory, SlaveChannel
 from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import users_traceback
 from mwpy._transport.stream import Frames, Happened
@@ -53,10 +53,8 @@ ENDS_THE_CALL = (KeyboardInterrupt, BdbQuit)
 """What a user raises in a task, with Ctrl-C or in a debugger. It ends the call of the master algorithm that waits."""
 
 
-class _Channel(TaskStarts):
+class _Channel(SlaveChannel):
     """The runner's end of the channel to its agent."""
-
-    eof = has_message = False
 
     def __init__(self) -> None:
         super().__init__(SharedMemory(-1))
@@ -80,10 +78,6 @@ class _Channel(TaskStarts):
         if self.sent and all(bytes(each[0][:2]) == _STATE for each in (frames, self.sent[-1])):
             self.sent.pop()
         self.sent.append(_copied(frames))
-
-    def is_open(self) -> bool:
-        """Whether there is an agent: always."""
-        return True
 
 
 class _WatchedCodec(Codec, frozen=True):

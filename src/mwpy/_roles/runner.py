@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from attrs import Factory, define
 from msgspec import Struct
@@ -38,7 +38,7 @@ from mwpy._system.own_code import differences
 from mwpy._system.packages import undisturbed
 from mwpy._system.time_left import Surroundings
 from mwpy._transport import shared_objects, wire
-from mwpy._transport.channel import AGAIN, FAILED, PAYLOAD_BYTES, VALUE, Journal
+from mwpy._transport.channel import AGAIN, FAILED, PAYLOAD_BYTES, VALUE, Journal, SlaveChannel
 from mwpy._transport.codec import (
     Codec,
     any_large,
@@ -62,10 +62,6 @@ from mwpy._values.phrases import first_of
 from mwpy._values.shares import SharedObject
 from mwpy._values.sources import SOURCES
 from mwpy._values.task import RUNNING
-
-if TYPE_CHECKING:
-    from mwpy._roles.edges import SlaveChannel
-
 
 # The states and the reports of the task that a slave runs: the state that an earlier attempt left, and what this one
 # leaves and reports.

@@ -354,8 +354,8 @@ class AgentEnd(StreamEnd):
         self._memory.close()
 
 
-class TaskStarts:
-    """The slave's side of the shared memory: it starts tasks.
+class SlaveChannel:
+    """The slave's end of a channel, without a stream: it starts tasks, and keeps their results.
 
     Args:
         memory: what the slave shares with its agent.
@@ -368,6 +368,8 @@ class TaskStarts:
         self._started, self._began, self._recalls = memory.started, memory.began, memory.recalls
         self.journal = memory.journal
         self._recalls_heard = 0
+        self.eof = False
+        """Whether the agent is gone."""
         self.forked = False
         """Whether this process is a fork of the slave. A fork has no channel, and using it raises an error."""
         self._at_fork = 0, 0.0, 0.0
@@ -389,6 +391,23 @@ class TaskStarts:
     def close(self) -> None:
         """Close the slave's end."""
         self._memory.close()
+
+    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
+        """Wait for messages, and return their frames."""
+        raise NotImplementedError
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send a message."""
+        raise NotImplementedError
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message has begun to arrive, or the agent is gone."""
+        return False
+
+    def is_open(self) -> bool:
+        """Whether this process still has the stream."""
+        return True
 
     def start(self, position: int) -> bool:
         """Record that the task at this position starts now.
@@ -510,12 +529,12 @@ class TaskStarts:
         self._recalls_heard += 1
 
 
-class SlaveEnd(TaskStarts):
-    """The slave's end. Receiving and sending block.
+class SlaveEnd(SlaveChannel):
+    """The slave's end with its stream. Receiving and sending block.
 
     Args:
         fds: its file descriptors.
-        surroundings: as in `TaskStarts`.
+        surroundings: as in `SlaveChannel`.
 
     Raises:
         OSError: the file descriptors are not those of a channel.
@@ -537,8 +556,6 @@ class SlaveEnd(TaskStarts):
         self._is_sending = False
         self._ready = select.poll()
         self._ready.register(fds.stream, select.POLLIN)
-        self.eof = False
-        """Whether the agent is gone."""
         self.was_closed = False
         """Whether some code of this process closed or replaced the descriptor of the stream."""
 
