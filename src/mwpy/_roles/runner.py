@@ -972,7 +972,7 @@ class TaskRunner:
             now = monotonic()
             failed_s = (now - end.began) / (len(unsent.values) + 1)
             end.note_began(0.0)
-            if self._surroundings is not None:
+            if self._surroundings is not None and (error is not None or not is_timed):
                 self._surroundings.restore()
             if unsent.values:
                 unsent.keep_block(now - began - (failed_s if error is not None else 0.0))
@@ -982,7 +982,7 @@ class TaskRunner:
             if not count:
                 break  # tasks were recalled
             ran += count
-            goes_on = end.is_open()
+            goes_on = not end.eof if all_timed else end.is_open()
             if unsent.is_due(now, gather_s if now - began <= count * SHORT_S else gather_s / 2):
                 self.flush()
             is_timed = all_timed or now - began > count * TIMED_S
