@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.integration.apps.stage import Stage
 
-from mwpy._core.agent.limits import AGAIN_S, SILENT_S
+from mwpy._core.agent.limits import SILENT_S
+from mwpy._core.agent.traffic import AGAIN_S
 from mwpy._roles.runner import GATHER_S, STRETCH_S
 
 PROMISED_S = 0.05

@@ -268,7 +268,7 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
         r"task \d+ takes .* has .* s'",
     ),
     "late results are not looked for": (f"{AGENT}limits.SILENT_S", value(60.0), "waits in slave . behind a long task"),
-    "they are not looked for again": (f"{AGENT}limits.AGAIN_S", value(60.0), "waits in slave . behind a long task"),
+    "they are not looked for again": (f"{AGENT}traffic.AGAIN_S", value(60.0), "waits in slave . behind a long task"),
     "attempts are counted again": (f"{CORE}tasks.Taskjar._returned", count_from_one, "is sent in attempt 1 again"),
     "pauses are longer": (f"{CORE}spans.Span.next_pause_s", value(30.0), "pauses for 30.0 s, not"),
     "another task is charged": (f"{AGENT}child.Child.running", charge_the_first, "is said to have run at a death, not"),

@@ -6,7 +6,8 @@ import pytest
 
 from mwpy._core.agent.child import AgentActions, AgentSettings, Heard, Looked, SlaveHeard
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.limits import AGAIN_S, SILENT_S
+from mwpy._core.agent.limits import SILENT_S
+from mwpy._core.agent.traffic import AGAIN_S
 from mwpy._transport import wire
 from mwpy._values import groups, messages
 

@@ -90,10 +90,6 @@ SILENT_S = 0.04
 """The journal of a busy slave is read after this many seconds of silence. A slave
 sends its results itself before that, unless a task takes long."""
 
-AGAIN_S = 0.01
-"""Seconds from this look to the next one, which shows whether it is still at the same task. By then, a result has
-waited for as long as it may."""
-
 EXIT_S = 5.0
 """Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
 

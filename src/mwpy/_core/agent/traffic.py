@@ -33,7 +33,7 @@ from mwpy._core.agent.child import (
     Outgoing,
     WriteShare,
 )
-from mwpy._core.agent.limits import AGAIN_S, Watch
+from mwpy._core.agent.limits import Watch
 from mwpy._core.holding import TaskIds, divided, take_named
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
@@ -63,6 +63,11 @@ The manual names this number."""
 # two milliseconds. If a task of the block runs for long, nobody would get the results before it. So if a silent slave
 # stays at the same task, the agent gives the tasks before it back to the master, and they may run again elsewhere. When
 # the slave sends their results after all, nobody holds the tasks any more, so the results are dropped.
+
+
+AGAIN_S = 0.01
+"""Seconds from the first look at a silent slave to the next one, which shows whether it is still at the same task. By
+then, a result has waited for as long as it may."""
 
 
 FAILED_LOADS_ALLOWED = 3
