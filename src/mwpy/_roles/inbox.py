@@ -17,6 +17,7 @@ from itertools import chain
 from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
+from weakref import WeakMethod
 
 from attrs import Factory, define
 
@@ -268,8 +269,8 @@ class Inbox:
         """Records of `logging` that no handler has got yet."""
         self._asked: tuple[Asking, list[list[TaskId]]] | None = None
         """The last command that must be answered, and a list for its answer."""
-        self.on_held: Callable[[HoldResults, list[TaskId]], None]
-        """Called with an answer for which nobody waits."""
+        self.on_held: WeakMethod[Callable[[HoldResults, Sequence[int]], None]] | None = None
+        """Called with an answer for which nobody waits. It does not keep the master alive, which has it."""
         self._stopped: Stopped | None = None
         """That the run is stopped, until the algorithm knows it."""
         self._ends_at: float | None = None
@@ -464,8 +465,8 @@ class Inbox:
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)
-            elif isinstance(command, HoldResults):
-                self.on_held(command, unended)
+            elif isinstance(command, HoldResults) and self.on_held and (answered := self.on_held()):
+                answered(command, unended)
         self._stopped = outcome.stopped or self._stopped
         if outcome.ends_at is not None:
             self._ends_at = outcome.ends_at
@@ -579,7 +580,7 @@ class HeldResults:
     _last: Result[Any] | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.inbox.on_held = self._answered
+        self.inbox.on_held = WeakMethod(self._answered)
 
     def refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
         """Make the core keep the results to which a task refers that is submitted next.
