@@ -971,16 +971,17 @@ class TaskRunner:
                 _end_fork(self._tasks.running)
             now = monotonic()
             failed_s = (now - end.began) / (len(unsent.values) + 1)
-            end.note_began(0.0)
             if self._surroundings is not None and (error is not None or not is_timed):
                 self._surroundings.restore()
             if unsent.values:
                 unsent.keep_block(now - began - (failed_s if error is not None else 0.0))
             if error is not None and end.position == span.position + unsent.task - span.first:
                 self._fail(span.calls[unsent.task - span.first], error, failed_s)
-            count, error = unsent.task - first, None
-            if not count:
+            end.note_began(0.0)  # not before, because the agent must end a task that has given up
+            count = unsent.task - first
+            if not count and error is None:
                 break  # tasks were recalled
+            error = None  # its traceback keeps the objects of the task alive
             ran += count
             goes_on = not end.eof if all_timed else end.is_open()
             if unsent.is_due(now, gather_s if now - began <= count * SHORT_S else gather_s / 2):
