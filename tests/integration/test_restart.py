@@ -288,11 +288,11 @@ def test_a_restart_reads_a_value_only_for_a_task_that_runs_and_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it is damaged, this task fails, and the next start computes both."""
-    read: list[str] = []
+    read: dict[str, None] = {}
     unwatched = rows.ValueFiles.read
 
     def watched(files: rows.ValueFiles, name: str) -> bytes:
-        read.append(name)
+        read[name] = None
         return unwatched(files, name)
 
     monkeypatch.setattr(rows.ValueFiles, "read", watched)
@@ -321,7 +321,7 @@ def test_a_restart_reads_a_value_only_for_a_task_that_runs_and_needs_it(
     assert (pipeline(0), len(read)) == ([1, 1, 2, 2], 0)
     assert (pipeline(0), len(read)) == ([1, 1, 2, 2], 0)
     assert (pipeline(7), len(read)) == ([1, 1, 2, 2], 1)
-    damaged = tmp_path / "run.db.values" / read[0]
+    damaged = tmp_path / "run.db.values" / next(iter(read))
     damaged.write_bytes(bytes(damaged.stat().st_size))
     *others, error = pipeline(8)
     assert (others, len(read)) == ([1, 1, 2], 1)
