@@ -469,13 +469,18 @@ collect = [
 
 
 def test_a_collection_that_would_overwrite_its_own_files_is_refused(sweep: Sweep, tmp_path: Path) -> None:
-    program = "sh -c 'mkdir a b; echo {x} > a/o; echo {x} > b/o; echo {x} > c'"
+    """A file that two outputs have is one file."""
+    program = "sh -c 'mkdir a b; echo {x} > a/o; echo {x}{x} > b/o; echo {x} > c'"
     outputs = ("--output", "a/o", "--output", "b/o", "--output", "c")
     assert sweep(program, "--values", "x=1..2", *outputs, "--folder", "s") == 0
     for to, output in ("all/{x}/{file}", "*"), ("all/{file}", "c"):
         with pytest.raises(mwpy.UsageError, match=f"has two files for {tmp_path}/all/"):
             command_line.main(["collect", "s", "--to", to, "--output", output])
     assert command_line.main(["collect", "s", "--to", "all/{x}/{file}", "--output", "c"]) == 0
+
+    assert sweep("touch a.dat b.dat", "--output", "*.dat", "--output", "a.dat", "--folder", "t") == 0
+    assert command_line.main(["collect", "t", "--to", "t/{#}/{file}", "--output", "*"]) == 0
+    assert sorted(each.name for each in (tmp_path / "t" / "1").iterdir()) == ["a.dat", "b.dat"]
 
 
 def test_a_sweep_says_as_json_how_it_ended(sweep: Sweep, capfd: pytest.CaptureFixture[str]) -> None:

@@ -155,7 +155,8 @@ class _ToFiles(_Taker):
             if output in row.outputs or output != ALL
             else [name for name in row.outputs if name not in self.intermediate]
         )
-        for each in (file for name in taken for file in files_in(row.outputs.get(name))):
+        found = (file for name in taken for file in files_in(row.outputs.get(name)))
+        for each in dict.fromkeys(found):  # the patterns of two outputs may match the same file
             path = self.sweep.base / Template.of(self.collection.to).filled({**values, "file": each.name})
             if path in self.written:
                 raise UsageError(

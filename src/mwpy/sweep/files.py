@@ -114,7 +114,7 @@ def place(file: File, path: Path) -> None:
 
 
 def _is_at(path: Path, file: File) -> bool:
-    if not path.exists() or not os.access(path, os.X_OK if file.executable else os.R_OK):
+    if not path.is_file() or not os.access(path, os.X_OK if file.executable else os.R_OK):
         return False
     with path.open("rb") as there:
         return file_digest(there, "sha256").hexdigest() == file.digest
