@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,20 @@ def test_a_child_that_other_code_has_waited_for_has_ended() -> None:
     child = python("")
     os.waitpid(child.pid, 0)
     assert (child.poll(), child.describe_exit()) == (UNKNOWN, "exit code 255")
-    child.kill()
+
+
+@pytest.mark.parametrize("end", [Child.kill, Child.abort, Child.terminate])
+def test_a_number_that_may_be_that_of_another_process_gets_no_signal(
+    end: Callable[[Child], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child has ended, and other code has waited for it, so the kernel may give its number to another process."""
+    child = python("")
+    os.waitpid(child.pid, 0)
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append(pid))
+    monkeypatch.setattr(os, "killpg", lambda pid, number: signalled.append(pid))
+    end(child)
+    assert signalled == []
 
 
 def test_a_program_that_does_not_exist_is_an_error() -> None:

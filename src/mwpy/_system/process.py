@@ -104,7 +104,8 @@ class Child:
 
         Returns:
             None while it runs. Later its exit code, or the negative number of the signal that killed it; `UNKNOWN` if
-            other code of this process has waited for it.
+            other code of this process has waited for it. Then its number may be that of another process, so its group
+            is left alone.
         """
         if self._returncode is None:
             try:
@@ -130,13 +131,13 @@ class Child:
 
     def abort(self) -> None:
         """End it with SIGABRT: a Python process with a fault handler first writes where each of its threads is."""
-        if self._returncode is None:
+        if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGABRT)
 
     def kill(self) -> None:
         """Kill it and everything that it started. `poll` reports its end. No error if it has ended already."""
-        if self._returncode is None:
+        if self.poll() is None:
             family = memory.family(self.pid)  # some may have left its group, and a fork makes its group a moment later
             self._kill_group()
             for pid in family:
@@ -146,7 +147,8 @@ class Child:
     def terminate(self) -> None:
         """Ask it to end (SIGTERM), but not the processes that it forked. No error if it has ended already."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
     def used_memory(self, exact_above: int) -> int:
         """How many bytes of memory it and its descendants use; up to `exact_above`, this may be too many."""
