@@ -160,7 +160,7 @@ class _Walk:
             self._add_thing(value, travels)
         elif isinstance(value, BuiltinFunctionType):
             self.modules[module_of(value)] = None
-        elif bound := bound_in(value):
+        elif bound := _bound_in(value):
             for each in bound:
                 self.add(each, travels)
         else:
@@ -219,12 +219,12 @@ class _Walk:
             try:
                 home = resolve_name(relative, str(space.get("__package__") or ""))
             except ImportError:
-                return
+                continue
             if home in sys.modules:
                 self._note(home, name if there == "*" else there)
 
 
-def bound_in(value: object) -> tuple[object, ...]:
+def _bound_in(value: object) -> tuple[object, ...]:
     """Return the function and the values of which a callable object of Python or mwpy consists."""
     if isinstance(value, partial):
         return value.func, *value.args, *value.keywords.values()

@@ -163,16 +163,25 @@ class Use(NamedTuple):
 
 
 _NOT_FOLLOWED = frozenset(
-    ("__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__cached__", "__builtins__")
-) | {"__annotations__"}
+    {
+        "__name__",
+        "__file__",
+        "__doc__",
+        "__spec__",
+        "__loader__",
+        "__package__",
+        "__cached__",
+        "__builtins__",
+        "__annotations__",
+    }
+)
 """Names of modules that say where the module is, and one that the body of a class has, too."""
 
 _OF_MWPY = frozenset({"task", "_mwpy_algorithm"})
 """The attributes of a marked function."""
 
 _DATA = (str, int, float, bool, bytes, complex, tuple, list, dict, set, frozenset, range, bytearray, type(None))
-"""The types of attributes of a class that count by their value. Others count by the source that makes them, if it is
-not in a function, whose variables it may use."""
+"""The types of attributes of a class that count by their value. Others count by the source that makes them."""
 
 _MODULES_OF_DATA = frozenset({"datetime", "decimal", "fractions", "pathlib"})
 """So do the types of these modules, which are not imported here, because most slaves need none of them."""
@@ -198,9 +207,12 @@ def _of_class(kind: type) -> Iterator[Use]:
     if issubclass(kind, Enum):
         yield Use("attribute", "members", {name: each.value for name, each in kind.__members__.items()})
     for name, value in members.items():
-        yield from (Use("method", name + role, each) for role, each in functions_in(value))
-        hidden = issubclass(kind, Enum) or (name.startswith("__") and name.endswith("__"))
-        if not hidden and (isinstance(value, type) or _is_data(type(value)) or "<locals>" in kind.__qualname__):
+        functions = [*functions_in(value)]
+        yield from (Use("method", name + role, each) for role, each in functions)
+        hidden = issubclass(kind, Enum) or (name.startswith("__") and name.endswith("__")) or name == "_abc_impl"
+        # the source of a class in a function does not say what it has made of the function's variables
+        is_made = "<locals>" in kind.__qualname__ and not functions
+        if not hidden and (isinstance(value, type) or _is_data(type(value)) or is_made):
             yield Use("attribute", name, value)
     yield from (Use("base", str(place), base) for place, base in enumerate((type(kind), *kind.__bases__)))
 

@@ -63,9 +63,10 @@ class Text:
         return found
 
     def imported_by(self, name: str) -> Iterator[Use]:
-        """Yield all that it imports, also in functions, if it is the text of the module of this name."""
+        """Yield all that it imports, also in functions, if it is the text of the module of this name. What it imports
+        for the names of types only is never loaded."""
         package = name if os.path.basename(self.file).startswith("__init__.") else name.rpartition(".")[0]
-        for each in ast.walk(self.tree) if self.tree is not None else ():
+        for each in _run_in(self.tree) if self.tree is not None else ():
             if isinstance(each, ast.Import):
                 found = [Import(one.name, 0, ()) for one in each.names]
             elif isinstance(each, ast.ImportFrom):
@@ -150,6 +151,16 @@ def _statements_in(node: ast.AST | None) -> Iterator[ast.stmt]:
             yield each
         if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case) and type(each) not in _KINDS:
             yield from _statements_in(each)
+
+
+def _run_in(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is inside of a syntax tree, except what stands under `if TYPE_CHECKING:`."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        is_for_types = isinstance(each, ast.If) and ast.unparse(each.test).rpartition(".")[2] == "TYPE_CHECKING"
+        waiting += each.orelse if is_for_types else ast.iter_child_nodes(each)  # type: ignore[attr-defined]
 
 
 def _set_by(statement: ast.stmt) -> set[str]:
