@@ -177,6 +177,9 @@ def test_options_can_be_made_from_values_of_python() -> None:
     options = Options.of(slave_max_tasks=None, slave_max_memory="1 KB", slave_start_timeout=7)
     assert options == Options(slave_max_memory=1024, slave_start_timeout=7.0)
     assert Options.of(slave_max_memory=5) == Options(slave_max_memory=5)
+    assert Options.of(reuse_changed_code=None) == Options()
+    with pytest.raises(UsageError, match="reuse_changed_code='no': give True or False"):
+        Options.of(reuse_changed_code="no")
     given = Options.of(run_database=Path("run.db"), reuse_changed_code=True)
     assert given == Options(run_database="run.db", reuse_changed_code=True)
     with pytest.raises(UsageError, match="slave_max_tasks=True: the value must be a whole number"):

@@ -534,9 +534,13 @@ class Options:
         """
         values: dict[str, Any] = {}
         for name, value in given.items():
+            if value is None:
+                continue
             if isinstance(getattr(_DEFAULTS, name), bool):
+                if not isinstance(value, bool):
+                    raise UsageError(f"{name}={value!r}: give True or False")
                 values[name] = value
-            elif value is not None:
+            else:
                 try:
                     values[name] = _BY_NAME[name.replace("_", "-")].convert(str(value))
                 except ValueError as error:
