@@ -1,4 +1,6 @@
-"""Check whether an agent could serve on this machine: `mwpy doctor` sends this examination instead of an agent.
+"""The examination of `mwpy doctor`: what is sent, what it finds on an agent's machine, and what follows from that.
+
+`mwpy doctor` sends it instead of an agent, to check whether an agent could serve on a machine.
 
 The examination does what an agent does before it starts its slaves: it reads the resource file, and tries the addresses
 until one works. Then it sends a Hello without slaves, and a Goodbye. So the computation is not disturbed. It also
@@ -38,8 +40,6 @@ from mwpy._values.options import EXAMINED, SLAVE_VARIABLE, Options
 from mwpy._values.phrases import counted, is_stale
 from mwpy.resource_file import ResourceFile
 
-# What is concluded from the report of an examination.
-#
 # What an examination finds is compared with what an agent needs, and its report with one from this machine, if there is
 # one. Each fault comes with its remedy.
 

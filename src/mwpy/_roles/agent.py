@@ -26,7 +26,7 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._core.holding import known
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, MasterSearch
-from mwpy._roles.sessions import SessionLink
+from mwpy._roles.sessions import SessionLink, hello_of_this_process
 from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
 from mwpy._system import clock, forks, memory
 from mwpy._system.process import Signals
@@ -45,9 +45,6 @@ from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
     from mwpy._transport.link import AgentLink
-
-
-from mwpy._roles.sessions import hello_of_this_process
 
 # How an agent gets its connection to the master: at its start, and when it joins again.
 

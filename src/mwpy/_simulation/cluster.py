@@ -1,7 +1,5 @@
 """A simulated computation: its master, its machines, and the faults that happen to them.
 
-A whole computation in one thread, on a simulated network and clock, with every kind of fault.
-
 `Cluster(seed)` runs the loops that production uses (`MasterIo`, `Agent`), with their cores. Only the edges are
 simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write nonsense;
 machines whose agents are killed, frozen, evicted and started again; local agents that fail to start; masters that
