@@ -13,7 +13,7 @@ from tests.spans import MAX, ids_of, span
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.restart import FormerAgents, Reuse
+from mwpy._core.master.restart import Reuse
 from mwpy._core.master.state import Garbage, MasterSettings, Received, Stored
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
@@ -58,9 +58,13 @@ hostile = st.one_of(
     st.builds(messages.ShareGone, digests),
     st.builds(messages.ShareGiven, shares, texts),
     st.builds(messages.ShareForgotten, digests),
-    st.builds(messages.StillRunning, numbers, st.sampled_from(["first", "x"]), columns, counts),
-    st.builds(messages.NotStarted, st.sampled_from(["first", "x"]), columns, counts),
-    st.builds(messages.NotWanted, numbers),
+    st.builds(
+        messages.FormerTasks,
+        st.sampled_from(["first", "x"]),
+        st.sampled_from([*messages.FormerFate]),
+        columns,
+        counts,
+    ),
     st.builds(messages.NextGeneration, numbers, texts),
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.Cancel, columns, counts, st.booleans()),
@@ -304,7 +308,7 @@ def _core_with_former_tasks() -> MasterCore:
     core.reuse.apply(EarlierAlgorithm(1, 0, "max", "code", {}))
     core.reuse.apply(EarlierTasks(1, 1, 8, 0, keys))
     core.reuse.names = {"first": 1}
-    core.reuse.awaited.former = FormerAgents([FormerAgent(1, "h", 1, 60.0, False)])
+    core.reuse.succession.know([FormerAgent(1, "h", 1, 60.0, False)])
     core.reuse.begin()
     new = span(1, coded, 8)
     new.keys = keys

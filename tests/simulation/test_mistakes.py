@@ -334,7 +334,7 @@ def write_later(write: Any) -> Any:
 
 def try_all_again(apply: Any) -> Any:
     """Tasks run again whose attempts are used up."""
-    return lambda reuse, entry: None if isinstance(entry, EarlierSent) and entry.used_up else apply(reuse, entry)
+    return lambda reuse, entry: None if isinstance(entry, EarlierSent) and entry.barred else apply(reuse, entry)
 
 
 def take_the_first(take: Any) -> Any:
@@ -350,10 +350,11 @@ def take_the_first(take: Any) -> Any:
 def release_all(_: Any) -> Any:
     """Tasks run that may have run and must not run twice."""
 
-    def changed(self: Any, number: int, reason: str) -> None:
-        span = self.state.jar.delayed.get(self._held.pop(number, 0))
-        if span is not None:
-            self.state.record(records.TasksDue([span.whole]))
+    def changed(self: Any, numbers: Iterable[int], reason: str) -> None:
+        for number in numbers:
+            span = self.state.jar.delayed.get(self._held.pop(number, 0))
+            if span is not None:
+                self.state.record(records.TasksDue([span.whole]))
 
     return changed
 
@@ -390,9 +391,9 @@ OF_CRASHES: dict[str, tuple[str, Change, str]] = {
         take_the_first,
         "in an earlier life|had the result|again in life|is given up after 0",
     ),
-    "a task runs twice": (f"{CORE}restart.Awaited._release", release_all, "again in life"),
+    "a task runs twice": (f"{CORE}restart.Succession._end", release_all, "again in life"),
     "generations are mixed": (
-        f"{AGENT}contact.FormerTasks.joined",
+        f"{AGENT}contact.Succession.joined",
         mix_generations,
         "another function|never sent|without the object",
     ),

@@ -26,6 +26,8 @@ from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS, Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS
 
+RUNNING, NOT_STARTED, LOST = messages.FormerFate
+
 SECOND = replace(WELCOME, agent="AGENT-7", generation="g2")
 
 
@@ -57,7 +59,7 @@ def core() -> AgentCore:
 
 def refuse(core: AgentCore, generation: str, now: float = 3.0) -> AgentActions:
     """A master of some generation refuses the agent. Return what the agent does then."""
-    core.handle(heard(messages.Refused("the master was started again", again=True, generation=generation)), now)
+    core.handle(heard(messages.Refused("the master was started again", generation=generation)), now)
     core.check()
     return core.take_actions()
 
@@ -76,7 +78,7 @@ def join(core: AgentCore, welcome: messages.Welcome = SECOND) -> list[messages.M
     """The next generation accepts the agent. Return what the agent sends to it about its slaves."""
     core.handle(heard(welcome), 9.0)
     core.check()
-    return [each for each in to_master(core.take_actions()) if not isinstance(each, messages.NotStarted)]
+    return [each for each in to_master(core.take_actions()) if getattr(each, "fate", None) is not NOT_STARTED]
 
 
 def recall(core: AgentCore, started: int = 1) -> list[messages.Message]:
@@ -113,20 +115,20 @@ def test_tasks_that_have_not_started_are_taken_back_and_the_running_one_goes_on(
     assert (actions.succeeds, actions.connect_to, core.leaving) == ("g1", "new", False)
     assert said(actions) == "the master was started again: this agent joins its next generation"
     assert recall(core) == [messages.Revoked(1, [6], [1], [1])]
-    assert join(core) == [messages.StillRunning(1, "g1", [5], [1])]
+    assert join(core) == [messages.FormerTasks("g1", RUNNING, [5], [1])]
 
 
 def test_the_next_generation_learns_which_tasks_were_not_started_and_when_this_is_all(core: AgentCore) -> None:
     succeed(core)
     core.handle(heard(SECOND), 9.0)
-    assert to_master(core.take_actions()) == [messages.StillRunning(1, "g1", [5], [2])]
+    assert to_master(core.take_actions()) == [messages.FormerTasks("g1", RUNNING, [5], [2])]
     core.handle(Recalled(1, 1, UNBOUNDED), 9.0)
-    all_said = messages.NotStarted("g1", [], [])
-    assert to_master(core.take_actions()) == [messages.NotStarted("g1", [6], [1]), all_said]
+    all_said = messages.FormerTasks("g1", NOT_STARTED)
+    assert to_master(core.take_actions()) == [messages.FormerTasks("g1", NOT_STARTED, [6], [1]), all_said]
     succeed(core, "g3")
     core.handle(heard(replace(SECOND, generation="g3")), 9.0)
     said_to_third = to_master(core.take_actions())
-    assert said_to_third == [messages.StillRunning(1, "g1", [5], [1]), messages.NotStarted("g2", [], [])]
+    assert said_to_third == [messages.FormerTasks("g1", RUNNING, [5], [1]), messages.FormerTasks("g2", NOT_STARTED)]
 
 
 def test_tasks_that_one_message_cannot_name_are_said_in_several_before_this_is_all() -> None:
@@ -141,7 +143,7 @@ def test_tasks_that_one_message_cannot_name_are_said_in_several_before_this_is_a
     for _ in range(3):
         core.handle(Recalled(1, 1, UNBOUNDED), 9.0)
         said += to_master(core.take_actions())
-    named = [each for each in said if isinstance(each, messages.NotStarted)]
+    named = [each for each in said if isinstance(each, messages.FormerTasks)]
     assert [len(each.tasks) for each in named] == [MAX_TASKS, MAX_TASKS - 1, 0]
     assert sorted(task for each in named for task in each.tasks) == [*range(3, 4 * MAX_TASKS, 2)]
 
@@ -171,10 +173,9 @@ def test_a_result_of_the_former_generation_is_handed_over_and_the_slave_then_ser
         "it may not know the new algorithms before it has forgotten the old ones"
     )
     actions = act(core, results(5))
-    handover, ended = to_master(actions)
+    [handover] = to_master(actions)
     assert isinstance(handover, messages.Handover)
     assert (handover.generation, handover.sid, handover.results.tasks) == ("g1", "SLAVE-1", [5])
-    assert ended == messages.StillRunning(1, "g1", [], [])
     assert to_slave(actions) == [messages.NextGeneration(1)]
     actions = act(core, forgotten())
     assert to_master(actions) == [messages.SlaveReady(1)]
@@ -193,7 +194,7 @@ def test_an_old_result_that_comes_twice_is_no_result_of_a_new_task_with_the_same
     again = results(5)
     assert isinstance(again.message, messages.Results)
     journal = Looked(1, 1, 0.0, again.message, again.frames)
-    assert [type(message) for message in to_master(act(core, journal))] == [messages.Handover, messages.StillRunning]
+    assert [type(message) for message in to_master(act(core, journal))] == [messages.Handover]
     assert to_master(act(core, results(5))) == []
     assert to_master(act(core, forgotten())) == [messages.SlaveReady(1)]
 
@@ -227,18 +228,28 @@ def test_the_template_is_always_replaced_when_the_next_generation_has_accepted_t
     assert joined(core).end_template
 
 
-def test_a_slave_whose_task_nobody_wants_is_killed(core: AgentCore) -> None:
+def test_a_slave_that_ends_without_a_result_leaves_its_task_lost(core: AgentCore) -> None:
     succeed(core)
     recall(core)
     join(core)
-    for _ in range(2):
-        core.handle(heard(messages.NotWanted(1)), 9.0)
-        core.check()
-    assert core.take_actions().kill == [1]
     actions = act(core, SlaveExited(1, "signal 9", NO_WORDS, 1))
-    assert (to_master(actions), actions.start) == ([messages.StillRunning(1, "g1", [], [])], [2])
-    core.handle(heard(messages.NotWanted(1)), 9.0)
-    assert core.take_actions().kill == []
+    assert (to_master(actions), actions.start) == ([messages.FormerTasks("g1", LOST, [5], [1])], [2])
+
+
+def test_a_slave_is_killed_if_the_next_master_does_not_know_the_generation_of_its_task() -> None:
+    """The other slave, which has no task, serves the next master."""
+    core = made(2)
+    core.handle(tasks(5), 0.0)
+    core.handle(Disconnected("it broke"), 1.0)
+    now = until_asked(core)
+    core.handle(AddressesFound(["new"]), now)
+    core.take_actions()
+    core.handle(heard(messages.Refused("nobody wants its tasks", again=True, generation="g2")), now)
+    actions = core.take_actions()
+    assert (actions.kill, actions.connect_to, core.leaving) == ([1], "new", False)
+    act(core, SlaveExited(1, "signal 9", NO_WORDS, 1))
+    assert join(core) == []
+    assert to_master(act(core, forgotten(slave=2))) == [messages.SlaveReady(2)]
 
 
 @pytest.mark.parametrize("message", [messages.NextGeneration(1), messages.Results(2, [5], [1], [1], [0.1], [])])
@@ -253,9 +264,9 @@ def test_a_third_generation_gets_the_results_of_the_first(core: AgentCore) -> No
     recall(core)
     core.handle(AttemptFailed(), 3.0)
     assert succeed(core, "g3").succeeds == "g1"
-    assert join(core, replace(SECOND, generation="g3")) == [messages.StillRunning(1, "g1", [5], [1])]
+    assert join(core, replace(SECOND, generation="g3")) == [messages.FormerTasks("g1", RUNNING, [5], [1])]
     assert succeed(core, "g4").succeeds == "g3"
-    assert join(core, replace(SECOND, generation="g4")) == [messages.StillRunning(1, "g1", [5], [1])]
-    [handover, _] = to_master(act(core, results(5)))
+    assert join(core, replace(SECOND, generation="g4")) == [messages.FormerTasks("g1", RUNNING, [5], [1])]
+    [handover] = to_master(act(core, results(5)))
     assert isinstance(handover, messages.Handover)
     assert handover.generation == "g1"

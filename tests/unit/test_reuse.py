@@ -96,11 +96,11 @@ class File:
 
     def sent(self, generation: int, first: int, count: int, *, may_have_run: bool = True) -> None:
         """Tasks of it that must not run twice were sent to a slave, or came back before they started."""
-        self.reuse.apply(EarlierSent(generation, first, count, may_have_run))
+        self.reuse.apply(EarlierSent(generation, first, count, "" if may_have_run else None))
 
     def used_up(self, generation: int, first: int, count: int, reason: str) -> None:
         """Tasks of it lost all attempts that their policy allows."""
-        self.reuse.apply(EarlierSent(generation, first, count, True, used_up=reason))
+        self.reuse.apply(EarlierSent(generation, first, count, reason))
 
     def submit(
         self,
@@ -164,14 +164,6 @@ def test_items_are_matched_one_by_one_whatever_the_portions_were() -> None:
     ]
 
 
-def test_equal_calls_are_different_tasks_matched_by_their_position() -> None:
-    file = File()
-    file.generation(1, [7, 7, 7])
-    file.answer(1, 5, [2])
-    file.reuse.begin()
-    assert file.submit([7, 7, 7, 7]) == [1, 3, 4]
-
-
 def test_tasks_that_were_answered_at_once_are_recorded_first_and_keep_their_positions() -> None:
     """A second generation submits equal calls, and only the second one is answered from the file."""
     file = File()
@@ -198,18 +190,6 @@ def test_a_later_answer_replaces_an_earlier_one() -> None:
     assert file.submit([7]) == []
     [result] = file.core.take_actions().results
     assert result.value == "value 0 of row 6"
-
-
-def test_a_failed_task_keeps_its_failure_unless_failed_tasks_run_again() -> None:
-    for again in (False, True):
-        file = File()
-        file.reuse.rerun_failed = again
-        file.generation(1, [7, 8])
-        file.answer(1, 5, [1, 2], failed=[0])
-        file.reuse.begin()
-        assert file.submit([7, 8]) == ([1] if again else [])
-        assert file.core.state.jar.failed == (not again)
-        assert len(file.core.take_actions().results) == 2 - again
 
 
 def test_answers_of_other_code_are_not_used_and_one_notice_says_what_changed() -> None:
@@ -412,31 +392,6 @@ def test_a_task_whose_arguments_are_too_large_is_answered_from_the_file_all_the_
     assert [each.ok for each in actions.results] == [True, False]
 
 
-def test_a_task_that_must_not_run_twice_is_unrunnable_if_it_was_sent_and_has_no_answer() -> None:
-    file = File()
-    file.generation(1, [1, 2, 3, 4])
-    file.sent(1, 1, 3)
-    file.answer(1, 5, [2])
-    file.reuse.begin()
-    assert file.submit([1, 2, 3, 4], policy=ONCE) == [4]
-    actions = file.core.take_actions()
-    assert [(each.task_id, each.tag) for each in actions.unrunnable] == [(1, "tag 1"), (3, "tag 3")]
-    reason = actions.unrunnable[0].reason
-    assert reason.startswith(
-        "it was sent to a slave before the master was started again, the run database has no result"
-    )
-    assert "retry=False" in reason
-    assert "--mw-rerun failed" in reason
-    assert [each.task_id for each in actions.results] == [2]
-    jar = file.core.state.jar
-    assert (jar.failed, jar.ended, jar.ends.reused, jar.runnable) == (2, 3, 1, 1)
-    forbidden = [each for each in actions.records if isinstance(each, records.TasksForbidden)]
-    assert [(each.tasks.first, each.tasks.count, each.keys) for each in forbidden] == [
-        (1, 1, _keys([1])),
-        (3, 1, _keys([3])),
-    ]
-
-
 def test_a_task_that_came_back_before_it_started_runs() -> None:
     file = File()
     file.generation(1, [1, 2])
@@ -458,41 +413,6 @@ def test_a_task_that_may_run_twice_now_runs_although_it_was_sent() -> None:
     file = File()
     file.generation(1, [1, 2])
     file.sent(1, 1, 1)
-    file.reuse.begin()
-    assert file.submit([1]) == [1]
-
-
-def test_a_user_who_runs_failed_tasks_again_runs_those_that_were_sent_too() -> None:
-    file = File()
-    file.reuse.rerun_failed = True
-    file.generation(1, [1, 2])
-    file.sent(1, 1, 2)
-    file.answer(1, 5, [2], failed=[0])
-    file.reuse.begin()
-    assert file.submit([1, 2], policy=ONCE) == [1, 2]
-
-
-def test_a_task_whose_attempts_are_used_up_does_not_run_again_and_says_why() -> None:
-    file = File()
-    file.generation(1, [1, 2, 3, 4])
-    file.used_up(1, 1, 2, "it ran longer than 1 s")
-    file.used_up(1, 4, 1, "it crashed its slave")
-    file.reuse.begin()
-    assert file.submit([1, 2, 3, 4]) == [3]
-    first, second, fourth = file.core.take_actions().unrunnable
-    assert first.reason == second.reason
-    assert first.reason == (
-        "before the master was started again, it ran longer than 1 s. --mw-rerun failed runs it again"
-    )
-    assert fourth.reason.startswith("before the master was started again, it crashed its slave")
-    assert (fourth.task_id, fourth.tag, fourth.algorithm) == (4, "tag 4", "square")
-
-
-def test_a_user_who_runs_failed_tasks_again_runs_those_whose_attempts_are_used_up() -> None:
-    file = File()
-    file.reuse.rerun_failed = True
-    file.generation(1, [1])
-    file.used_up(1, 1, 1, "it ran longer than 1 s")
     file.reuse.begin()
     assert file.submit([1]) == [1]
 

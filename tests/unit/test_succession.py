@@ -12,7 +12,6 @@ from tests.spans import held_by, ids_of
 from tests.unit.test_reuse import CODE, File
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.restart import FormerAgents
 from mwpy._core.master.state import (
     Actions,
     Received,
@@ -63,7 +62,7 @@ class Successor(File):
             self.sent(1, 1, self.once)
         self.reuse.names = {"first": 1, "lost": 9}
         agents = [(generation, f"host of {name}") for generation in (1, 2) for name in "ab"]
-        self.reuse.awaited.former = FormerAgents([FormerAgent(*each, 1, self.returns_s, False) for each in agents])
+        self.reuse.succession.know([FormerAgent(*each, 1, self.returns_s, False) for each in agents])
         self.reuse.begin()
         self.core.definitions.add(Defined(SQUARE))
 
@@ -111,13 +110,7 @@ def answered(actions: Actions) -> list[records.TasksAnswered]:
 def test_an_agent_learns_that_its_master_was_started_again(master: Successor) -> None:
     master.receive(messages.Hello("m", "first", "host", 1, "3.11", 1, session="s", handled=3), b"back")
     [send] = master.core.take_actions().sends[-1:]
-    assert send.message == messages.Refused("the master was started again", again=True, generation="g")
-
-
-def test_results_of_a_former_generation_are_stored_as_its_own(master: Successor) -> None:
-    [record] = master.bring([3, 1])
-    assert (record.generation, record.sid, record.agent, record.host) == (1, "SLAVE-4", "AGENT-0", "host of a")
-    assert (record.results.tasks, record.results.attempts) == ([3, 1], [3, 3])
+    assert send.message == messages.Refused("the master was started again", generation="g")
 
 
 def test_a_task_that_is_submitted_later_ends_at_once_with_the_provenance_of_its_result(master: Successor) -> None:
@@ -157,8 +150,8 @@ def test_a_task_that_runs_elsewhere_is_answered_and_its_attempt_is_killed(master
     assert (held_by(master.core, "SLAVE-0"), held_by(master.core, "SLAVE-1")) == ([1, 2], [3, 4])
     actions = master.bring_and_store([2, 3, 4])
     assert sorted(each.task_id for each in actions.results) == [2, 3, 4]
-    [send] = [each for each in actions.sends if isinstance(each.message, messages.Cancel)]
-    assert (send.peer, send.message) == (b"b", messages.Cancel([2, 3], [1, 2], kill=True))
+    cancels = [each.message for each in actions.sends if each.peer == b"b"]
+    assert cancels == [messages.Cancel([2], [1], kill=True), messages.Cancel([3], [2], kill=True)]
     assert held_by(master.core, "SLAVE-0") == [1]
     assert held_by(master.core, "SLAVE-1") == []
     states = [slave.state.name for slave in master.core.state.members.slaves.values()]
@@ -197,27 +190,6 @@ def test_equal_calls_are_answered_by_their_position(master: Successor) -> None:
     assert [each.task_id for each in actions.results] == [2]
 
 
-@pytest.mark.parametrize("name", ["unheard of", "lost"])
-def test_results_of_an_unknown_generation_are_not_used_and_a_notice_says_so(master: Successor, name: str) -> None:
-    master.core.take_actions()
-    for _ in range(2):
-        message, frames = handover([1, 2], generation=name)
-        master.receive(message, frames=frames)
-    [notice] = master.notices()
-    assert "AGENT-0 has brought 2 results of tasks that an earlier life of the master had sent to it" in notice
-    assert "the run database does not know that life any more" in notice
-
-
-def test_without_a_run_database_a_notice_says_that_results_are_not_used(master: Successor) -> None:
-    master.core.reuse = None
-    master.core.take_actions()
-    message, frames = handover([1])
-    master.receive(message, frames=frames)
-    [notice] = master.notices()
-    assert notice.startswith("AGENT-0 has brought 1 result of tasks")
-    assert "there is no run database" in notice
-
-
 @pytest.mark.parametrize(
     ("message", "frames", "fault"),
     [
@@ -238,8 +210,9 @@ def test_a_malformed_handover_is_the_fault_of_its_agent(
     master: Successor, message: messages.Handover, frames: list[bytes], fault: str
 ) -> None:
     def deliver() -> None:
-        _, payload = wire.decode(wire.encode(message, frames), wire.FROM_AGENT)
-        master.core.succession.receive(master.core.state.members.peers[b"a"], message, payload, master.reuse)
+        handed_over, payload = wire.decode(wire.encode(message, frames), wire.FROM_AGENT)
+        assert isinstance(handed_over, messages.Handover)
+        master.reuse.succession.receive(master.core.state.members.peers[b"a"], handed_over, payload)
 
     with pytest.raises(ProtocolError, match=fault):
         deliver()
@@ -263,14 +236,18 @@ def test_a_result_that_was_brought_replaces_none_that_a_later_generation_has_com
 
 ONCE = TaskPolicy(retry=False)
 
+RUNNING, NOT_STARTED, LOST = messages.FormerFate
 
-def runs(
-    master: Successor, *tasks: int, peer: bytes = b"a", generation: str = "first", slave: int = 1
-) -> list[messages.Message]:
-    """A slave of an agent still runs tasks of a former generation. Return what the master sends to the agent."""
-    master.core.take_actions()
-    master.receive(messages.StillRunning(slave, generation, [*tasks], [1] * len(tasks)), peer)
-    return [each.message for each in master.core.take_actions().sends]
+
+def tell(
+    master: Successor,
+    fate: messages.FormerFate,
+    *tasks: int,
+    peer: bytes = b"a",
+    generation: str = "first",
+) -> None:
+    """An agent says how far tasks are of a former generation; without tasks, that this is all."""
+    master.receive(messages.FormerTasks(generation, fate, [*tasks], [1] * len(tasks)), peer)
 
 
 def waiting(master: Successor) -> list[int]:
@@ -281,7 +258,7 @@ def waiting(master: Successor) -> list[int]:
 def test_a_task_that_still_runs_is_not_sent_to_another_slave(master: Successor) -> None:
     master.connect(b"b", slaves=1)
     master.submit([1, 2, 9])
-    assert runs(master, 1) == []
+    tell(master, RUNNING, 1)
     assert waiting(master) == [1]
     master.act()
     assert held_by(master.core, "SLAVE-0") == [2, 3]
@@ -305,11 +282,10 @@ def test_a_task_whose_result_is_on_its_way_into_the_file_is_not_sent(master: Suc
 
 
 def test_a_task_that_must_not_run_twice_is_unrunnable_when_its_old_slave_has_no_result(master: Successor) -> None:
-    runs(master, 1)
+    tell(master, RUNNING, 1)
     master.submit([1], policy=ONCE)
     master.core.take_actions()
-    runs_no_more = messages.StillRunning(1, "first", [], [])
-    master.receive(runs_no_more)
+    tell(master, LOST, 1)
     [unrunnable] = master.core.take_actions().unrunnable
     assert unrunnable.task_id == 1
     assert "has ended without a result" in unrunnable.reason
@@ -342,9 +318,9 @@ def test_a_task_that_may_have_run_waits_for_the_agents_of_the_former_generation(
     assert waiting(doubtful) == [1, 2, 3]
     actions = doubtful.bring_and_store([1])
     assert [each.task_id for each in actions.results] == [1]
-    runs(doubtful, 2)
+    tell(doubtful, RUNNING, 2)
     _later(doubtful, 6.0)
-    assert doubtful.reuse.awaited.deadline == 105.0
+    assert doubtful.reuse.succession.deadline == 105.0
     actions = _later(doubtful, 105.0)
     assert [(each.task_id, "before the master was started again" in each.reason) for each in actions.unrunnable] == [
         (3, True)
@@ -354,18 +330,13 @@ def test_a_task_that_may_have_run_waits_for_the_agents_of_the_former_generation(
     assert [each.task_id for each in doubtful.bring_and_store([2]).results] == [2]
 
 
-def not_started(master: Successor, *tasks: int, peer: bytes = b"a", generation: str = "first") -> None:
-    """An agent says which tasks of a former generation its slaves have not started; without tasks, that this is all."""
-    master.receive(messages.NotStarted(generation, [*tasks], [1] * len(tasks)), peer)
-
-
 def test_a_task_that_may_have_run_waits_only_for_agents_that_are_missing(doubtful: Successor) -> None:
     doubtful.connect(b"b")
     doubtful.submit([1, 2, 3], policy=ONCE)
-    runs(doubtful, 1)
-    not_started(doubtful)
+    tell(doubtful, RUNNING, 1)
+    tell(doubtful, NOT_STARTED)
     assert _later(doubtful, 1.0).unrunnable == []
-    not_started(doubtful, peer=b"b")
+    tell(doubtful, NOT_STARTED, peer=b"b")
     assert [each.task_id for each in _later(doubtful, 2.0).unrunnable] == [2, 3]
     assert waiting(doubtful) == [1]
     doubtful.submit([4], policy=ONCE)
@@ -376,12 +347,12 @@ def test_a_task_that_may_have_run_waits_only_for_agents_that_are_missing(doubtfu
 def test_a_task_runs_that_an_agent_has_not_started_although_it_must_not_run_twice(doubtful: Successor) -> None:
     """Also if it had said before that its slave still has the task, and if the task is submitted later."""
     doubtful.submit([1, 2], policy=ONCE)
-    runs(doubtful, 1, 2)
-    not_started(doubtful, 2, 3)
+    tell(doubtful, RUNNING, 1, 2)
+    tell(doubtful, NOT_STARTED, 2, 3)
     assert waiting(doubtful) == [1]
     doubtful.submit([3], policy=ONCE)
     assert waiting(doubtful) == [1]
-    doubtful.receive(messages.StillRunning(1, "first", [], []))
+    tell(doubtful, LOST, 1)
     assert [each.task_id for each in doubtful.core.take_actions().unrunnable] == [1]
     doubtful.connect(b"b", slaves=1)
     doubtful.act()
@@ -397,8 +368,8 @@ def test_only_the_last_generation_and_its_agents_say_that_a_task_has_not_started
     if peer == b"a":
         doubtful.reuse.begin()
     doubtful.submit([1], policy=ONCE)
-    not_started(doubtful, 1, peer=peer)
-    not_started(doubtful, 1, generation="lost")
+    tell(doubtful, NOT_STARTED, 1, peer=peer)
+    tell(doubtful, NOT_STARTED, 1, generation="lost")
     assert waiting(doubtful) == [1]
 
 
@@ -406,7 +377,7 @@ def test_the_master_says_what_it_waits_for(doubtful: Successor) -> None:
     doubtful.core.waiting = Waiting.FOREVER
     _later(doubtful, 0.0)
     doubtful.submit([1, 2], policy=ONCE)
-    runs(doubtful, 1)
+    tell(doubtful, RUNNING, 1)
     notices: list[str] = []
     for now in range(1, 12):
         notices += [each.text for each in _later(doubtful, float(now)).records if isinstance(each, records.Notice)]
@@ -415,15 +386,15 @@ def test_the_master_says_what_it_waits_for(doubtful: Successor) -> None:
         "with retry=False wait 95 s longer for agents that may have run them before the master was started again; with "
         "--mw-rerun failed they run at once"
     ) in notices
-    runs(doubtful)
+    tell(doubtful, LOST, 1)
     _later(doubtful, 100.0)
-    assert doubtful.reuse.awaited.text(100.0) == ""
+    assert doubtful.reuse.succession.text(100.0) == ""
 
 
 def test_the_master_says_that_the_only_slaves_still_run_tasks_of_the_former_master(master: Successor) -> None:
     master.core.waiting = Waiting.FOREVER
     master.submit([9])
-    runs(master, 1)
+    tell(master, RUNNING, 1)
     notices: list[str] = []
     for now in range(12):
         master.core.decide(float(now))
@@ -471,12 +442,13 @@ def test_a_task_that_waits_for_agents_is_explained(doubtful: Successor) -> None:
 def test_nothing_is_said_of_tasks_whose_agent_has_come_by_then(doubtful: Successor) -> None:
     _later(doubtful, 5.0)
     doubtful.submit([1], policy=ONCE)
-    runs(doubtful, 1)
+    tell(doubtful, RUNNING, 1)
     assert notices_of(_later(doubtful, 6.0)) == []
 
 
 def test_only_agents_count_that_may_still_look_for_their_master() -> None:
-    agents = FormerAgents(
+    master = Successor(once=3)
+    master.reuse.succession.know(
         [
             FormerAgent(1, "a", 1, 300.0, has_ended=True),
             FormerAgent(1, "b", 2, 0.0, has_ended=False),
@@ -484,8 +456,10 @@ def test_only_agents_count_that_may_still_look_for_their_master() -> None:
             FormerAgent(2, "c", 3, 20.0, has_ended=False),
         ]
     )
-    assert (agents.returns_s, agents.names()) == (20.0, "1 agent (process 3 on c)")
-    assert FormerAgents().returns_s == 0.0
+    _later(master, 0.0)
+    master.submit([1], policy=ONCE)
+    [notice] = notices_of(_later(master, 1.0))
+    assert "wait up to 19 s for 1 agent (process 3 on c)" in notice
 
 
 def test_a_process_that_was_no_agent_of_a_generation_brings_none_of_its_results(doubtful: Successor) -> None:
@@ -493,7 +467,7 @@ def test_a_process_that_was_no_agent_of_a_generation_brings_none_of_its_results(
     _later(doubtful, 0.0)
     doubtful.submit([1, 2, 3], policy=ONCE)
     assert doubtful.bring([1], peer=b"stranger") == []
-    assert runs(doubtful, 2, peer=b"stranger") == [messages.NotWanted(1)]
+    tell(doubtful, RUNNING, 2, peer=b"stranger")
     assert waiting(doubtful) == [1, 2, 3]
     message, frames = handover([1])
     doubtful.receive(message, b"stranger", frames)
@@ -506,4 +480,4 @@ def test_the_master_says_which_agent_it_does_not_believe(doubtful: Successor) ->
     doubtful.receive(message, b"stranger", frames)
     [notice] = notices_of(doubtful.core.take_actions())
     assert notice.startswith("AGENT-1 has brought 1 result")
-    assert notice.endswith("because the run database does not know this agent there")
+    assert notice.endswith("because the run database does not know that it was an agent of that life")

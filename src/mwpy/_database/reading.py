@@ -94,7 +94,7 @@ def _read_earlier(
             if (own, body.algorithm) in known:  # otherwise the row of its algorithm is damaged
                 yield EarlierTasks(own, first, count, body.algorithm, data or b"", reused=bool(bytes(body.answers)))
         elif kind == "once":
-            yield EarlierSent(own, first, count, bool(body.may_have_run), body.reason)
+            yield EarlierSent(own, first, count, body.reason if body.may_have_run else None)
         else:
             results = read_results(data)
             if lost := _lost_value(seq, results, body.file, content, files, usable):

@@ -16,7 +16,7 @@ from attrs import Factory, define
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
-from mwpy._core.master.restart import GENERATIONS_KEPT, FormerAgents, Reuse
+from mwpy._core.master.restart import GENERATIONS_KEPT, Reuse
 from mwpy._database.store import Writer
 from mwpy._values.code import NotComparable, call_digest, captured_changes, changes, code_of, value_digest
 from mwpy._values.options import Options
@@ -62,7 +62,7 @@ def read_into(core: MasterCore, writer: Writer, options: Options) -> None:
     for entry in stored.earlier():
         reuse.apply(entry)
     reuse.begin()
-    reuse.awaited.former = FormerAgents(stored.agents(GENERATIONS_KEPT))
+    reuse.succession.know(stored.agents(GENERATIONS_KEPT))
     writer.begin()
     reuse.names = stored.generations()
     if writer.network:

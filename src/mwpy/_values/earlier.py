@@ -69,10 +69,9 @@ class EarlierSent(Struct, frozen=True):
     generation: int
     first: int
     count: int
-    may_have_run: bool
-    """Whether they were sent to a slave; otherwise they came back from it and had not started."""
-    used_up: str = ""
-    """Why they became unrunnable, if they lost by their own fault all attempts that their policy allows."""
+    barred: str | None
+    """Why they became unrunnable, if they lost by their own fault all attempts that their policy allows. Empty if they
+    were sent to a slave; None if they came back from it and had not started."""
 
 
 class FormerAgent(Struct, frozen=True):

@@ -365,7 +365,8 @@ class Refused(FromMaster, ToInquirer, frozen=True):
     finish: bool = False
     """Whether its running tasks may finish within its grace period."""
     again: bool = False
-    """Whether it may join again: the session with which it came back is over."""
+    """Whether it may join again, although nobody wants the results of its tasks: the session with which it came back is
+    over, or the master does not know its generation."""
     generation: Name = ""
     """The name of the master's generation, if the agent was sent to another one; else empty."""
 
@@ -463,39 +464,29 @@ class Handover(FromAgent, frozen=True):
     """The results, with the ids that the tasks had there."""
 
 
-class StillRunning(FromAgent, frozen=True):
-    """Agent to master: a slave runs tasks that an earlier generation of the master has sent to it.
+class FormerFate(PlainEnum):
+    """How far tasks of a former generation are at an agent."""
 
-    Without tasks: it runs none of these any more.
-    """
-
-    slave: Number
-    generation: Name
-    """The name of that generation."""
-    tasks: Spans
-    """The first id of each range of tasks, with the ids that the tasks had there."""
-    counts: Counts
+    RUNNING = "running"
+    NOT_STARTED = "not started"
+    LOST = "lost"
 
 
-class NotStarted(FromAgent, frozen=True):
-    """Agent to master: its slaves have not started these tasks of the generation that ended last, and it does not keep
-    them.
+class FormerTasks(FromAgent, frozen=True):
+    """Agent to master: how far tasks are that an earlier generation of the master has sent to its slaves. A slave still
+    runs them; or none has started them, and the agent does not keep them; or their slave has ended, and there are no
+    results of them.
 
-    Without tasks: the agent has said everything about this generation. Tasks of which it has neither brought the result
-    nor said that they still run or were not started have no result here.
+    Without tasks: the agent has said everything. Tasks of which it has neither brought the result nor said that they
+    still run or were not started have no result here.
     """
 
     generation: Name
     """The name of that generation."""
-    tasks: Spans
+    fate: FormerFate
+    tasks: Spans = field(default_factory=list)
     """The first id of each range of tasks, with the ids that the tasks had there."""
-    counts: Counts
-
-
-class NotWanted(FromMaster, frozen=True):
-    """Master to agent: nobody wants the results of the tasks that `StillRunning` named. The agent ends the slave."""
-
-    slave: int
+    counts: Counts = field(default_factory=list)
 
 
 class Checkpoint(FromSlave, FromAgent, frozen=True):
@@ -721,15 +712,13 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
                 raise ProtocolError("Handover: an attempt that no task can have")
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
-        case Cancel() | StillRunning() | NotStarted():
+        case Cancel() | FormerTasks():
             ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
             in_order = all(first >= end for first, end in zip(message.tasks, ends, strict=False))
             if len(message.tasks) != len(message.counts) or not in_order:
                 raise ProtocolError(
                     f"{type(message).__name__}: its ranges are without counts or not in ascending order"
                 )
-            if isinstance(message, StillRunning) and sum(message.counts) > MAX_TASKS:
-                raise ProtocolError("StillRunning: more tasks than a slave can have started")
         case Checkpoint():
             expected = max(1, len(frames))
         case Reported():

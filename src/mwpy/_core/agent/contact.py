@@ -6,10 +6,12 @@ An agent that wants to go on with its session learns from the next generation of
 (`Refused.generation`). So the agent needs no resource file if the master always has the same address. And a file that
 is out of date never leads it back to a former generation.
 
-Then the agent takes back the tasks that its slaves have not started, and says so to the new master (`NotStarted`). The
-others go on, however long they take. Their results go to the new master as those of the former generation (`Handover`).
-Until then the agent says that they still run (`StillRunning`). When no more tasks are being taken back, it says that it
-has said everything: then the new master does not wait for it any longer.
+Then the agent takes back the tasks that its slaves have not started, and says so to the new master. The others go on,
+however long they take. Their results go to the new master as those of the former generation (`Handover`). Until then
+the agent says that they still run, and of those whose slave has ended that they are lost (`FormerTasks`). When no more
+tasks are being taken back, it says that it has said everything: then the new master does not wait for it any longer. A
+master whose run database does not know the former generation could use nothing of this (`Refused.again`): then the
+agent ends the slaves that run its tasks.
 
 Tasks that were not started are named once, to the generation that follows. A later one cannot know whether that one has
 sent them to another slave.
@@ -28,8 +30,8 @@ then, because nothing of it runs that could find this out.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from math import inf
 
 from attrs import Factory, define, evolve
@@ -59,7 +61,7 @@ from mwpy._values.errors import ExitCode
 
 
 @define(eq=False, repr=False)
-class FormerTasks:
+class Succession:
     """Leads slaves from one generation of the master to the next."""
 
     _state: AgentState
@@ -78,12 +80,10 @@ class FormerTasks:
     """The settings of the master with which slaves were started."""
     _recalling: dict[int, None] = Factory(dict)
     """The slaves from which tasks of the generation that ended last are being taken back."""
-    _taken_back: list[messages.Revoked] = Factory(list)
+    _not_started: list[messages.FormerTasks] = Factory(list)
     """What was taken back, until it is said to the next generation."""
     _to_say_all: str = ""
     """The generation that ended last, until everything about it is said; then empty."""
-    _reported: dict[int, None] = Factory(dict)
-    """The slaves with running tasks of a former generation that the master knows."""
 
     def has_left(self, generation: str) -> bool:
         """Whether this generation of the master has accepted the agent, and a later one has begun since then."""
@@ -95,13 +95,15 @@ class FormerTasks:
         state.actions.succeeds, self.is_joining = self._generation, True
         self._left[self._generation] = None
         self._to_say_all = self._generation
-        self._taken_back.clear()
+        self._not_started.clear()
         self._recalling.clear()
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
+            if refused.again and child.held and child in state.living():
+                child.kill("because the next generation of the master does not want its task", Cause.CANCELLED)
+                state.actions.kill.append(child.number)
         state.settings = evolve(state.settings, hello=replace(hello, generation=refused.generation, resumed=""))
-        self._reported.clear()
         self._starts.begin_again()
         self._shares.begin_again()
         state.record(records.Notice(f"{refused.reason}: this agent joins its next generation"))
@@ -133,20 +135,20 @@ class FormerTasks:
             self._starts.renew()
         for child in state.living():
             if is_other:
-                self._replace(child)
+                self.end_slave(child)
             elif was_joining and child.former is None:  # it was started meanwhile, and files may have been edited since
                 child.former = Former(former, child.name)
             self.settle(child)
             if child.former is not None and child.held:
-                state.to_master(_still_running(child, child.former))
-                self._reported[child.number] = None
+                self._say(child, messages.FormerFate.RUNNING)
         self._say_all()
 
     def took_back(self, child: Child, revoked: messages.Revoked | None) -> None:
         """Tasks that a slave has not started were taken back."""
         if child.number in self._recalling:
             if revoked is not None and revoked.tasks:
-                self._taken_back.append(revoked)
+                spans = zip(revoked.tasks, revoked.counts, strict=True)
+                self._not_started.append(_of_former(self._to_say_all, messages.FormerFate.NOT_STARTED, spans))
             if child.number not in dict(self._state.actions.recall):
                 del self._recalling[child.number]
             self._say_all()
@@ -156,51 +158,22 @@ class FormerTasks:
         """Say which tasks were not started when this is known of all slaves, and that this is all."""
         if self.is_joining or self._recalling or not self._to_say_all:
             return
-        for revoked in self._taken_back:
-            spans = sorted(zip(revoked.tasks, revoked.counts, strict=True))
-            firsts, counts = [first for first, _ in spans], [count for _, count in spans]
-            self._state.to_master(messages.NotStarted(self._to_say_all, firsts, counts))
-        self._state.to_master(messages.NotStarted(self._to_say_all, [], []))
-        self._taken_back.clear()
+        for named in (*self._not_started, messages.FormerTasks(self._to_say_all, messages.FormerFate.NOT_STARTED)):
+            self._state.to_master(named)
+        self._not_started.clear()
         self._to_say_all = ""
 
-    def _replace(self, child: Child) -> None:
-        """Let a slave end after its task. The master never hears of it."""
+    def _say(self, child: Child, fate: messages.FormerFate) -> None:
+        """Say how far the tasks are that a slave of a former generation has not finished."""
+        assert child.former is not None
+        spans = ((span.first, span.count) for span in islice(child.held, MAX_TASKS))
+        self._state.to_master(_of_former(child.former.generation, fate, spans))
+
+    def end_slave(self, child: Child) -> None:
+        """Let a slave end after its task. The master never hears of its process."""
         child.is_replaced = True
         if child in self._state.living():
             self._state.stop(child, finished=False)
-
-    def not_wanted(self, number: int) -> None:
-        """Nobody wants the results of the tasks that a slave of the former generation runs: end it."""
-        if number in self._reported:
-            child = self._state.children[number]
-            if child in self._state.living():
-                child.kill("because the next generation of the master does not want its task", Cause.CANCELLED)
-                self._state.actions.kill.append(number)
-
-    def hear(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
-        """Handle a message of a slave of the former generation. Return False if it is not expected.
-
-        States, reports, peaks and records of `logging` are dropped: the new master cannot know their tasks.
-        """
-        match message:
-            case messages.Results(child.number):
-                self._traffic.results(child, message, received)
-            case messages.AlgorithmFailed(child.number):
-                child.end(message)
-                self._replace(child)
-            case messages.Checkpoint(child.number) | messages.Reported(child.number) | messages.Logged(child.number):
-                pass
-            case messages.PeakMemory(child.number):
-                pass
-            case messages.SlaveGrown(child.number):
-                self._replace(child)
-            case messages.NextGeneration(child.number, edited) if child.is_asked:
-                self._has_forgotten(child, edited)
-            case _:
-                return False
-        self.settle(child)
-        return True
 
     def ready(self, child: Child, message: messages.SlaveReady, received: Sequence[Buffer]) -> None:
         """A slave is ready for tasks."""
@@ -217,16 +190,13 @@ class FormerTasks:
         former = child.former
         if former is None or child.held:
             return
-        if child.number in self._reported:
-            del self._reported[child.number]
-            self._state.to_master(messages.StillRunning(child.number, former.generation, [], []))
         if child.retiring:
-            self._replace(child)
+            self.end_slave(child)
         if child.is_ready and not (child.is_asked or self.is_joining):
             child.is_asked = True
             self._state.to_slave(child, messages.NextGeneration(child.number))
 
-    def _has_forgotten(self, child: Child, edited: str) -> None:
+    def has_forgotten(self, child: Child, edited: str) -> None:
         """A slave has forgotten the former generation: it serves the new one, unless it has old code."""
         child.is_asked = False
         if self.is_joining:  # the master was started again since then, so the slave is asked again
@@ -235,26 +205,26 @@ class FormerTasks:
         if edited:
             text = f"{child.name} is replaced, because {edited} was edited since it was loaded"
             self._state.record(records.Notice(text))
-            self._replace(child)
+            self.end_slave(child)
         elif child.is_ready:
             self._starts.give_definitions(child)
             self._state.to_master(messages.SlaveReady(child.number))
 
     def ended(self, child: Child) -> None:
         """The process of a slave has ended."""
+        if child.held and not self.is_joining:
+            self._say(child, messages.FormerFate.LOST)
         child.held.clear()
         if self._recalling.pop(child.number, 0) is None:
             self._say_all()
         self.settle(child)
 
 
-def _still_running(child: Child, former: Former) -> messages.StillRunning:
-    """Name the tasks that a slave has not finished, in ascending order, at most `MAX_TASKS`."""
-    spans = sorted((span.first, span.count) for span in child.held)
-    before = accumulate((count for _, count in spans), initial=0)
-    named = [(first, min(count, MAX_TASKS - past)) for (first, count), past in zip(spans, before, strict=False)]
-    firsts, counts = [first for first, count in named if count > 0], [count for _, count in named if count > 0]
-    return messages.StillRunning(child.number, former.generation, firsts, counts)
+def _of_former(generation: str, fate: messages.FormerFate, spans: Iterable[tuple[int, int]]) -> messages.FormerTasks:
+    """Name tasks of a former generation by their first ids and counts."""
+    ascending = sorted(spans)
+    firsts, counts = [first for first, _ in ascending], [count for _, count in ascending]
+    return messages.FormerTasks(generation, fate, firsts, counts)
 
 
 # The agent has no connection: it looks for its master, and its slaves go on.
@@ -308,7 +278,7 @@ class Outage:
 
     _state: AgentState
     _departure: Departure
-    _former: FormerTasks
+    _succession: Succession
     phase: Phase = Phase.CONNECTED
     has_session: bool = False
     """Whether the master has accepted the agent, and the agent may come back."""
@@ -374,7 +344,7 @@ class Outage:
         if message.generation and self.phase is Phase.TRYING:
             self._other_generation(message, now)
             return
-        if message.again and self._former.is_joining:
+        if message.again and self._succession.is_joining:
             self._pause(now)
             return
         if message.again:
@@ -389,15 +359,15 @@ class Outage:
 
     def _other_generation(self, message: messages.Refused, now: float) -> None:
         """The master at this address is of another generation: join it at once, if it is no former one."""
-        if self._former.has_left(message.generation):
+        if self._succession.has_left(message.generation):
             self._try_next(now)
         elif self._departure.code is not None:
             self.give_up(message.reason, now)
-        elif self._former.is_joining:  # it has died before it accepted this agent
-            self._former.begin(message)
+        elif self._succession.is_joining:  # it has died before it accepted this agent
+            self._succession.begin(message)
             self._pause(now)
         else:
-            self._former.begin(message)
+            self._succession.begin(message)
             self._addresses.insert(0, self._address)
             self._try_next(now)
 
@@ -446,7 +416,7 @@ class Outage:
         if not self._addresses:
             self._pause(now)
             return
-        if self._former.is_joining:
-            self._former.name_session()
+        if self._succession.is_joining:
+            self._succession.name_session()
         self.phase, self._due_at = Phase.TRYING, now + ATTEMPT_S
         self._state.actions.connect_to = self._address = self._addresses.pop(0)

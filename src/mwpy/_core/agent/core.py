@@ -1,7 +1,7 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Watch`, `StartOutput`, `Departure`, `FormerTasks` and `Outage`. This module distributes the events, and knows
+`Shares`, `Watch`, `StartOutput`, `Departure`, `Succession` and `Outage`. This module distributes the events, and knows
 when to look at which slave.
 """
 
@@ -43,7 +43,7 @@ from mwpy._core.agent.child import (
     StreamEnded,
     Terminated,
 )
-from mwpy._core.agent.contact import FormerTasks, Outage
+from mwpy._core.agent.contact import Outage, Succession
 from mwpy._core.agent.limits import Watch, reason_of
 from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares, StartOutput, Traffic
@@ -69,8 +69,8 @@ class AgentCore:
         self._output = StartOutput(self._state)
         self.departure = Departure(self._state)
         """How it leaves."""
-        self._former = FormerTasks(self._state, self._starts, self._traffic, self._shares)
-        self.outage = Outage(self._state, self.departure, self._former)
+        self._succession = Succession(self._state, self._starts, self._traffic, self._shares)
+        self.outage = Outage(self._state, self.departure, self._succession)
         """How it looks for its master."""
         self._changed: dict[int, Child] = {}
         """The slaves that may have changed, by number."""
@@ -112,7 +112,7 @@ class AgentCore:
             case Recalled(number, started, wanted):
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._watch.believes(child, started):
-                    self._former.took_back(child, self._traffic.recalled(child, started, wanted, now))
+                    self._succession.took_back(child, self._traffic.recalled(child, started, wanted, now))
                     self._watch.settle(child)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
@@ -168,8 +168,6 @@ class AgentCore:
                 self.outage.end(now)
             case messages.Algorithms():
                 self._starts.define(message, frames)
-            case messages.NotWanted(number):
-                self._former.not_wanted(number)
             case messages.Renew(module_path) if not self.leaving:
                 self._starts.renew_slaves(module_path)
             case messages.SlaveNamed(number) if number in self.children:
@@ -199,7 +197,7 @@ class AgentCore:
         self.welcome = welcome
         self.outage.has_session = self.settings.hello.returns_s > 0.0
         self._watch.ends_silence = not welcome.result_group
-        self._former.joined(welcome)
+        self._succession.joined(welcome)
         if not self.outage.is_over:
             self.outage.end(now)
         if not self.leaving:
@@ -211,19 +209,28 @@ class AgentCore:
         if child.condemned:
             return
         match message:
-            case messages.Results(child.number) if not is_former:
+            case messages.Results(child.number):
                 self._traffic.results(child, message, frames)
                 self._watch.active(child, now)
             case messages.SlaveReady(child.number) if not child.is_ready:
-                self._former.ready(child, message, frames)
-            case messages.Reported(child.number) if not is_former:
+                self._succession.ready(child, message, frames)
+            case messages.NextGeneration(child.number, edited) if child.is_asked:
+                self._succession.has_forgotten(child, edited)
+            case messages.AlgorithmFailed(child.number) | messages.SlaveGrown(child.number) if is_former:
+                self._succession.end_slave(child)
+            case (
+                messages.Checkpoint(child.number)
+                | messages.Reported(child.number)
+                | messages.Logged(child.number)
+                | messages.PeakMemory(child.number)
+            ) if is_former:
+                pass  # the new master cannot know its task
+            case messages.Reported(child.number):
                 child.reports.waiting = message, frames
-            case messages.Checkpoint(child.number) if not is_former:
+            case messages.Checkpoint(child.number):
                 child.states.waiting = message, frames
-            case messages.Logged(child.number) | messages.PeakMemory(child.number) if has_begun and not is_former:
+            case messages.Logged(child.number) | messages.PeakMemory(child.number) if has_begun:
                 self._state.actions.to_master.append(Outgoing(message, (), frames))
-            case _ if is_former and self._former.hear(child, message, frames):
-                pass
             case messages.SlaveGrown(child.number, resident_bytes):
                 self._watch.grown(child, resident_bytes)
             case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
@@ -231,6 +238,8 @@ class AgentCore:
             case _:
                 self._watch.condemn(child, UNREADABLE, f"{type(message).__name__} at the wrong time")
                 return
+        if is_former:
+            self._succession.settle(child)
         if not child.is_up:
             self._output.is_up(child)
         self._watch.settle(child)
@@ -242,7 +251,7 @@ class AgentCore:
         is_silent = self._watch.ends_silence and child.late_at is None
         if event.results is not None and (is_silent or child.ended):
             self._traffic.results(child, event.results, event.frames)
-            self._former.settle(child)
+            self._succession.settle(child)
             self._watch.settle(child)
         if is_silent and not child.ended and child.former is None:
             self._traffic.look_for_late(child, now)
@@ -272,7 +281,7 @@ class AgentCore:
         self._traffic.send_newest(child, child.states)
         self._shares.slave_ended(child)
         if child.former is not None:
-            self._former.ended(child)
+            self._succession.ended(child)
         elif not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost, child.allowed)

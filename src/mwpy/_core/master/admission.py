@@ -238,8 +238,9 @@ class Admission:
             self.send_away(peer, self.state.closing)
             return
         if other:
-            reason = NEXT if hello.generation in former else UNKNOWN
-            self.send_away(peer, messages.Refused(reason, again=True, generation=mine.generation))
+            is_known = hello.generation in former
+            reason = NEXT if is_known else UNKNOWN
+            self.send_away(peer, messages.Refused(reason, again=not is_known, generation=mine.generation))
             return
         if returns:
             self.note_refusal(address, EXPIRED)

@@ -40,7 +40,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
-from mwpy._core.master.restart import Reuse, Succession
+from mwpy._core.master.restart import Reuse
 from mwpy._core.master.results import Interim, Results
 from mwpy._core.master.silence import Answers, Inquiries, LongTasks, Rate, Silence
 from mwpy._core.master.spans import Span
@@ -165,7 +165,6 @@ class MasterCore:
         self.shares = Shares(self.state)
         self.dispatch = Dispatch(self.state, self.handback, self.definitions, self.shares)
         self.results = Results(self.state, self.handback, self.totals, self.hosts)
-        self.succession = Succession(self.state)
         self.interim = Interim(self.state)
         self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.hosts)
         self.feeding = Feeding(self.state)
@@ -209,7 +208,7 @@ class MasterCore:
             records.TasksSubmitted([span.facts() for span in good]), [(span.tags, span.owner) for span in good]
         )
         if self.reuse is not None:
-            self.reuse.awaited.hold_new(new)
+            self.reuse.succession.hold_new(new)
         self.handback.release_orphans(good, "is gone or never was")
         if self.handback.stored:
             for span in good:
@@ -297,7 +296,7 @@ class MasterCore:
                     agent.waiting_bytes -= payload_bytes
             case Stored(record, row):
                 assert self.reuse is not None, "something is stored without a run database"
-                self.succession.stored(record, row, self.reuse, now)
+                self.reuse.succession.stored(record, row)
 
     def _greet(self, event: Received, now: float) -> None:
         """Handle the first message of a peer."""
@@ -342,12 +341,12 @@ class MasterCore:
                     self.totals.measured(name, agent.host, peak_bytes)
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
-            case messages.Handover():
-                self.succession.receive(agent, message, event.frames, self.reuse)
-            case messages.StillRunning():
-                self.succession.still_running(agent, message, self.reuse)
-            case messages.NotStarted():
-                self.succession.not_started(agent, message, self.reuse)
+            case messages.Handover() | messages.FormerTasks() if self.reuse is None:
+                pass  # nobody can use what this agent has of a former generation
+            case messages.Handover() if self.reuse is not None:
+                self.reuse.succession.receive(agent, message, event.frames)
+            case messages.FormerTasks() if self.reuse is not None:
+                self.reuse.succession.hear(agent, message)
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
             case messages.Leaving(reason, cause):
@@ -396,7 +395,7 @@ class MasterCore:
             if jar.delayed:
                 self.handback.decide_pauses(now)
             if self.reuse is not None:
-                self.reuse.awaited.decide(now)
+                self.reuse.succession.decide(now)
             if settings.max_failures is not None:
                 self.stop.decide()
             if self.hosts.ripe or self.hosts.deadline is not None:
@@ -413,7 +412,7 @@ class MasterCore:
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
                 self.handback.decide_blocked()
             is_served = jar.pending.count and self.state.members.slaves
-            awaited = "" if self.reuse is None or is_served else self.reuse.awaited.text(now)
+            awaited = "" if self.reuse is None or is_served else self.reuse.succession.text(now)
             self.silence.decide(self.waiting, awaited, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:
@@ -429,7 +428,7 @@ class MasterCore:
         looks = self.dispatch.look_again, self.dispatch.straggler_at, self.hosts.deadline, self.long_tasks.deadline
         paused_until = self.handback.deadline if self.state.jar.delayed else None
         others = self.losses.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
-        awaited_until = None if self.reuse is None else self.reuse.awaited.deadline
+        awaited_until = None if self.reuse is None else self.reuse.succession.deadline
         return min(known((*looks, *others, paused_until, awaited_until)), default=None)
 
     def check(self) -> None:

@@ -198,7 +198,7 @@ class HandBack:
     #
     # A task pauses if its policy has `after` and its attempt was lost by its own fault: what was wrong, such as a
     # server that is overloaded, may be right later. The pause doubles with each such loss. A delayed task needs no
-    # slave, and does not count as pending. Tasks that are delayed for another reason have no end here (see `Awaited`).
+    # slave, and does not count as pending. Tasks that wait for agents of a former master have no end here.
 
     def give_back(
         self,

@@ -13,7 +13,7 @@ the file has no answer of it. So does a task whose attempts are used up. Nothing
 Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes 20 bytes.
 
 An agent can bring results of a former generation while this one runs (see `Succession`). So the last generations are
-kept, with 4 bytes for each task, and each task of this generation that waits for its answer takes 12 bytes.
+kept, with 4 bytes for each task, and the tasks of this generation that former ones had submitted without an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -32,7 +32,6 @@ from msgspec.structs import replace
 
 from mwpy._core import holding
 from mwpy._core.holding import TaskIds
-from mwpy._core.master import tasks
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.members import ConnectedAgent
@@ -51,275 +50,9 @@ from mwpy._values.earlier import (
     FormerAgent,
 )
 from mwpy._values.phrases import counted, first_of
-from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks, TaskRange
+from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks
 from mwpy._values.shares import NO_KEY
 from mwpy._values.task import Origin, StoredAt, TaskState, stored_result
-
-# The agents of the last generations, as the run database knows them.
-#
-# An agent that outlives its master is the same process in the next generation. So only a process that was an agent of a
-# former generation can have tasks of that generation, or their results. A member could lie about its process, but
-# members are trusted: their results are unpickled in the master. This protects from mistakes.
-
-
-class FormerAgents:
-    """Knows who may bring results of former generations.
-
-    Args:
-        agents: all agents of the last generations.
-    """
-
-    def __init__(self, agents: Sequence[FormerAgent] = ()) -> None:
-        self.agents = agents
-        self._processes = {(each.generation, each.host, each.pid): None for each in agents}
-        """The generation, the machine and the process of each."""
-        self._came: dict[tuple[str, int], None] = {}
-        """The machine and the process of those that are back, and have said everything about their tasks."""
-
-    def had(self, generation: int, agent: ConnectedAgent) -> bool:
-        """Whether an agent was one of this generation, too."""
-        return (generation, agent.host, agent.pid) in self._processes
-
-    def came(self, agent: ConnectedAgent) -> None:
-        """An agent is back, and has said everything about its tasks of former generations."""
-        self._came[agent.host, agent.pid] = None
-
-    @property
-    def outliving(self) -> list[FormerAgent]:
-        """Those that look for their master, as far as the file knows, and are not back."""
-        living = [each for each in self.agents if each.returns_s and not each.has_ended]
-        return [each for each in living if (each.host, each.pid) not in self._came]
-
-    @property
-    def returns_s(self) -> float:
-        """For how long one that is not back looks for its master at most, in seconds; 0 if there are none."""
-        return max((each.returns_s for each in self.outliving), default=0.0)
-
-    def names(self) -> str:
-        """The processes that may return."""
-        processes = [*dict.fromkeys(f"process {each.pid} on {each.host}" for each in self.outliving)]
-        return f"{counted(len(processes), 'agent')} ({first_of(processes, len(processes))})"
-
-
-# Tasks that wait for agents which have outlived the former master.
-#
-# Such an agent says which tasks its slaves still run (`StillRunning`), and later brings their results. An equal task of
-# this generation then waits, and is not sent to another slave, until its result is in the file. It is pending again
-# when the agent is lost, or when its slave has ended without a result.
-#
-# A task that must not run twice also waits if a former generation sent it to a slave, as long as an agent may return
-# that ran it: until all agents of the last generations are back and have said what they have, or for the longest time
-# that the missing ones look for their master. Without a result it then is unrunnable. If an agent says that its slave
-# has not started the task, it is pending.
-#
-# Tasks that wait are DELAYED, without an end of their pause. The user may not expect that, so the master says soon
-# which tasks wait, how long, for which agents, and how they run at once.
-
-
-LOST = (
-    "a slave ran it when the master was started again, and has ended without a result, and its policy says retry=False"
-)
-
-SAY_S = 1.0
-"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too."""
-
-GROWTH = 4.0
-"""How much longer this takes for each later message about further tasks."""
-
-
-class Awaited:
-    """Knows which occurrences of tasks agents may answer.
-
-    Args:
-        state: what all parts share.
-        forbidden: why a task is unrunnable for which no agent came.
-        rerun_failed: as in `Reuse`.
-    """
-
-    def __init__(self, state: MasterState, forbidden: str, rerun_failed: bool) -> None:
-        self.state = state
-        self.forbidden = forbidden
-        self.rerun_failed = rerun_failed
-        self.former = FormerAgents()
-        """The agents of the last generations."""
-        self.new: dict[int, int] = {}
-        """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
-        self._handback = HandBack(state)
-        self._since: float | None = None
-        """When the master began to wait for them, on the core's clock; None before the first iteration."""
-        self._running: dict[int, tuple[str, int]] = {}
-        """The occurrences that still run: the name of the agent, and the number of the slave."""
-        self._storing: dict[int, None] = {}
-        """The occurrences whose results were brought and are not in the file yet."""
-        self._held: dict[int, int] = {}
-        """The task of each occurrence that waits. Some of them have ended."""
-        self._say_at: float | None = None
-        """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
-        self._say_s = SAY_S
-        """How long after a task that waits this is."""
-
-    @property
-    def may_return(self) -> bool:
-        """Whether agents of former generations may come that have not come yet."""
-        return self.former.returns_s > 0 and (self._since is None or self.state.now < self._until)
-
-    @property
-    def _until(self) -> float:
-        """When the last of those that are missing has given up, on the core's clock."""
-        return (self.state.now if self._since is None else self._since) + self.former.returns_s
-
-    def comes(self, number: int) -> bool:
-        """Whether an agent runs an occurrence, or has brought its result."""
-        return number in self._running or number in self._storing
-
-    # ---- what agents say ---------------------------------------------------------------------------------------
-
-    def runs(self, agent: str, slave: int, numbers: Sequence[int], waiting: Mapping[int, int]) -> None:
-        """A slave of an agent runs these occurrences, and no others.
-
-        Args:
-            waiting: the occurrences for which tasks of this generation wait, by task.
-        """
-        before = [number for number, place in self._running.items() if place == (agent, slave)]
-        now = dict.fromkeys(numbers, (agent, slave))
-        self._running.update(now)
-        self._has_ended(number for number in before if number not in now)
-        if waiting:
-            self.hold([*self.state.jar.pending.spans()], waiting)
-
-    def brought(self, numbers: Iterable[int], counting: Iterable[int], waiting: Mapping[int, int]) -> None:
-        """An agent has brought results of these occurrences.
-
-        Args:
-            counting: those whose results count, and are stored now.
-            waiting: the occurrences of these for which tasks of this generation wait, by task.
-        """
-        self._storing.update(dict.fromkeys(counting))
-        self._has_ended([number for number in numbers if number in self._running])
-        if waiting:
-            self.hold([*self.state.jar.pending.spans()], waiting)
-
-    def not_started(self, numbers: Iterable[int]) -> None:
-        """No slave has started these occurrences: their tasks may run."""
-        for number in numbers:
-            self._running.pop(number, None)
-            self._release(number, None)
-
-    def stored(self, numbers: Iterable[int]) -> None:
-        """Results of these occurrences are in the file, and have ended tasks."""
-        for number in numbers:
-            self._storing.pop(number, None)
-            self._release(number, LOST)
-
-    # ---- tasks ---------------------------------------------------------------------------------------------
-
-    def hold_new(self, spans: Iterable[Span]) -> None:
-        """New tasks are in the jar: let those wait for which agents may come."""
-        if self.new:
-            self.hold(spans, self.new)
-            self.new = {}
-
-    def hold(self, spans: Iterable[Span], numbers: Mapping[int, int]) -> None:
-        """Let those of the tasks wait that are pending.
-
-        Args:
-            numbers: their occurrences, by task.
-        """
-        able = [span for span in spans if span.state is TaskState.PENDING and is_holdable(span)]
-        ids = TaskIds((task, 1) for task in numbers)
-        if numbers and (tasks := named(able, ids)):
-            self.state.record(records.TasksAwaited(tasks))
-            for each in tasks:
-                self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
-            if self._say_at is None and not all(map(self.comes, self._held)):
-                self._say_at = self.state.now + self._say_s
-
-    def decide(self, now: float) -> None:
-        """Release the tasks for which nobody will come any more."""
-        if self._since is None:
-            self._since = now
-        if self._running:
-            agents = self.state.members.agents
-            self._has_ended([number for number, (agent, _) in self._running.items() if agent not in agents])
-        if self._held and now >= self._until:
-            for number in [*self._held]:
-                if not self.comes(number):
-                    self._release(number, self.forbidden)
-        if self._say_at is not None and now >= self._say_at:
-            self._say_at, self._say_s = None, self._say_s * GROWTH
-            self._say(now)
-
-    def _say(self, now: float) -> None:
-        """Say which tasks may have run, and what the user can do."""
-        tasks = self._doubtful()
-        if not tasks:
-            return
-        spans = (self.state.jar.delayed[task] for task in tasks)
-        names = first_of((f"task {span.first} ({span.algorithm.name})" for span in spans), len(tasks))
-        self.state.notice(
-            f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
-            f"run database has no results of them: {names}. They wait up to {self._left_s(now):.0f} s for "
-            f"{self.former.names()} of the former master, which may bring results. After that, those without a result "
-            f"are unrunnable. If they may run again, stop this master, and start it with --mw-rerun failed: then they "
-            f"run at once"
-        )
-
-    def _doubtful(self) -> list[int]:
-        """The tasks that wait, and of which no agent has said that it has them."""
-        delayed = self.state.jar.delayed
-        return [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
-
-    def _left_s(self, now: float) -> float:
-        """How long the master waits for agents that have not come, in seconds."""
-        return max(0.0, self._until - now)
-
-    @property
-    def deadline(self) -> float | None:
-        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
-        waits = any(not self.comes(number) for number in self._held)
-        return min(holding.known((self._until if waits else None, self._say_at)), default=None)
-
-    def _has_ended(self, numbers: Iterable[int]) -> None:
-        """These occurrences do not run any more."""
-        for number in [*numbers]:
-            self._running.pop(number, None)
-            if number not in self._storing:
-                self._release(number, LOST)
-
-    def _release(self, number: int, reason: str | None) -> None:
-        """Nobody will bring a result of an occurrence: its task is pending again, or unrunnable.
-
-        Args:
-            reason: why a task is unrunnable that must not run twice; None if it has not run.
-        """
-        task = self._held.pop(number, None)
-        span = None if task is None else self.state.jar.delayed.get(task)
-        if span is None or span.pause_s < inf:
-            return
-        if reason is None or span.policy.retry or self.rerun_failed:
-            self.state.record(records.TasksDue([span.whole], not_started=reason is None))
-        else:
-            self._handback.give_up(NO_SLAVE, [span.whole], reason, held=False)
-
-    def text(self, now: float) -> str:
-        """What is waited for; empty if nothing is."""
-        others = len(self._doubtful())
-        parts: list[str] = []
-        if running := len(self._running):
-            run = "still runs" if running == 1 else "still run"
-            parts.append(f"{counted(running, 'task')} {run} at slaves that have outlived the former master")
-        if others:
-            parts.append(
-                f"{counted(others, 'task')} with retry=False wait {self._left_s(now):.0f} s longer for agents that may "
-                f"have run them before the master was started again; with --mw-rerun failed they run at once"
-            )
-        return ", and ".join(parts)
-
-
-def is_holdable(span: Span) -> bool:
-    """Whether the tasks of a span may wait for an agent."""
-    return span.policy.sid is None and not span.refers
-
 
 # The calls of one task algorithm that former generations made, by their keys.
 #
@@ -619,10 +352,10 @@ class Answers:
     _places: array[int] = Factory(lambda: array("I"))
     _seconds: array[float] = Factory(lambda: array("d"))
     _ends: array[int] = Factory(lambda: array("H"))
-    """For each occurrence: its attempts times 2, and 1 more if it failed. Without an answer: 1 if it may not run again.
-    """
-    used_up: dict[int, str] = Factory(dict)
-    """The occurrences without an answer whose attempts are used up, and why they became unrunnable."""
+    """For each occurrence: its attempts times 2, and 1 more if it failed."""
+    barred: dict[int, str] = Factory(dict)
+    """The occurrences without an answer that must not run again: why they became unrunnable when their attempts were
+    used up; or an empty text if they were sent to a slave and must not run twice."""
 
     def extend(self, count: int) -> None:
         """There are occurrences up to this number, the last ones without an answer."""
@@ -646,6 +379,9 @@ class Answers:
             ends += [min(attempt, MOST_ATTEMPTS) * 2] * own
         for place in results.failed:
             ends[place] += 1
+        if self.barred:
+            for number in numbers:
+                self.barred.pop(number, None)
         row, first = len(self.rows), numbers[0]
         if first >= 0 and numbers == [*range(first, first + count)]:  # the usual case, in a tenth of the time
             self._row_of[first : first + count] = array("I", [row]) * count
@@ -663,16 +399,6 @@ class Answers:
         is no answer."""
         row = self._row_of[number]
         return (row - 1, self._places[number], bool(self._ends[number] & 1)) if row else None
-
-    def set_sent(self, number: int, *, may_have_run: bool) -> None:
-        """A task that must not run twice was sent to a slave, or came back before it started."""
-        if not self._row_of[number]:
-            self._ends[number] = may_have_run
-            self.used_up.pop(number, None)
-
-    def may_have_run(self, number: int) -> bool:
-        """Whether an occurrence without an answer was sent to a slave although it must not run twice."""
-        return not self._row_of[number] and bool(self._ends[number])
 
     def times(self, number: int) -> tuple[float, int]:
         """The compute time of an answer, in seconds, and the number of its attempts."""
@@ -719,13 +445,14 @@ class Reuse:
         self.says_misses = True
         """Whether a message says that no task of an algorithm finds its answer."""
         self._hand_back = HandBack(state)
-        self.awaited = Awaited(state, FORBIDDEN, rerun_failed)
-        self._generation = 0
+        self.succession = Succession(state, self, self._hand_back)
+        """What agents of former generations have."""
+        self.generation = 0
         """The generation that is read, or this one."""
         self._codes = KnownCodes(state, changes, captured, any_code)
         self._algorithms: dict[int, KnownCode] = {}
         """The algorithms of the generation that is read, by number."""
-        self._former: dict[int, array[int]] = {}
+        self.former: dict[int, array[int]] = {}
         """The generation that is read, and the last ones before it, by number. For each task, by id: the number of its
         occurrence; -1 if it has none."""
         self._code_of: array[int] = array("I")
@@ -734,17 +461,14 @@ class Reuse:
         """For each algorithm of this generation: the code whose answers count."""
         self._waiting: list[EarlierTasks] = []
         """Tasks of the generation that is read, since its last answer."""
-        self._task_of: array[int] = array("q")
-        """For each occurrence: the task of this generation that has taken it, if it had no answer then; else 0. It is
-        empty if there is no such task."""
-        self._count = 0
-        """How many occurrences there are."""
+        self._task_of: dict[int, int] = {}
+        """The tasks of this generation that have taken occurrences without an answer, by occurrence."""
 
     # ---- reading what former generations left --------------------------------------------------------------
 
     def apply(self, entry: Earlier) -> None:
         """Take the next entry of the run database."""
-        if entry.generation > self._generation:
+        if entry.generation > self.generation:
             self._begin(entry.generation)
         match entry:
             case EarlierAlgorithm():
@@ -753,11 +477,11 @@ class Reuse:
                 self._waiting.append(entry)
             case EarlierSent():
                 self._add_waiting()
-                for number in numbers_of(self._former[entry.generation], [entry.first], [entry.count]):
-                    if number >= 0 and entry.used_up:
-                        self.answers.used_up[number] = entry.used_up
-                    elif number >= 0:
-                        self.answers.set_sent(number, may_have_run=entry.may_have_run)
+                for number in numbers_of(self.former[entry.generation], [entry.first], [entry.count]):
+                    if entry.barred is None:
+                        self.answers.barred.pop(number, None)
+                    elif number >= 0 and not self.answers.of(number):
+                        self.answers.barred[number] = entry.barred
             case _:
                 self._add_waiting()
                 self.answer(entry)
@@ -769,15 +493,15 @@ class Reuse:
 
     def begin(self) -> None:
         """All entries were read. This generation begins."""
-        self._begin(self._generation + 1)
+        self._begin(self.generation + 1)
 
     def _begin(self, generation: int) -> None:
         self._add_waiting()
-        self._generation = generation
+        self.generation = generation
         self._algorithms = {}
-        self._former[generation] = array("i")
-        for old in [*self._former][: -GENERATIONS_KEPT - 1]:
-            del self._former[old]
+        self.former[generation] = array("i")
+        for old in [*self.former][: -GENERATIONS_KEPT - 1]:
+            del self.former[old]
         self._codes.begin(generation)
 
     def _add_waiting(self) -> None:
@@ -788,16 +512,16 @@ class Reuse:
         self._waiting.clear()
 
     def _add(self, entry: EarlierTasks) -> None:
-        known, former = self._algorithms[entry.algorithm], self._former[entry.generation]
+        known, former = self._algorithms[entry.algorithm], self.former[entry.generation]
         former.extend([-1] * (entry.first - len(former)))
         if not (known.code or self._codes.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
             former.extend([-1] * entry.count)
             return
-        numbers = known.occurrences.take_or_add(entry.keys, self._count)
+        count = len(self._code_of)
+        numbers = known.occurrences.take_or_add(entry.keys, count)
         former.extend(numbers)
-        self._code_of.extend([known.place] * (max(numbers) + 1 - self._count))
-        self._count = len(self._code_of)
-        self.answers.extend(self._count)
+        self._code_of.extend([known.place] * (max(numbers) + 1 - count))
+        self.answers.extend(len(self._code_of))
         if entry.reused and self._codes.any_code and any(self.answers.of(number) is None for number in numbers):
             self._codes.adopt(known)
 
@@ -808,34 +532,21 @@ class Reuse:
         Results that were brought to a later generation answer only what had no answer: if that generation had computed
         the task itself, its algorithm has got this result.
         """
-        former, results = self._former.get(entry.generation), entry.results
+        former, results = self.former.get(entry.generation), entry.results
         if former is None:  # too many generations have been since then
             return []
         numbers = numbers_of(former, results.tasks, results.counts)
         for place, count in Counter(self._code_of[number] for number in numbers if number >= 0).items():
             self._codes.answer(self._codes.each[place], count)
-        if entry.generation < self._generation:
+        if entry.generation < self.generation:
             numbers = [-1 if number < 0 or self.answers.of(number) else number for number in numbers]
         self.answers.answer(entry, numbers)
         return numbers
 
-    # ---- results that agents bring from former generations -----------------------------------------------------
-
-    @property
-    def last_generation(self) -> int:
-        """The number of the generation before this one."""
-        return self._generation - 1
-
-    def former(self, name: str) -> tuple[int, array[int]] | None:
-        """The number of the former generation with this name, and the occurrence of each task; None if it is not known,
-        or was too long ago."""
-        number = self.names.get(name, 0)
-        return (number, self._former[number]) if number in self._former else None
-
     def waiting(self, numbers: Iterable[int]) -> dict[int, int]:
         """Which tasks of this generation have taken these occurrences without an answer: the occurrence of each task.
         Some of them may have ended."""
-        return {task: number for number in numbers if self._task_of and (task := self._task_of[number])}
+        return {self._task_of[number]: number for number in numbers if number in self._task_of}
 
     def counts(self, number: int) -> bool:
         """Whether an occurrence has an answer that ends a task."""
@@ -863,7 +574,9 @@ class Reuse:
     def _divide(self, span: Span, known: KnownCode, others: list[Span], reused: list[ReusedTasks]) -> None:
         """Divide a span into tasks that are answered, that must not run again, and others."""
         start = 0
-        for kind, run in groupby(self._numbers(span, known), lambda each: isinstance(each, int) or each):
+        keys = (span.keys[at : at + KEY_BYTES] for at in range(0, len(span.keys), KEY_BYTES))
+        fates = (self._fate(span, task, known, key) for task, key in zip(span.ids, keys, strict=True))
+        for kind, run in groupby(fates, lambda each: isinstance(each, int) or each):
             numbers = [*run]
             end = start + len(numbers)
             part = span if len(numbers) == span.count else span.between(start, end)
@@ -875,42 +588,29 @@ class Reuse:
             else:
                 reused.append(self.give_out(part, [number for number in numbers if isinstance(number, int)]))
 
-    def _numbers(self, span: Span, known: KnownCode) -> list[int | str | None]:
-        """For each task of a span: the number of its occurrence if that has an answer which counts, or why it must not
-        run again."""
-        keys, take, of = span.keys, known.occurrences.take, self.answers.of
-        once, awaited = not span.policy.retry, self.awaited
-        take_other = known.other.occurrences.take if known.other is not None else None
-        can_wait, used_up = is_holdable(span), self.answers.used_up
-        numbers: list[int | str | None] = []
-        for at in range(0, len(keys), KEY_BYTES):
-            key = keys[at : at + KEY_BYTES]
-            number = None if key == NO_KEY else take(key)
-            if take_other is not None and key != NO_KEY and (number is None or of(number) is None):
-                other = take_other(key)
-                number = other if other is not None and of(other) is not None else number
-            if number is None:
-                self._miss(span.algorithm, known, key)
-                numbers.append(None)
-                continue
-            known.misses = MISSES
-            answer = of(number)
-            if answer is None and number in used_up and not self.rerun_failed:
-                numbers.append(USED_UP.format(reason=used_up[number]))
-                continue
-            if answer is None:
-                if not self._task_of:
-                    self._task_of.frombytes(bytes(self._count * self._task_of.itemsize))
-                self._task_of[number] = span.first + at // KEY_BYTES
-            if answer is None or (answer[2] and self.rerun_failed):
-                forbidden = once and not self.rerun_failed and self.answers.may_have_run(number)
-                if can_wait and answer is None and (awaited.comes(number) or (forbidden and awaited.may_return)):
-                    awaited.new[span.first + at // KEY_BYTES] = number
-                    forbidden = False
-                numbers.append(FORBIDDEN if forbidden else None)
-            else:
-                numbers.append(number)
-        return numbers
+    def _fate(self, span: Span, task: int, known: KnownCode, key: bytes) -> int | str | None:
+        """Return the occurrence of a new task if that has an answer which counts, or why the task must not run again;
+        None if it runs."""
+        of, rerun_failed = self.answers.of, self.rerun_failed
+        number = None if key == NO_KEY else known.occurrences.take(key)
+        if known.other is not None and key != NO_KEY and (number is None or of(number) is None):
+            other = known.other.occurrences.take(key)
+            number = number if other is None or of(other) is None else other
+        if number is None:
+            self._miss(span.algorithm, known, key)
+            return None
+        known.misses = MISSES
+        if (answer := of(number)) is not None:
+            return None if answer[2] and rerun_failed else number
+        barred = None if rerun_failed else self.answers.barred.get(number)
+        if barred:
+            return USED_UP.format(reason=barred)
+        self._task_of[number] = task
+        is_forbidden = barred is not None and not span.policy.retry
+        if is_holdable(span) and (self.succession.comes(number) or (is_forbidden and self.succession.may_come)):
+            self.succession.waits[task] = number
+            return None
+        return FORBIDDEN if is_forbidden else None
 
     def _miss(self, defined: Defined, known: KnownCode, key: bytes) -> None:
         """No former generation submitted a task. Tasks that cannot be compared say nothing about the arguments."""
@@ -945,7 +645,7 @@ class Reuse:
         return ReusedTasks(span.first, span.count, span.algorithm.number, name, span.keys, rows, places, failed)
 
 
-# Takes over results of former generations, which agents bring.
+# What agents that have outlived the former master say about its tasks: their results, and which ones still run.
 #
 # An agent can outlive its master, and so can the tasks that its slaves run. It brings their results to the next
 # generation (`Handover`). These results are stored as those of their own generation, as if its master had lived on.
@@ -954,25 +654,91 @@ class Reuse:
 # killed, as if another attempt had answered.
 #
 # Results that do not count are left out: of tasks that the file does not know or that have an answer, and failures
-# after which the task was to be tried again. Nothing counts if the process of the agent was no agent of that
-# generation.
+# after which the task was to be tried again. An agent that outlives its master is the same process in the next
+# generation. So nothing counts if its process was no agent of that generation. A member could lie about its process,
+# but members are trusted: their results are unpickled in the master. This protects from mistakes.
+#
+# Such an agent also says which tasks its slaves still run (`FormerTasks`). An equal task of this generation then waits,
+# and is not sent to another slave, until its result is in the file. It is pending again when the agent is lost, or when
+# its slave has ended without a result.
+#
+# A task that must not run twice also waits if a former generation sent it to a slave, as long as an agent may return
+# that ran it: until all agents of the last generations are back and have said what they have, or for the longest time
+# that the missing ones look for their master. Without a result it then is unrunnable. If an agent says that its slave
+# has not started the task, it is pending.
+#
+# Tasks that wait are DELAYED, without an end of their pause. The user may not expect that, so the master says soon
+# which tasks wait, how long, for which agents, and how they run at once.
 
 
-_UNUSABLE = (
+UNUSABLE = (
     "{agent} has brought {results} of tasks that an earlier life of the master had sent to it, and they are not used, "
-    "because {why}"
+    "because the run database does not know that it was an agent of that life"
 )
+
+LOST = (
+    "a slave ran it when the master was started again, and has ended without a result, and its policy says retry=False"
+)
+
+SAY_S = 1.0
+"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too."""
+
+GROWTH = 4.0
+"""How much longer this takes for each later message about further tasks."""
 
 
 @define(eq=False, repr=False)
 class Succession:
-    """Receives results of former generations."""
+    """Knows what agents of former generations have, and lets tasks wait for them."""
 
     state: MasterState
+    reuse: Reuse
+    handback: HandBack
+    waits: dict[int, int] = Factory(dict)
+    """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
+    _were_agents: set[tuple[int, str, int]] = Factory(set)
+    """The generation, the machine and the process of each agent of the last generations."""
+    _missing: dict[tuple[str, int], FormerAgent] = Factory(dict)
+    """Those that look for their master, as far as the file knows, and have not said everything about their tasks; by
+    machine and process."""
+    _since: float | None = None
+    """When the master began to wait for them, on the core's clock; None before the first iteration."""
+    _comes: dict[int, str] = Factory(dict)
+    """The occurrences that still run, and the name of the agent; the name is empty if the result was brought and is not
+    in the file yet."""
+    _held: dict[int, int] = Factory(dict)
+    """The task of each occurrence that waits. Some of them have ended."""
+    _say_at: float | None = None
+    """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
+    _say_s: float = SAY_S
+    """How long after a task that waits this is."""
 
-    def receive(
-        self, agent: ConnectedAgent, message: messages.Handover, frames: Sequence[Buffer], reuse: Reuse | None
-    ) -> None:
+    def know(self, agents: Sequence[FormerAgent]) -> None:
+        """These are all agents of the last generations, in their order."""
+        for each in agents:
+            self._were_agents.add((each.generation, each.host, each.pid))
+            self._missing.pop((each.host, each.pid), None)
+            if each.returns_s and not each.has_ended:
+                self._missing[each.host, each.pid] = each
+
+    def comes(self, number: int) -> bool:
+        """Whether an agent runs an occurrence, or has brought its result."""
+        return number in self._comes
+
+    @property
+    def may_come(self) -> bool:
+        """Whether agents of former generations may come that have not come yet."""
+        return bool(self._missing) and (self._since is None or self.state.now < self._until)
+
+    @property
+    def _until(self) -> float:
+        """When the last of those that are missing has given up, on the core's clock."""
+        since = self.state.now if self._since is None else self._since
+        return since + max((each.returns_s for each in self._missing.values()), default=0.0)
+
+    # ---- what agents say ---------------------------------------------------------------------------------------
+
+    def receive(self, agent: ConnectedAgent, message: messages.Handover, frames: Sequence[Buffer]) -> None:
         """Take over the results that count, so that they are stored.
 
         Raises:
@@ -981,106 +747,177 @@ class Succession:
         group = message.results
         values, _ = groups.entries(group, frames)
         check_failures(group, values)
-        found = None if reuse is None else reuse.former(message.generation)
-        if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
-            why = "there is no run database"
-            if reuse is not None:
-                why = f"the run database does not know {'that life any more' if found is None else 'this agent there'}"
+        former = self._tasks_of(agent, message.generation)
+        if former is None:
             results = counted(sum(group.counts), "result")
-            self.state.notice(_UNUSABLE.format(agent=agent.name, results=results, why=why), key=why)
+            self.state.notice(UNUSABLE.format(agent=agent.name, results=results), key=UNUSABLE)
             return
-        generation, former = found
         numbers = numbers_of(former, group.tasks, group.counts)
-        places = [
-            place
-            for place, number in enumerate(numbers)
-            if number >= 0 and place not in group.again and reuse.answers.of(number) is None
-        ]
-        counting = [numbers[place] for place in places]
-        reuse.awaited.brought([number for number in numbers if number >= 0], counting, reuse.waiting(counting))
+        new = [number >= 0 and self.reuse.answers.of(number) is None for number in numbers]
+        places = [place for place, is_new in enumerate(new) if is_new and place not in group.again]
+        counting = dict.fromkeys((numbers[place] for place in places), "")
+        self._comes |= counting
+        self._wait_for(counting)
+        self._end([number for number in numbers if not self._is_stored(number)], LOST)
         if places:
             group, frames = groups.select(group, frames, places)
-            slave = SlaveId(message.sid)
-            self.state.record(ResultsHandedOver(agent.name, agent.host, generation, slave, group, frames))
+            generation, sid = self.reuse.names[message.generation], SlaveId(message.sid)
+            self.state.record(ResultsHandedOver(agent.name, agent.host, generation, sid, group, frames))
 
-    def still_running(self, agent: ConnectedAgent, message: messages.StillRunning, reuse: Reuse | None) -> None:
-        """A slave runs tasks of a former generation: equal tasks wait for it. If nobody wants them, it ends."""
-        numbers = _numbers(agent, message, reuse)
-        wanted: list[int] = []
-        if reuse is not None and numbers is not None:
-            wanted = [number for number in numbers if reuse.answers.of(number) is None]
-            reuse.awaited.runs(agent.name, message.slave, wanted, reuse.waiting(wanted))
-        if message.tasks and not wanted:
-            self.state.send(agent, messages.NotWanted(message.slave))
-
-    def not_started(self, agent: ConnectedAgent, message: messages.NotStarted, reuse: Reuse | None) -> None:
-        """Slaves have not started tasks of the generation before this one: they may run. Or the agent has no more to
-        say."""
-        numbers = _numbers(agent, message, reuse)
-        if reuse is None or numbers is None:
+    def hear(self, agent: ConnectedAgent, message: messages.FormerTasks) -> None:
+        """An agent says how far tasks of a former generation are, or that it has no more to say."""
+        former = self._tasks_of(agent, message.generation)
+        if former is None:
             return
         if not message.tasks:
-            reuse.awaited.former.came(agent)
-        elif reuse.names[message.generation] == reuse.last_generation:  # one in between may have sent them elsewhere
-            for number in numbers:
-                reuse.answers.set_sent(number, may_have_run=False)
-            reuse.awaited.not_started(numbers)
+            self._missing.pop((agent.host, agent.pid), None)
+        named = (former[first : first + count] for first, count in zip(message.tasks, message.counts, strict=True))
+        known = [number for number in chain.from_iterable(named) if number >= 0 and not self._is_stored(number)]
+        match message.fate:
+            case messages.FormerFate.RUNNING:
+                running = [number for number in known if self.reuse.answers.of(number) is None]
+                self._comes |= dict.fromkeys(running, agent.name)
+                self._wait_for(running)
+            case messages.FormerFate.LOST:
+                self._end(known, LOST)
+            case _ if self.reuse.names[message.generation] == self.reuse.generation - 1:
+                for number in known:  # a generation in between may have sent them elsewhere
+                    self.reuse.answers.barred.pop(number, None)
+                self._end(known, None)
 
-    def stored(self, record: ResultsHandedOver, row: int, reuse: Reuse, now: float) -> None:
+    def _tasks_of(self, agent: ConnectedAgent, generation: str) -> array[int] | None:
+        """The occurrence of each task of a former generation; None if the file does not know that an agent was one of
+        it."""
+        number = self.reuse.names.get(generation, 0)
+        return self.reuse.former.get(number) if (number, agent.host, agent.pid) in self._were_agents else None
+
+    def _is_stored(self, number: int) -> bool:
+        """Whether the result of an occurrence is on its way into the file."""
+        return self._comes.get(number) == ""
+
+    def stored(self, record: ResultsHandedOver, row: int) -> None:
         """Results are in the file: end the tasks that have waited for them."""
-        sid, host, wall = record.sid, record.host, self.state.wall
-        entry = EarlierAnswers(record.generation, row, sid, host, wall, record.results)
-        known = {number: place for place, number in enumerate(reuse.answer(entry)) if number >= 0}
+        entry = EarlierAnswers(record.generation, row, record.sid, record.host, self.state.wall, record.results)
+        places = {number: place for place, number in enumerate(self.reuse.answer(entry)) if number >= 0}
         if self.state.closing is None:
-            self._end_waiting(record, {number: at for number, at in known.items() if reuse.counts(number)}, reuse, now)
-            reuse.awaited.stored(known)
+            self._answer(record, {number: place for number, place in places.items() if self.reuse.counts(number)})
+            self._end(places, LOST)
 
-    def _end_waiting(self, record: ResultsHandedOver, places: Mapping[int, int], reuse: Reuse, now: float) -> None:
+    def _answer(self, record: ResultsHandedOver, places: Mapping[int, int]) -> None:
         """End the tasks that have waited for results.
 
         Args:
             places: the place of each occurrence with a result that counts.
         """
-        numbers = reuse.waiting(places)
-        if not numbers:
+        numbers = self.reuse.waiting(places)
+        for holder, found in [*self.state.jar.places(TaskIds((task, 1) for task in numbers))]:
+            ids = [task for each in found for task in range(each.first, each.first + each.count)]
+            own, frames = groups.select(record.results, record.frames, [places[numbers[task]] for task in ids])
+            attempts = [each.attempt for each in found for _ in range(each.count)]
+            own = replace(own, tasks=ids, counts=[1] * len(ids), attempts=attempts)
+            for span in self.state.record(records.TasksAnswered(holder, found, own, frames)):
+                self.reuse.give_out(span, [numbers[task] for task in span.ids])
+            if holder is not None:
+                self.state.cancel_elsewhere(self.state.members.slaves[holder], found)
+
+    # ---- tasks ---------------------------------------------------------------------------------------------
+
+    def hold_new(self, spans: Iterable[Span]) -> None:
+        """New tasks are in the jar: let those wait for which agents may come."""
+        if self.waits:
+            self._hold(spans, self.waits)
+            self.waits = {}
+
+    def _wait_for(self, numbers: Iterable[int]) -> None:
+        """Let the pending tasks wait that have taken these occurrences."""
+        if waiting := self.reuse.waiting(numbers):
+            self._hold(self.state.jar.pending.spans(), waiting)
+
+    def _hold(self, spans: Iterable[Span], numbers: Mapping[int, int]) -> None:
+        """Let those of the tasks wait that are pending.
+
+        Args:
+            numbers: their occurrences, by task.
+        """
+        able = [span for span in spans if span.state is TaskState.PENDING and is_holdable(span)]
+        if tasks := named(able, TaskIds((task, 1) for task in numbers)):
+            self.state.record(records.TasksAwaited(tasks))
+            for each in tasks:
+                self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
+            if self._say_at is None and not all(map(self.comes, self._held)):
+                self._say_at = self.state.now + self._say_s
+
+    def _end(self, numbers: Iterable[int], reason: str | None) -> None:
+        """Nobody will bring results of occurrences: their tasks are pending again, or unrunnable.
+
+        Args:
+            reason: why a task is unrunnable that must not run twice; None if it has not run.
+        """
+        for number in numbers:
+            self._comes.pop(number, None)
+            task = self._held.pop(number, None)
+            span = None if task is None else self.state.jar.delayed.get(task)
+            if span is None or span.pause_s < inf:
+                continue
+            if reason is None or span.policy.retry or self.reuse.rerun_failed:
+                self.state.record(records.TasksDue([span.whole], not_started=reason is None))
+            else:
+                self.handback.give_up(NO_SLAVE, [span.whole], reason, held=False)
+
+    def decide(self, now: float) -> None:
+        """Release the tasks for which nobody will come any more."""
+        if self._since is None:
+            self._since = now
+        agents = self.state.members.agents
+        self._end([number for number, name in self._comes.items() if name and name not in agents], LOST)
+        if self._held and now >= self._until:
+            self._end([number for number in self._held if not self.comes(number)], FORBIDDEN)
+        if self._say_at is not None and now >= self._say_at:
+            self._say_at, self._say_s = None, self._say_s * GROWTH
+            self._say(now)
+
+    def _say(self, now: float) -> None:
+        """Say which tasks may have run, and what the user can do."""
+        if not (tasks := self._doubtful()):
             return
-        able, ids = tasks.TRANSITIONS[tasks.TaskEvent.TAKE_OVER], TaskIds((task, 1) for task in numbers)
+        spans = (self.state.jar.delayed[task] for task in tasks)
+        names = first_of((f"task {span.first} ({span.algorithm.name})" for span in spans), len(tasks))
+        processes = [f"process {pid} on {host}" for host, pid in self._missing]
+        self.state.notice(
+            f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
+            f"run database has no results of them: {names}. They wait up to {self._until - now:.0f} s for "
+            f"{counted(len(processes), 'agent')} ({first_of(processes, len(processes))}) of the former master, which "
+            f"may bring results. After that, those without a result are unrunnable. If they may run again, stop this "
+            f"master, and start it with --mw-rerun failed: then they run at once"
+        )
 
-        def among(spans: Iterable[Span]) -> list[TaskRange]:
-            return named((span for span in spans if span.state in able), ids)
+    def _doubtful(self) -> list[int]:
+        """The tasks that wait, and of which no agent has said that it has them."""
+        delayed = self.state.jar.delayed
+        return [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
 
-        def end(sid: SlaveId | None, ended: Sequence[TaskRange]) -> None:
-            """End tasks that are at one slave, or that are in the same state."""
-            if not ended:
-                return
-            own_ids = [number for each in ended for number in range(each.first, each.first + each.count)]
-            own_places = [places[numbers[task]] for task in own_ids]
-            own, frames = groups.select(record.results, record.frames, own_places)
-            attempts = [each.attempt for each in ended for _ in range(each.count)]
-            own = replace(own, tasks=own_ids, counts=[1] * len(own_ids), attempts=attempts)
-            for span in self.state.record(records.TasksAnswered(sid, ended, own, frames)):
-                reuse.give_out(span, [numbers[task] for task in span.ids])
+    @property
+    def deadline(self) -> float | None:
+        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
+        waits = any(not self.comes(number) for number in self._held)
+        return min(holding.known((self._until if waits else None, self._say_at)), default=None)
 
-        jar = self.state.jar
-        for waiting in (jar.pending.spans(), jar.delayed.values(), jar.blocked.tasks.values()):
-            end(None, among(waiting))
-        for agent in self.state.members.agents.values():
-            killed: list[TaskRange] = []
-            for slave in agent.slaves.values():
-                if held := among(slave.held.spans):
-                    end(slave.sid, held)
-                    slave.last_heard = now
-                    self.state.settle(slave)
-                    killed += held
-            if killed:
-                self.state.cancel_at(agent, killed)
+    def text(self, now: float) -> str:
+        """What is waited for; empty if nothing is."""
+        others = len(self._doubtful())
+        parts: list[str] = []
+        if running := sum(map(bool, self._comes.values())):
+            run = "still runs" if running == 1 else "still run"
+            parts.append(f"{counted(running, 'task')} {run} at slaves that have outlived the former master")
+        if others:
+            left_s = max(0.0, self._until - now)
+            parts.append(
+                f"{counted(others, 'task')} with retry=False wait {left_s:.0f} s longer for agents that may have run "
+                f"them before the master was started again; with --mw-rerun failed they run at once"
+            )
+        return ", and ".join(parts)
 
 
-def _numbers(
-    agent: ConnectedAgent, message: messages.StillRunning | messages.NotStarted, reuse: Reuse | None
-) -> list[int] | None:
-    """The occurrences that an agent of a former generation names; None if it was none, or that one is not known."""
-    found = None if reuse is None else reuse.former(message.generation)
-    if reuse is None or found is None or not reuse.awaited.former.had(found[0], agent):
-        return None
-    return [number for number in numbers_of(found[1], message.tasks, message.counts) if number >= 0]
+def is_holdable(span: Span) -> bool:
+    """Whether the tasks of a span may wait for an agent."""
+    return span.policy.sid is None and not span.refers

@@ -528,7 +528,7 @@ class MasterState:
                     take_out(slave.given_back, ids_in(found))
                     self.record(records.TasksReclaimed(slave.sid, found, attempt, holder))
                     if (other := self.members.slaves.get(holder or ANY)) is not None:
-                        self._cancel_elsewhere(other, found)
+                        self.cancel_elsewhere(other, found)
         self.settle(slave)
         return again
 
@@ -552,9 +552,10 @@ class MasterState:
         """Tasks have ended: let the agents kill them at the slaves that had them before."""
         for slave in [*self.members.given_back.values()]:
             if ended := take_out(slave.given_back, ids):
-                self._cancel_elsewhere(slave, [span.whole for span in ended])
+                self.cancel_elsewhere(slave, [span.whole for span in ended])
 
-    def _cancel_elsewhere(self, slave: ConnectedSlave, tasks: Sequence[records.TaskRange]) -> None:
+    def cancel_elsewhere(self, slave: ConnectedSlave, tasks: Sequence[records.TaskRange]) -> None:
+        """Tasks that a slave had have ended elsewhere: let its agent kill them."""
         self.cancel_at(slave.agent, tasks)
         slave.last_heard = self.now
         self.settle(slave)

@@ -421,6 +421,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
         _BLOCKED: _FINISHED,
         _PENDING: _FINISHED,
         _ALLOCATED: _FINISHED,
+        _CANCELLING: _FINISHED,
         _DELAYED: _FINISHED,
     },
 }
