@@ -26,7 +26,7 @@ from itertools import chain, islice
 from pathlib import Path
 from queue import Empty
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from attrs import evolve
 
@@ -46,7 +46,7 @@ from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, a
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import OutOfTime, TaskFailed, UsageError, shown_in_ipython
 from mwpy._values.options import Options
-from mwpy._values.policy import Policies, TaskPolicy, check_keywords
+from mwpy._values.policy import Policies, TaskPolicy, check_keywords, merged
 from mwpy._values.task import ReferringBuffers, Result, ResultReference, UnrunnableTask, failed
 
 __all__ = ["Executor", "Future"]
@@ -767,7 +767,7 @@ def executor_of_master(
     wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
     _check(policy)
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
-    policies = cast(Policies, {**master.calls.for_all, **policy})
+    policies = merged(master.calls.for_all, policy)
 
     def begin() -> tuple[MasterIo, Calls, None]:  # it keeps the master alive
         return io, Calls.of(io, master.calls.codec, policies, _refuse_references), None

@@ -21,7 +21,7 @@ from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import UsageError
 from mwpy._values.installed import is_interactive
-from mwpy._values.policy import Policies, TaskPolicy, condition_in
+from mwpy._values.policy import Policies, TaskPolicy, condition_in, merged
 from mwpy._values.sources import SOURCES
 from mwpy._values.task import seed_at
 
@@ -105,10 +105,10 @@ class Calls:
         """
         if not (algorithm.policy or given):
             return self.default
-        merged: Policies = {**self.for_all, **algorithm.policy, **given}
-        if not (merged.get("retry", True) or "speculate" in algorithm.policy or "speculate" in given):
-            merged.pop("speculate", None)  # for all tasks means: for all that may run again
-        return TaskPolicy.of(**merged), self._extras(merged)
+        policy = merged(self.for_all, algorithm.policy, given)
+        if not (policy.get("retry", True) or "speculate" in algorithm.policy or "speculate" in given):
+            policy.pop("speculate", None)  # for all tasks means: for all that may run again
+        return TaskPolicy.of(**policy), self._extras(policy)
 
     def _extras(self, policy: Policies) -> Extras | None:
         seed, condition = policy.get("seed"), condition_in(policy)

@@ -46,6 +46,7 @@ from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import decode
 from mwpy._values.policy import Limits
+from mwpy._values.requires import Given, Offers, Texts
 from mwpy._values.task import loaded
 
 
@@ -331,6 +332,21 @@ class Hello(FromAgent, frozen=True):
     """For how long it looks for the master after its connection has ended."""
     handled: Number | None = None
     """How many messages of the master it has handled, if it goes on with a session; None if it is a new agent."""
+    offers: Offers = Offers()
+    """What tasks can require of it."""
+
+
+class OffersWanted(FromMaster, frozen=True):
+    """Master to agent: what do you have under these names? Tasks require it."""
+
+    names: list[str]
+
+
+class Offered(FromAgent, frozen=True):
+    """Agent to master, the answer: what it has under these names."""
+
+    texts: Texts
+    """For each name a text; an empty one if it has nothing of this name."""
 
 
 class Welcome(FromMaster, frozen=True):
@@ -429,6 +445,8 @@ class Tasks(FromMaster, frozen=True):
     portions: list[int] = field(default_factory=list)
     """For each span of a portion what its entries are, see `groups.py`; else 0. Empty if no span is of a portion. The
     arguments have no large buffers, and the tasks may be run as a stretch."""
+    given: Given | None = None
+    """What the slave is given for these tasks; None if they require nothing."""
 
 
 class Results(FromSlave, FromAgent, frozen=True):

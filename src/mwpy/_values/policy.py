@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, floor, log10
 from operator import index
-from typing import Any, SupportsIndex, TypedDict, Unpack
+from typing import Any, SupportsIndex, TypedDict, Unpack, cast
 
 from attrs import Factory, define, frozen
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec import Struct
 from mwpy._values.bounds import MAX_SECONDS, SlaveId
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
 from mwpy._values.phrases import bytes_in
+from mwpy._values.requires import SHORT, Requires, check_requirement, check_requires, requires_of
 
 Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
 """After which exceptions a task is tried again: types, or a predicate."""
@@ -21,8 +22,11 @@ Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
 MAX_BYTES = 10**15
 """The largest limit of memory, in bytes."""
 
-SLAVES_ELSEWHERE = "workers", "max_workers", "num_workers", "n_workers", "n_jobs", "processes", "cores", "cpus"
+SLAVES_ELSEWHERE = "workers", "max_workers", "num_workers", "n_workers", "n_jobs", "processes", "cores"
 """What other libraries call the number of slaves."""
+
+MAX_COST = 1e300
+MAX_PRIORITY = 10**9
 
 SEED_BITS = 2048
 """How many bits a seed may have. Python always converts such a number to text, whatever its limit is."""
@@ -77,6 +81,26 @@ class Policies(TypedDict, total=False):
     """Whether a second attempt of the task may run at the same time, at another agent: if slaves are idle, and the task
     has run for far longer than the other tasks of its algorithm. The first value counts, and the other attempt is
     killed. False by default, because the task may then run twice at once."""
+    requires: Mapping[str, Any] | None
+    """What a task requires of the agent that runs it, by name. `cpus`, `gpus`, `memory`, `disk` and any other name with
+    a whole number are amounts: they are taken while the task runs. `"gnuplot": True` requires a program, `"python":
+    ">=3.12"`, `"platform": "Linux-x86_64"` and `"host": "node1*"` are conditions. A call requires what its function
+    requires, too, unless it names another value; None removes it. None, the default, for nothing."""
+    cpus: SupportsIndex | None
+    """How many processors it requires: short for `requires={"cpus": ...}`."""
+    gpus: SupportsIndex | None
+    """How many GPUs it requires: short for `requires={"gpus": ...}`."""
+    memory: int | str | None
+    """How much memory it requires: a number of bytes, or a text such as "2 GB". It is also `memory_max`, unless that is
+    given. Short for `requires={"memory": ...}`."""
+    wait_max: float | None
+    """For how many seconds a task may wait while no agent offers what it requires. Then it is unrunnable. None, the
+    default, for no limit."""
+    priority: SupportsIndex
+    """Tasks of a higher priority are sent first; 0 by default."""
+    cost: float | None
+    """How large a task is, in any unit, the same one for all tasks. Of the same priority, the largest tasks are sent
+    first. None, the default, for `seconds_expected`. It is rounded up to two digits."""
     key: Any
     """With a run database: what the task is recognised by after a restart, instead of its arguments. It is a value of
     any type, or a function that gets the arguments of the task and returns one; for maps it is such a function. None,
@@ -112,6 +136,9 @@ class TaskPolicy(Struct, frozen=True):
     retries_errors: bool = False
     after: float = 0.0
     speculate: bool = False
+    requires: Requires | None = None
+    priority: int = 0
+    cost: float | None = None
 
     @property
     def limits(self) -> Limits | None:
@@ -128,7 +155,10 @@ class TaskPolicy(Struct, frozen=True):
             UsageError: a keyword is unknown, or has a wrong value; the caller's fault.
         """
         checked: dict[str, Any] = {}
+        wanted = _wanted(policy)
         for name, value in policy.items():
+            if name in wanted or name == "requires":
+                continue
             if name == "max_failures":
                 raise UsageError(
                     "max_failures is no policy of a task: give it to mw.map_results or mw.as_completed, or for all to "
@@ -148,7 +178,33 @@ class TaskPolicy(Struct, frozen=True):
                 "retry=False and speculate=True contradict each other, because a second attempt is another execution: "
                 "leave one of them out"
             )
-        return cls(seeded=seeded, retries_errors=retries, **checked)
+        requires = requires_of(wanted, checked.pop("wait_max", None))
+        if requires is not None and checked.get("memory_max") is None:
+            checked["memory_max"] = requires.memory
+        return cls(seeded=seeded, retries_errors=retries, requires=requires, **checked)
+
+
+def merged(*levels: Policies) -> Policies:
+    """Return what several levels of policies say together, the widest first. Each keyword overrides that of wider
+    levels, and each requirement that of the same name.
+
+    Raises:
+        UsageError: a requirement is wrong; the caller's fault.
+    """
+    policy: dict[str, Any] = {}
+    wanted: dict[str, int | str | None] = {}
+    for level in levels:
+        policy |= level
+        wanted |= _wanted(level)
+    for name in SHORT:
+        policy.pop(name, None)
+    return cast(Policies, policy | {"requires": wanted} if wanted else policy)
+
+
+def _wanted(policy: Mapping[str, Any]) -> dict[str, int | str | None]:
+    """What a level of policies requires, checked."""
+    short = {name: check_requirement(name, policy[name]) for name in SHORT if name in policy}
+    return {**check_requires("requires", policy.get("requires")), **short}
 
 
 def check_keywords(call: str, own: Iterable[str], further: Policies) -> None:
@@ -227,12 +283,28 @@ def check_seconds(name: str, value: object) -> float | None:
 
 
 def _rounded_seconds(name: str, value: object) -> float | None:
-    """Check a number of seconds, and round it up to two digits. So tasks with almost the same number wait together."""
     seconds = check_seconds(name, value)
-    if seconds is None:
+    return None if seconds is None else _two_digits(seconds)
+
+
+def _two_digits(number: float) -> float:
+    """Round up to two digits. So tasks with almost the same number wait together."""
+    exponent = floor(log10(number)) - 1
+    return float(f"{ceil(round(number / 10.0**exponent, 6))}e{exponent}")
+
+
+def _cost(name: str, value: object) -> float | None:
+    if value is None:
         return None
-    exponent = floor(log10(seconds)) - 1
-    return float(f"{ceil(round(seconds / 10.0**exponent, 6))}e{exponent}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COST:
+        raise UsageError(f"{name}={value!r}: give a number from 0 on, or None if it is not known")
+    return _two_digits(value) if value else 0.0
+
+
+def _priority(name: str, value: SupportsIndex) -> int:
+    if abs(_whole(name, value)) > MAX_PRIORITY:
+        raise UsageError(f"{name}={value!r}: give a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+    return index(value)
 
 
 def _bytes(name: str, value: object) -> int | None:
@@ -287,6 +359,11 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "retry_errors": _condition,
     "after": _pause,
     "speculate": _flag,
+    "requires": check_requires,
+    **dict.fromkeys(SHORT, check_requirement),
+    "wait_max": check_seconds,
+    "priority": _priority,
+    "cost": _cost,
     "key": lambda _, value: value,
 }
 """For each policy the function that checks its value."""

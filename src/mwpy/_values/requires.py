@@ -1,0 +1,273 @@
+"""What a task requires, what an agent offers, and what a slave is given: their forms, and how they are compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from operator import eq, ge, gt, index, le, lt, ne
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+from mwpy._values.bounds import MAX_NAME
+from mwpy._values.errors import UsageError
+from mwpy._values.phrases import amount, bytes_in
+
+CPUS, GPUS, MEMORY, DISK = "cpus", "gpus", "memory", "disk"
+
+SHORT = CPUS, GPUS, MEMORY
+"""The amounts that are keywords of their own: `cpus=4` is short for `requires={"cpus": 4}`."""
+
+IN_BYTES = MEMORY, DISK
+"""The amounts that are numbers of bytes."""
+
+PYTHON, PLATFORM, HOST = "python", "platform", "host"
+FACTS = PYTHON, PLATFORM, HOST
+"""What each agent has a text for, and no amount."""
+
+MAX_AMOUNT = 10**15
+"""The largest amount of anything."""
+
+MAX_NAMES = 100
+"""How many amounts, and how many texts, an agent may offer, and a task may require."""
+
+BYTES_DIGITS = 5
+"""Numbers of bytes are rounded up to so many binary digits, which is at most 3 % more. So tasks with almost the same
+requirements wait together."""
+
+NAME_FORM = r"[A-Za-z_][A-Za-z0-9_.+-]*"
+
+Amount = Annotated[int, Meta(ge=0, le=MAX_AMOUNT)]
+Text = Annotated[str, Meta(max_length=MAX_NAME)]
+Amounts = Annotated[dict[Text, Amount], Meta(max_length=MAX_NAMES)]
+Texts = Annotated[dict[Text, Text], Meta(max_length=MAX_NAMES)]
+
+
+class Requires(Struct, frozen=True):
+    """What a task requires of the agent that runs it: a checked `requires`."""
+
+    amounts: tuple[tuple[str, int], ...] = ()
+    """What is taken while it runs, by name, in alphabetical order. None is zero."""
+    conditions: tuple[tuple[str, str], ...] = ()
+    """What must be true of the agent, by name: a pattern, versions such as `>=3.12,<4`, or `ANYTHING`."""
+    wait_s: float | None = None
+    """For how long it may wait for an agent that offers it; None for no limit."""
+
+    @property
+    def memory(self) -> int | None:
+        """How much memory it requires, in bytes; None if it does not say so."""
+        return dict(self.amounts).get(MEMORY)
+
+    def __str__(self) -> str:
+        return ", ".join([*map(_amount_text, self.amounts), *map(_condition_text, self.conditions)])
+
+
+ANYTHING = "*"
+"""The condition that an agent has something, whatever it is."""
+
+
+class Offers(Struct, frozen=True):
+    """What an agent offers."""
+
+    amounts: Amounts = field(default_factory=dict)
+    """How much it has, by name."""
+    texts: Texts = field(default_factory=dict)
+    """What else it has: `python`, `platform`, `host`, and the programs that it was asked for. An empty text means that
+    it was asked, and does not have it."""
+    stated: Annotated[list[Text], Meta(max_length=MAX_NAMES)] = field(default_factory=list)
+    """The names that its user has stated, and that it has not found itself."""
+
+
+class Given(Struct, frozen=True, omit_defaults=True):
+    """What a slave is given for the tasks that it holds."""
+
+    amounts: dict[str, int] = field(default_factory=dict)
+    """How much of each, by name."""
+    cpus: list[int] = field(default_factory=list)
+    """Which of the processors of its agent, counted from 0."""
+    gpus: list[int] = field(default_factory=list)
+    """Which of its GPUs, counted from 0."""
+
+
+# What users write.
+
+
+def check_requires(name: str, value: object) -> dict[str, int | str | None]:
+    """Return a checked `requires` as the user wrote it: amounts are numbers, conditions are texts, and None removes
+    what a wider policy requires.
+
+    Raises:
+        UsageError: it is no mapping, or one of its values is wrong; the caller's fault.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise UsageError(f'{name}={value!r}: give a dictionary, such as {{"cpus": 4, "python": ">=3.12"}}')
+    if len(value) > MAX_NAMES:
+        raise UsageError(f"{name} has {len(value)} entries: give at most {MAX_NAMES}")
+    return {_checked_name(name, each): check_requirement(each, wanted) for each, wanted in value.items()}
+
+
+def _checked_name(name: str, each: object) -> str:
+    if not isinstance(each, str) or len(each) > MAX_NAME or re.fullmatch(NAME_FORM, each) is None:
+        raise UsageError(f"{name} has the entry {each!r}: give a name of letters and digits, such as licence")
+    from difflib import get_close_matches
+
+    known = *SHORT, DISK, *FACTS
+    meant = {"cores": CPUS, "cpu": CPUS, "gpu": GPUS, "mem": MEMORY, "ram": MEMORY}.get(each.lower())
+    close = [meant] if meant else [] if each in known else get_close_matches(each, known, 1, 0.8)
+    if close:
+        raise UsageError(f"{name} has the entry {each!r}: write {close[0]!r}")
+    return each
+
+
+def check_requirement(name: str, value: object) -> int | str | None:
+    """Return a checked requirement: an amount as a number, a condition as a text, or None for nothing.
+
+    Raises:
+        UsageError: it is wrong; the caller's fault.
+    """
+    if value is None:
+        return None
+    if name in FACTS or isinstance(value, bool) or (isinstance(value, str) and name not in (*SHORT, DISK)):
+        return _condition(name, value)
+    try:
+        number = bytes_in(value) if isinstance(value, str) and name in IN_BYTES else index(value)  # type: ignore[arg-type]
+        if not 0 <= number <= MAX_AMOUNT:
+            raise ValueError
+    except (ValueError, TypeError):
+        raise UsageError(f"{name}={value!r}: give {_example_of(name)}") from None
+    return _rounded_up(number) if name in IN_BYTES else number
+
+
+def _example_of(name: str) -> str:
+    if name in IN_BYTES:
+        return 'a number of bytes from 0 on, or a text such as "2 GB"'
+    return "a whole number from 0 on"
+
+
+def _condition(name: str, value: object) -> str:
+    if value is True and name not in FACTS:
+        return ANYTHING
+    example = {PYTHON: '">=3.12"', PLATFORM: '"Linux-x86_64"', HOST: '"node1*"'}
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
+        raise UsageError(f"{name}={value!r}: give {example.get(name, 'True, or a text')}")
+    text = value.strip()
+    if text[0] in "<>=!":
+        try:
+            [*_comparisons(text)]
+        except ValueError:
+            raise UsageError(f'{name}={value!r}: give versions such as ">=3.12" or ">=3.10,<4"') from None
+    return text
+
+
+def _rounded_up(number: int) -> int:
+    shift = max(0, number.bit_length() - BYTES_DIGITS - 1)
+    return -(-number >> shift) << shift
+
+
+def requires_of(wanted: Mapping[str, int | str | None], wait_s: float | None = None) -> Requires | None:
+    """Return what checked requirements say together; None if they say nothing."""
+    amounts = tuple(sorted((name, each) for name, each in wanted.items() if isinstance(each, int) and each))
+    conditions = tuple(sorted((name, each) for name, each in wanted.items() if isinstance(each, str)))
+    return Requires(amounts, conditions, wait_s) if amounts or conditions else None
+
+
+# How they are compared.
+
+
+def lacking(requires: Requires, offers: Offers) -> str:
+    """Why an agent can never run a task that requires this; empty if it can, or if it is not asked yet."""
+    for name, wanted in requires.amounts:
+        offered = offers.amounts.get(name, 0)
+        if offered < wanted:
+            return f"{_amount_text((name, wanted))} required, and it offers {_number_text(name, offered)}"
+    for name, condition in requires.conditions:
+        has = offers.texts.get(name)
+        if has is not None and not is_true(condition, has):
+            return f"{_condition_text((name, condition))} required, and it has {has or 'none'}"
+    return ""
+
+
+def unasked(requires: Requires, offers: Offers) -> Iterator[str]:
+    """Yield the names of the conditions about which an agent has said nothing."""
+    return (name for name, _ in requires.conditions if name not in offers.texts and name not in offers.amounts)
+
+
+def is_true(condition: str, has: str) -> bool:
+    """Whether a condition is true of what an agent has; an empty text is nothing."""
+    if not has:
+        return False
+    if condition[0] in "<>=!":
+        mine = _version(has)
+        return all(compare(mine, _version(other)) for compare, other in _comparisons(condition))
+    return fnmatchcase(has, condition)
+
+
+_COMPARE = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
+
+
+def _comparisons(text: str) -> Iterator[tuple[Any, str]]:
+    for each in text.split(","):
+        found = re.fullmatch(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*", each)
+        if found is None:
+            raise ValueError(each)
+        yield _COMPARE[found[1]], found[2]
+
+
+def _version(text: str) -> list[int]:
+    """The numbers of a version, without zeros at the end."""
+    numbers = [int(each) for each in re.findall(r"\d+", text)[:10]]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers
+
+
+def _amount_text(entry: tuple[str, int]) -> str:
+    name, number = entry
+    return f"{name} {_number_text(name, number)}"
+
+
+def _number_text(name: str, number: int) -> str:
+    return amount(number) if name in IN_BYTES else str(number)
+
+
+def _condition_text(entry: tuple[str, str]) -> str:
+    name, condition = entry
+    if condition == ANYTHING:
+        return name
+    return f"{name} {condition}"
+
+
+# What users and batch systems state.
+
+
+def offers_in(text: str) -> dict[str, int | str]:
+    """Read offers such as `cpus=8,memory=16 GB,licence=3,gnuplot`: amounts as numbers, texts, and `ANYTHING` for a
+    name alone. Lines are separated like commas, so a command may print one offer a line.
+
+    Raises:
+        ValueError: an entry has a wrong form; the message ends a sentence that begins with "the value".
+    """
+    found: dict[str, int | str] = {}
+    for entry in re.split(r"[,\n]", text):
+        name, equals, value = (part.strip() for part in entry.partition("="))
+        if not name:
+            continue
+        try:
+            _checked_name("offers", name)
+            has: int | str | None = value if equals else ANYTHING
+            if name in (*SHORT, DISK) or value.isdecimal():
+                has = check_requirement(name, value if name in IN_BYTES else int(value))
+            if has is None or has == "" or name in (PYTHON, PLATFORM):
+                raise ValueError
+        except (UsageError, ValueError) as error:
+            why = f": {error}" if isinstance(error, UsageError) else ""
+            raise ValueError(
+                f"has the entry {entry.strip()!r}{why}: write such as cpus=8,memory=16 GB,licence=3"
+            ) from None
+        found[name] = has
+    if len(found) > MAX_NAMES:
+        raise ValueError(f"has {len(found)} entries: state at most {MAX_NAMES}")
+    return found
