@@ -370,6 +370,11 @@ def _text_of_packages(record: records.PackagesCompared) -> str:
     return f"{record.agent} has {'; '.join([*same, *record.different])}"
 
 
+def _text_of_offered(record: records.AgentOffered) -> str:
+    each = (f"{name}: {text}" if text else f"no {name}" for name, text in record.texts.items())
+    return f"{record.agent} has {', '.join(each)}"
+
+
 def _text_of_reclaimed(record: records.TasksReclaimed) -> str:
     where = f", which {record.holder} had," if record.holder else ""
     return f"{record.sid} -> answers {_names(record.tasks)}{where} with attempt {record.attempt}"
@@ -416,6 +421,7 @@ _TEXTS: dict[type[records.Record], Callable[[Any], str]] = {
     records.SlaveChanged: lambda record: f"{record.sid} -> {record.state.value} [{record.kind.value}]",
     records.SlaveEnded: _text_of_ended,
     records.AgentConnected: _text_of_connected,
+    records.AgentOffered: _text_of_offered,
     records.AgentRefused: lambda record: f"REFUSED {record.address}: {record.reason}",
     records.AgentAway: lambda record: f"{record.agent} -> away: {record.reason}",
     records.AgentBack: lambda record: f"{record.agent} {record.address} -> back",

@@ -15,6 +15,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy._values.messages import AlgorithmStatus, HostStatus, LogRow, Notice, Share
 from mwpy._values.policy import Limits
+from mwpy._values.requires import Given
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 STATUS = messages.Status(
@@ -30,6 +31,9 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Algorithms([DEFINITION]), []),
     (messages.Installed({"p": "1", "q": ""}), []),
     (messages.Tasks(1, [1, 4], [1, 1], [1, 1], [0, 0], [1, 0], [Limits(2.5), None]), [b"x", b"large"]),
+    (messages.Tasks(1, [1], [1], [1], [0], given=Given({"cpus": 2, "gpus": 1}, [0, 3], [1])), [b"x"]),
+    (messages.OffersWanted(["gnuplot"]), []),
+    (messages.Offered({"gnuplot": "/usr/bin/gnuplot"}), []),
     (messages.Tasks(1, [1], [1], [1], [0], shares=[Share("digest", 9, "")]), [b"x"]),
     (messages.Results(1, [1], [1], [1], [0.5], [0]), [b"x"]),
     (messages.Handover("g1", "SLAVE-0", messages.Results(1, [1], [1], [1], [0.5], [0])), [b"x"]),
@@ -57,7 +61,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.AlgorithmFailed(1, 0, "why", [1], [1], [1]), []),
     (messages.Probe(), []),
     (messages.Handled(7), []),
-    (messages.Renew("/new"), []),
+    (messages.Renew("/new", 3), []),
     (messages.Shutdown(True, 5.0), []),
     (messages.Leaving("why", Cause.EVICTED), []),
     (messages.Goodbye("why", Cause.EVICTED), []),
@@ -174,8 +178,8 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 19),
-        (wire.FROM_MASTER, "an agent", 16),
+        (wire.FROM_AGENT, "a master", 20),
+        (wire.FROM_MASTER, "an agent", 18),
         (wire.FROM_SLAVE, "an agent", 9),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],

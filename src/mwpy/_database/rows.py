@@ -176,9 +176,9 @@ class Rows:
     def _add_shown(self, record: records.Record) -> None:
         """Add the rows of a record about agents or slaves, or of one that is only shown to people."""
         match record:
-            case records.AgentConnected(agent, address, host, pid, job, slaves, python, _, returns_s):
+            case records.AgentConnected(agent, address, host, pid, job, slaves, python, _, returns_s, offers):
                 body = {"host": host, "pid": pid, "job": job, "address": address, "slaves": slaves, "python": python}
-                self._add("agents", {**body, "returns_s": returns_s}, who=agent)
+                self._add("agents", {**body, "returns_s": returns_s, "offers": offers.amounts}, who=agent)
             case records.AgentLost(agent, reason) | records.AgentLeft(agent, reason):
                 self._change("agents", agent, {"ended": self._at, "reason": short(reason)})
             case records.PackagesCompared(agent, same, different):

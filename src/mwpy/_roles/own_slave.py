@@ -164,7 +164,7 @@ class OwnSlave:
                 self._channel.arrived.append(_copied(frames))
             case messages.Cancel():
                 self._cancel(message)
-            case messages.Renew():
+            case messages.Renew(slave=None):
                 self._renew = True
             case _:
                 pass  # nothing to take back, because no task waits behind another one

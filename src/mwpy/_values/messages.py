@@ -667,10 +667,13 @@ class NextGeneration(FromSlave, frozen=True):
 
 
 class Renew(FromMaster, frozen=True):
-    """Master to agent: replace all slaves after the tasks that they hold, because what they import may have changed."""
+    """Master to agent: replace slaves after the tasks that they hold: all, because what they import may have changed,
+    or one that cannot be given what the next task requires."""
 
     module_path: Reason = ""
     """Where new slaves find modules (`PYTHONPATH`); empty if this has not changed."""
+    slave: int | None = None
+    """The slave; None for all."""
 
 
 class Probe(FromMaster, ToInquirer, frozen=True):

@@ -23,6 +23,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import TaskPolicy
+from mwpy._values.requires import Offers
 from mwpy._values.task import SlaveKind, SlaveState
 
 
@@ -50,6 +51,16 @@ class AgentConnected(Record, frozen=True):
     """How long from then on a task could run at most, because then the agent's time is over; None if unknown."""
     returns_s: float = 0.0
     """For how long it looks for its master when its connection has ended; 0 if it ends then."""
+    offers: Offers = Offers()
+    """What tasks can require of it."""
+
+
+class AgentOffered(Record, frozen=True):
+    """An agent said what it has under names that tasks require."""
+
+    agent: str
+    texts: dict[str, str]
+    """For each name a text; an empty one if it has nothing of this name."""
 
 
 class AgentRefused(Record, frozen=True):
@@ -205,8 +216,6 @@ class TaskRange(Struct, frozen=True):
     """The number of the algorithm's definition."""
     name: str
     """The name of the algorithm."""
-    expected_s: float | None = None
-    """How long each task takes, by its policy; None if its policy does not say this."""
     once: bool = False
     """Whether the policy forbids a second execution."""
 

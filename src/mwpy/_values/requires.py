@@ -168,8 +168,12 @@ def _rounded_up(number: int) -> int:
 
 
 def requires_of(wanted: Mapping[str, int | str | None], wait_s: float | None = None) -> Requires | None:
-    """Return what checked requirements say together; None if they say nothing."""
-    amounts = tuple(sorted((name, each) for name, each in wanted.items() if isinstance(each, int) and each))
+    """Return what checked requirements say together; None if they say nothing. Who requires anything takes a processor,
+    unless `cpus` is 0."""
+    if not any(each is not None for each in wanted.values()):
+        return None
+    numbers = {CPUS: 1} | {name: each for name, each in wanted.items() if isinstance(each, int)}
+    amounts = tuple(sorted((name, number) for name, number in numbers.items() if number))
     conditions = tuple(sorted((name, each) for name, each in wanted.items() if isinstance(each, str)))
     return Requires(amounts, conditions, wait_s) if amounts or conditions else None
 
@@ -188,6 +192,13 @@ def lacking(requires: Requires, offers: Offers) -> str:
         if has is not None and not is_true(condition, has):
             return f"{_condition_text((name, condition))} required, and it has {has or 'none'}"
     return ""
+
+
+def num_lacking(requires: Requires, offers: Offers) -> int:
+    """How many of its requirements an agent does not meet."""
+    each = [Requires((amount,)) for amount in requires.amounts]
+    each += [Requires((), (condition,)) for condition in requires.conditions]
+    return sum(bool(lacking(one, offers)) for one in each)
 
 
 def unasked(requires: Requires, offers: Offers) -> Iterator[str]:

@@ -168,6 +168,10 @@ class AgentCore:
                 self.outage.end(now)
             case messages.Algorithms():
                 self._starts.define(message, frames)
+            case messages.Renew(slave=number) if number is not None:
+                if number in self.children:
+                    self._watch.retire(self.children[number])
+                    self._watch.settle(self.children[number])
             case messages.Renew(module_path) if not self.leaving:
                 self._starts.renew_slaves(module_path)
             case messages.SlaveNamed(number) if number in self.children:

@@ -312,7 +312,7 @@ class Watch:
             return group, Outgoing(group, (), received)
         room, count = self._room(child), sum(group.counts)
         if room <= count and child.is_ready:
-            self._retire(child)
+            self.retire(child)
         if room >= count:
             return group, Outgoing(group, (), received)
         if not room:
@@ -333,7 +333,7 @@ class Watch:
         """A slave has more memory than it may have between two tasks."""
         if child.is_ready:
             child.grown_bytes = resident_bytes
-            self._retire(child)
+            self.retire(child)
             self._state.stop(child, finished=False)
 
     def settle(self, child: Child) -> None:
@@ -341,7 +341,8 @@ class Watch:
         if child.retiring and child.is_ready and not child.held:
             self._state.stop(child, finished=False)
 
-    def _retire(self, child: Child) -> None:
+    def retire(self, child: Child) -> None:
+        """Replace a slave after the tasks that it holds."""
         if not child.retiring:
             child.retiring = True
             self._state.to_master(messages.SlaveRetiring(child.number))
@@ -391,7 +392,7 @@ def divide(
     end, buffers = whole + bool(more), group.buffers[:count]
     counts = [*group.counts[:whole], more][:end]
     columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
-    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end])
+    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end], group.given)
     payload_kept = groups.payload(count, split_list(frames[0])[:count])
     firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
     rest = messages.Revoked(

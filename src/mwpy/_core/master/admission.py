@@ -249,7 +249,7 @@ class Admission:
         self.refusals = 0
         name = self.state.members.next_agent
         returns_s = hello.returns_s if hello.session else 0.0
-        what = hello.host, hello.pid, hello.job, hello.slaves, hello.python, hello.seconds_left, returns_s
+        what = hello.host, hello.pid, hello.job, hello.slaves, hello.python, hello.seconds_left, returns_s, hello.offers
         self.state.record(records.AgentConnected(name, address, *what))
         agent = self.state.members.connect(name, peer, now)
         limits = mine.result_group, mine.max_result_bytes, mine.client_timeout_s
@@ -290,6 +290,11 @@ class Admission:
         """Send no more tasks to an agent's slaves. Running tasks may finish; `cause` is why the others are lost."""
         self.state.record(records.AgentLeaving(agent.name, why, cause))
         self._stop_feeding(agent)
+
+    def dismiss(self, agent: ConnectedAgent, why: str) -> None:
+        """Let an agent leave, because it can run nothing of this run."""
+        self.retire(agent, why, Cause.CANCELLED)
+        self.state.send(agent, messages.Shutdown(finished=True, grace_s=0.0))
 
     def renew_slaves(self, command: RenewSlaves) -> None:
         """Let agents replace their slaves. Each slave ends after the tasks that it holds."""

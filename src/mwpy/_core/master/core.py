@@ -9,6 +9,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Admission` accepts agents and slaves.
 - `Definitions` sends algorithms to agents, and forgets those that are not used.
 - `Shares` names shared objects to agents, and sends them.
+- `Fitting` chooses places for tasks with requirements.
 - `Dispatch` sends tasks, takes tasks back for idle slaves, reserves agents for suspects, and gives stragglers away.
 - `Results` receives results.
 - `Reuse` answers tasks from what former generations have stored.
@@ -36,6 +37,7 @@ from attrs import define
 from mwpy._core.holding import known
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
 from mwpy._core.master.dispatch import Definitions, Dispatch, Shares
+from mwpy._core.master.fitting import Fitting
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
@@ -163,7 +165,8 @@ class MasterCore:
         self.totals = Totals(self.state)
         self.hosts = Hosts(self.state, self.admission)
         self.shares = Shares(self.state)
-        self.dispatch = Dispatch(self.state, self.handback, self.definitions, self.shares)
+        self.fitting = Fitting(self.state, self.handback, self.admission)
+        self.dispatch = Dispatch(self.state, self.handback, self.definitions, self.shares, self.fitting)
         self.results = Results(self.state, self.handback, self.totals, self.hosts)
         self.interim = Interim(self.state)
         self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.hosts)
@@ -349,6 +352,8 @@ class MasterCore:
                 self.reuse.succession.hear(agent, message)
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
+            case messages.Offered(texts):
+                self.fitting.offered(agent, texts)
             case messages.Leaving(reason, cause):
                 self.admission.retire(agent, reason or "it gave no reason", cause)
             case messages.Goodbye(reason, cause):
@@ -425,11 +430,12 @@ class MasterCore:
         """When `decide` should be called even if nothing happens; None if there is no need."""
         if self.state.closing is not None:
             return None
-        looks = self.dispatch.look_again, self.dispatch.straggler_at, self.hosts.deadline, self.long_tasks.deadline
+        looks = self.fitting.look_at, self.dispatch.look_again, self.dispatch.straggler_at
+        watches = self.hosts.deadline, self.long_tasks.deadline
         paused_until = self.handback.deadline if self.state.jar.delayed else None
         others = self.losses.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
         awaited_until = None if self.reuse is None else self.reuse.succession.deadline
-        return min(known((*looks, *others, paused_until, awaited_until)), default=None)
+        return min(known((*looks, *watches, *others, paused_until, awaited_until)), default=None)
 
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""

@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from mwpy._core.holding import count_of
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.fitting import Fitting, Why, first_turn, given_to, has_to_spare, why_not
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, Members
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members
 from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Needs, PendingTasks
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer
-from mwpy._values.causes import PlainEnum
 from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import PackedCalls
 from mwpy._values.messages import PART_BYTES, Share
@@ -180,7 +180,7 @@ def useful(members: Members, pending: int, fixed: int | None) -> int:
     slaves = -(-pending // (fixed or 1))
     for slave in members.slaves.values():
         if slave.held.spans:
-            shared = fixed is None and (slave.asked_back or _has_to_spare(slave))
+            shared = fixed is None and (slave.asked_back or has_to_spare(slave))
             slaves += slave.kind_to_be is SlaveKind.UNORDERED
             slaves += slave.held.count - (not slave.given_back) if shared else 0
     return slaves
@@ -213,7 +213,7 @@ def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float 
     most = 0.0
     later: float | None = None
     for slave in members.slaves.values():
-        if not _has_to_spare(slave):
+        if not has_to_spare(slave):
             continue
         work = work_before(members, slave)
         if now >= slave.last_heard + SILENT_S or work > WORTH_TAKING_S:
@@ -222,81 +222,6 @@ def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float 
         elif later is None or slave.last_heard + SILENT_S < later:
             later = slave.last_heard + SILENT_S
     return best, later
-
-
-def _has_to_spare(slave: ConnectedSlave) -> bool:
-    return (
-        slave.state in (_BUSY, _SHUTTING_DOWN)
-        and not slave.agent.leaving
-        and not slave.asked_back
-        and not slave.gave_nothing_back
-        and slave.held.count >= (1 if slave.given_back else 2)
-        and not any(span.policy.sid for span in slave.held.spans)
-    )
-
-
-class Why(PlainEnum):
-    """Why a task waits: a sentence, which `silence.py` completes."""
-
-    TASKS_BEFORE = "{tasks} of the same queue are sent before it"
-    TURNS = "its queue takes turns with {number} others, of other algorithms or expected times"
-    HELD_BACK = "no task is sent now: {text}"
-    STOPPED = "the run is stopped, because too many tasks have failed"
-    NO_AGENT = "no slave is connected: start some, or search for faults with `mwpy doctor`"
-    RUNS_ALONE = "agents vanished while they had it, so it is sent only to an agent that runs nothing else"
-    ADDRESSED = "it is addressed to {text}, so no other slave is sent it"
-    MISSING = "{tasks} must end before it: {text}"
-    PAUSE = "its next attempt is possible in {number} s"
-    HOST_EXCLUDED = "the host is excluded: {text}"
-    LEAVING = "leaving: {text}"
-    AWAY = "away: nothing is heard from it, and it may come back"
-    STARTING = "no slave is ready yet"
-    ENDING = "its slaves get no more tasks, and end"
-    CANNOT_RUN = "cannot run {algorithm}: {text}"
-    NO_TIME = "too little time left: {number} s at most, and the task takes {needed_s:g} s"
-    RESERVED = "reserved for another task, which runs alone"
-    OTHER_KIND = "all slaves are ordered or freed, and get no task that is not addressed to them"
-    NOT_ALONE = "the task must run alone, and {tasks} are there"
-    BUSY = "all slaves are busy, with {tasks}"
-    IDLE = "a slave is idle: the task is sent when it is its turn"
-
-
-class WaitReason(Struct, frozen=True):
-    """Why a task waits, or why an agent is not sent it."""
-
-    why: Why
-    text: str = ""
-    """What the master knows more."""
-    number: float = 0.0
-
-
-def why_not(slave: ConnectedSlave, span: Span, now: float) -> WaitReason | None:
-    """Why a slave is not sent tasks, whatever it and its agent hold; None if it may be sent them.
-
-    A task that is addressed to the slave is held back for lack of time only if its policy says how long it takes.
-    """
-    agent, number, policy = slave.agent, span.algorithm.number, span.policy
-    if number in slave.refused:
-        return WaitReason(Why.CANNOT_RUN, slave.refused[number])
-    if not agent.has_time(span, now) and (policy.sid is None or policy.seconds_expected is not None):
-        return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
-    if slave.state not in SERVING:
-        return WaitReason(Why.ENDING)
-    if agent.reserved:
-        return WaitReason(Why.RESERVED)
-    if policy.sid is None and not slave.runs_unaddressed:
-        return WaitReason(Why.OTHER_KIND)
-    return None
-
-
-def first_turn(pending: PendingTasks, slave: ConnectedSlave, now: float) -> Needs | None:
-    """What the tasks need that a slave may be sent next; None if there are none.
-
-    It takes no longer when more algorithms have pending tasks, unless the slave refuses some or its time is limited.
-    """
-    if not slave.refused and slave.agent.ends_at is None:
-        return next(iter(pending.queues), None)
-    return next((needs for needs, queue in pending.queues.items() if why_not(slave, queue[0], now) is None), None)
 
 
 # Defines task algorithms, sends their definitions to agents, and decides what is forgotten.
@@ -505,6 +430,7 @@ class Dispatch:
     handback: HandBack
     definitions: Definitions
     shares: Shares
+    fitting: Fitting
     reserved: list[ConnectedAgent] = Factory(list)
     """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
     look_again: float | None = None
@@ -519,8 +445,12 @@ class Dispatch:
         if pending.special or self.reserved:
             self._send_suspects(now)
             self._send_addressed(now)
-        if pending.queues:
+        if pending.fitted or self.fitting.keeps:
+            self._send_fitted(now)
+        elif pending.queues:
             self._send_unaddressed(now)
+        if pending.prioritised and pending.count:
+            self._make_way()
         self.look_again = self.straggler_at = None
         if self.state.jar.runnable > 1 and not pending.queues and self.state.settings.task_group is None:
             self._take_back(now)
@@ -540,9 +470,11 @@ class Dispatch:
             slave = self.state.members.slaves[sid]
             while queue := pending.special.get(Needs(sid=sid)):
                 first, expected_s = queue[0], queue[0].policy.seconds_expected
-                reason, never = why_not(slave, first, now), ""
+                reason, never = why_not(self.state.members, slave, first, now), ""
                 if reason is not None and reason.why is Why.CANNOT_RUN:
                     never = f"cannot run it: {reason.text}"
+                elif reason is not None and reason.why is Why.LACKS:
+                    never = f"offers too little: {reason.text}"
                 elif reason is not None and reason.why is Why.NO_TIME:
                     never = f"has {reason.number:.0f} s left, and it takes {expected_s:g} s"
                 if never:
@@ -559,31 +491,89 @@ class Dispatch:
                 chosen = pending.heads(queue, count, MAX_GROUP_BYTES, slave.refused)
                 self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
-    def _send_unaddressed(self, now: float) -> None:
+    def _send_fitted(self, now: float) -> None:
+        """Send tasks with requirements, and others, in the order of their priorities."""
+        pending, fitting = self.state.jar.pending, self.fitting
+        fitting.begin()
+        for priority in sorted({needs.priority for needs in (*pending.queues, *pending.fitted)}, reverse=True):
+            for needs in fitting.in_order(priority, now):
+                if needs is None:
+                    before = pending.count
+                    self._send_unaddressed(now, priority)
+                    if pending.count < before:
+                        fitting.sent(None, now)
+                else:
+                    self._send_fitting(needs, now)
+        fitting.end(now)
+
+    def _send_fitting(self, needs: Needs, now: float) -> None:
+        """Send the tasks of a queue to slaves at which their requirements fit."""
+        members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
+        queue, takers = pending.fitted[needs], max(1, len(members.idle))
+        number, share = queue[0].algorithm.number, -(-sum(map(count_of, queue)) // takers)
+        for slave in self.fitting.places(needs, queue, now):
+            portion = portion_of(queue[0])
+            count = room(members, slave, number, fixed, portion)
+            if slave.agent.ends_at is not None:
+                count = min(count, most_in_time(slave, queue[0], now))
+            if not fixed:
+                count = min(count, max(share, portion, least(members, slave, number)))
+            if count:
+                chosen = pending.heads(queue, count, most_bytes(slave))
+                self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
+            if needs not in pending.fitted:
+                return
+        self.fitting.keep(needs, queue[0], now)
+
+    def _make_way(self) -> None:
+        """Take back tasks that slaves have not started, if tasks of a higher priority wait."""
+        pending = self.state.jar.pending
+        waiting = max((needs.priority for needs in (*pending.queues, *pending.fitted)), default=-inf)
+        for slave in self.state.members.slaves.values():
+            if slave.held.spans and slave.held.spans[-1].policy.priority < waiting and has_to_spare(slave):
+                self.state.ask_back(slave, slave.held.count)
+
+    def _send_unaddressed(self, now: float, priority: int | None = None) -> None:
         """Send tasks first to idle slaves, then to busy slaves that have room for more.
+
+        Args:
+            priority: only those of this priority, which is the highest of all; None for all priorities.
 
         All these slaves share the tasks. But short tasks are not spread so thinly that a message costs more than its
         tasks: if they are few, they go to the idle slaves only, or to the busy ones whose turn it is.
         """
-        members = self.state.members
+        members, pending = self.state.members, self.state.jar.pending
         idle = [slave for slave in members.idle.values() if slave.has_room]
         hungry = [slave for slave in members.hungry.values() if slave.has_room]
-        even = -(-self.state.jar.pending.num_unaddressed // max(1, len(idle)))
-        self._share_out(idle, len(idle) + len(hungry), even, now)
-        if self.state.jar.pending.queues:
+        plain = pending.num_unaddressed - pending.num_fitted
+        if plain < len(idle):
+            idle = self._fastest_first(idle)
+        self._share_out(idle, len(idle) + len(hungry), -(-plain // max(1, len(idle))), priority, now)
+        if pending.queues:
             hungry = [slave for slave in members.hungry.values() if slave.has_room]
-            self._share_out(hungry, len(hungry), self.state.jar.pending.num_unaddressed, now)
+            plain = pending.num_unaddressed - pending.num_fitted
+            self._share_out(hungry, len(hungry), plain, priority, now)
 
-    def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, largest: int, now: float) -> None:
+    def _fastest_first(self, slaves: Sequence[ConnectedSlave]) -> list[ConnectedSlave]:
+        """Order slaves by how long the tasks of the first queue take there. Those that are not known are average."""
+        number = next(iter(self.state.jar.pending.queues)).algorithm
+        assert number is not None, "a queue of an algorithm has its number"
+        mean = self.state.members.pace.get(number, 0.0)
+        return sorted(slaves, key=lambda slave: slave.pace.get(number, mean))
+
+    def _share_out(
+        self, slaves: Sequence[ConnectedSlave], takers: int, largest: int, priority: int | None, now: float
+    ) -> None:
         """Send each slave its share of the pending tasks. `takers` slaves share these tasks. If a share is not worth a
         message, it is larger, at most `largest`."""
         pending = self.state.jar.pending
         for slave in slaves:
-            self._fill(slave, -(-pending.num_unaddressed // takers), largest, now)
+            share = -(-(pending.num_unaddressed - pending.num_fitted) // takers)
+            self._fill(slave, share, largest, priority, now)
             if not pending.queues:
                 return
 
-    def _fill(self, slave: ConnectedSlave, share: int, largest: int, now: float) -> None:
+    def _fill(self, slave: ConnectedSlave, share: int, largest: int, priority: int | None, now: float) -> None:
         """Send a slave as many tasks as it has room for, at most its share. A full slave is no longer hungry.
 
         If the share is not worth a message, the slave may get more, at most `largest`.
@@ -594,8 +584,8 @@ class Dispatch:
         """
         members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
         for _ in range(len(pending.queues)):
-            needs = first_turn(pending, slave, now)
-            if needs is None:
+            needs = first_turn(members, pending, slave, now)
+            if needs is None or (priority is not None and needs.priority < priority):
                 break
             queue = pending.queues[needs]
             portion = portion_of(queue[0])
@@ -610,7 +600,7 @@ class Dispatch:
             chosen = pending.heads(queue, count, most_bytes(slave))
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if needs in pending.queues:
-                pending.queues.move_to_end(needs)
+                pending.end_turn(needs)
             share -= sum(map(count_of, chosen))
             if share <= 0:
                 return
@@ -623,6 +613,10 @@ class Dispatch:
         if not slave.held.spans:
             slave.last_heard = now
         spans = state.record(record)
+        if (requires := spans[0].policy.requires) is not None and slave.given is None:
+            given = given_to(slave, requires)
+            assert given is not None, "a slave is sent tasks only if it can be given what they require"
+            members.give(slave, requires, given)
         slave.gave_nothing_back = False
         members.hungry.pop(slave.sid, None)
         state.settle(slave)  # it is the last hungry one now, so that all have their turns
@@ -671,7 +665,7 @@ class Dispatch:
         own_limits = limits if any(limits) else []
         portions = portions if any(portions) else []
         columns = firsts, counts, attempts, numbers, sizes, own_limits
-        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions)
+        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, slave.given)
         first = groups.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)], after_commit=runs_once)
 
@@ -684,11 +678,10 @@ class Dispatch:
             if slave is None:
                 return
             last = slave.held.spans[-1]
-            if not any(each.agent.has_time(last, now) for each in idle):
+            if not any(why_not(state.members, each, last, now) is None for each in idle):
                 return
-            slave.asked_back = True
             count = max(1, slave.held.count // 2)
-            state.send(slave.agent, messages.Revoke(slave.number, count))
+            state.ask_back(slave, count)
             del idle[:count]
 
     # ---- suspects ------------------------------------------------------------------------------------------
@@ -732,15 +725,16 @@ class Dispatch:
         If two agents have equally few, prefer one that was reserved before. So the choice changes only if another agent
         gets idle sooner, and some agent gets idle in the end.
         """
-        pending = self.state.jar.pending
+        members, pending = self.state.members, self.state.jar.pending
         best: tuple[bool, int, bool] | None = None
         found: ConnectedSlave | None = None
         for agent in self.state.members.agents.values():
             rank = not agent.is_proven, agent.num_busy, agent not in before
             if agent.is_full or (best is not None and rank >= best):
                 continue
-            slave = next((slave for slave in agent.slaves.values() if why_not(slave, suspect, now) is None), None)
-            if slave is not None and (agent.is_proven or first_turn(pending, slave, now) is None):
+            able = (slave for slave in agent.slaves.values() if why_not(members, slave, suspect, now) is None)
+            slave = next(able, None)
+            if slave is not None and (agent.is_proven or first_turn(members, pending, slave, now) is None):
                 best, found = rank, slave
         return found
 
@@ -781,11 +775,9 @@ class Dispatch:
 
     def _place(self, span: Span, besides: ConnectedAgent, now: float) -> ConnectedSlave | None:
         """The slave that has been idle for the longest time, at another agent and, if possible, on another host."""
-        able = [
-            slave
-            for slave in self.state.members.idle.values()
-            if slave.agent is not besides and not slave.agent.is_full and why_not(slave, span, now) is None
-        ]
+        members = self.state.members
+        others = [slave for slave in members.idle.values() if slave.agent is not besides and not slave.agent.is_full]
+        able = [slave for slave in others if why_not(members, slave, span, now) is None]
         return min(able, key=lambda slave: slave.agent.host == besides.host, default=None)
 
     def check(self) -> None:

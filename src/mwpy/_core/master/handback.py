@@ -306,7 +306,7 @@ class HandBack:
                         self.state.record(records.TasksCancelling(slave.sid, not_again))
                 elif held:
                     self.cancel(slave.sid, held, f"while {slave.sid} had it", discard=discard)
-                    self.state.settle(slave)
+                    self.state.settle(slave, killed=True)
             if cancelled:
                 self.state.cancel_at(agent, cancelled, kill=not finish)
         return found

@@ -7,13 +7,14 @@ tasks (`ConnectedSlave.next_state`). What ended is removed at once. Its id is ne
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from attrs import Factory, define
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._core.master.spans import Span
 from mwpy._core.master.tasks import HeldTasks
@@ -23,6 +24,7 @@ from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import InternalError
 from mwpy._values.messages import Report
 from mwpy._values.options import OWN_ADDRESS
+from mwpy._values.requires import Given, Offers, Requires
 from mwpy._values.task import SlaveKind, SlaveState
 
 
@@ -64,6 +66,24 @@ FEEDING_BYTES = MAX_WAITING_BYTES // 4
 
 
 @define(eq=False, repr=False)
+class Pool:
+    """Amounts, by name, of which slaves take a part: those of an agent, or of the whole run."""
+
+    total: Mapping[str, int]
+    taken: Counter[str] = Factory(Counter)
+    """What slaves have taken. No entry is zero."""
+    kept: list[Requires] = Factory(list)
+    """What is kept for tasks that wait for it; see `Fitting`."""
+
+    def take(self, amounts: Mapping[str, int], sign: int = 1) -> None:
+        """Take amounts, as far as they are of this pool; with the sign -1, give them back."""
+        for name in amounts.keys() & self.total.keys():
+            self.taken[name] += sign * amounts[name]
+            if not self.taken[name]:
+                del self.taken[name]
+
+
+@define(eq=False, repr=False)
 class ConnectedAgent:
     """An agent that the master accepted: one connection, and the slaves behind it."""
 
@@ -83,6 +103,16 @@ class ConnectedAgent:
     """How long a task could run at most when it connected; None if unknown."""
     returns_s: float = 0.0
     """For how long it looks for its master when its connection has ended."""
+
+    offers: Offers = Factory(Offers)
+
+    """What tasks can require of it."""
+    pool: Pool = Factory(lambda self: Pool(self.offers.amounts), takes_self=True)
+    """The amounts that it offers, and what its slaves have taken."""
+    asked: set[str] = Factory(set)
+    """The names about which it was asked and has not answered."""
+    unfit_since: float | None = None
+    """Since when nothing that waits fits it; None if something does."""
     ends_at: float | None = None
     """Until when a task may run there at most, on the core's clock; None if unknown."""
     peer: bytes = b""
@@ -125,6 +155,11 @@ class ConnectedAgent:
     def is_away(self) -> bool:
         """Whether nothing is heard from it, and it may come back; see `Losses`."""
         return self.state is AgentState.AWAY
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts amounts: a slave of it was given some, or they are kept for a task."""
+        return bool(self.pool.taken or self.pool.kept)
 
     def change(self, event: AgentEvent) -> None:
         """Move it along its lifecycle.
@@ -201,8 +236,16 @@ class ConnectedSlave(Struct, eq=False):
     result."""
     refused: dict[int, str] = field(default_factory=dict)
     """The numbers of the algorithms that it cannot run, and why: those of its agent, and its own."""
+    is_replaced: bool = False
+    """Whether its agent was told to replace it."""
     freed: bool = False
     """Whether it becomes unordered when it has finished the tasks that it holds."""
+    given: Given | None = None
+    """What it was given for the tasks that it holds; None if they require nothing."""
+    required: Requires | None = None
+    """What these tasks require."""
+    gpus: Sequence[int] | None = None
+    """The GPUs that it was ever given, because a process cannot change to others; None if it was given none."""
     report: tuple[int, Any, Report] | None = None
     """The newest report of its tasks that the algorithm did not get, and which one of all reports it is."""
 
@@ -278,6 +321,10 @@ class Members:
         """Slaves that may run tasks which were given to other slaves."""
         self.special: dict[SlaveId, ConnectedSlave] = {}
         """Slaves whose kind is not UNORDERED."""
+        self.pool = Pool({})
+        """The amounts that the whole run has."""
+        self.stirred: dict[str, ConnectedAgent] = {}
+        """The agents that may have room for other tasks with requirements than before, by name."""
         self.pace: dict[int, float] = {}
         """How long a task of each algorithm takes, in seconds, over all slaves."""
         self.excluded: dict[str, str] = {}
@@ -291,6 +338,7 @@ class Members:
             records.SlaveConnected: self._slave_connected,
             records.SlaveEnded: self._slave_ended,
             records.AgentConnected: self._agent_connected,
+            records.AgentOffered: self._agent_offered,
             records.AgentLeaving: self._agent_leaving,
             records.AgentAway: self._agent_away_or_back,
             records.AgentBack: self._agent_away_or_back,
@@ -355,12 +403,34 @@ class Members:
             self.hungry.pop(slave.sid, None)
             self.special.pop(slave.sid, None)
             self.given_back.pop(slave.sid, None)
+            self.take_from(slave)
+            self.stirred[slave.agent.name] = slave.agent
             del slave.agent.slaves[slave.number]
+
+    def give(self, slave: ConnectedSlave, requires: Requires, given: Given) -> None:
+        """Give a slave what the tasks require that it holds."""
+        slave.required, slave.given = requires, given
+        slave.gpus = given.gpus or slave.gpus
+        for pool in (slave.agent.pool, self.pool):
+            pool.take(given.amounts)
+
+    def take_from(self, slave: ConnectedSlave) -> None:
+        """A slave has no tasks any more, or is gone: others may have what it was given."""
+        if slave.given is not None:
+            for pool in (slave.agent.pool, self.pool):
+                pool.take(slave.given.amounts, -1)
+            slave.required = slave.given = None
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
         self.agents_seen += 1
         known = record.agent, record.address, record.slaves, record.job, record.python, record.host, record.pid
-        self.agents[record.agent] = ConnectedAgent(*known, seconds_left=record.seconds_left, returns_s=record.returns_s)
+        more = record.seconds_left, record.returns_s, record.offers
+        self.agents[record.agent] = ConnectedAgent(*known, *more)
+
+    def _agent_offered(self, record: records.AgentOffered) -> None:
+        agent = self.agents[record.agent]
+        agent.offers = replace(agent.offers, texts=agent.offers.texts | record.texts)
+        agent.asked -= record.texts.keys()
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
         agent = self.agents[record.agent]
@@ -371,6 +441,7 @@ class Members:
         agent = self.agents[record.agent]
         if isinstance(record, records.AgentBack):
             agent.change(AgentEvent.COME_BACK)
+            self.stirred[agent.name] = agent
             agent.address = record.address
             del self.away[agent.name]
         else:
@@ -384,6 +455,7 @@ class Members:
         self.peers.pop(agent.peer, None)
         self.away.pop(name, None)
         self.slow.pop(name, None)
+        self.stirred.pop(name, None)
 
     def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
         agent = self.agents[record.agent]
@@ -442,5 +514,13 @@ class Members:
         assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
         for agent in self.agents.values():
             assert len(agent.slaves) <= agent.announced, f"{agent.name} has more slaves than it announced"
+            taken = Counter[str]()
             for slave in agent.slaves.values():
+                taken.update({} if slave.given is None else slave.given.amounts)
+                holds = slave.is_busy or slave.state is SlaveState.SHUTTING_DOWN
+                assert slave.given is None or holds, f"{slave.sid} was given something for nothing"
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
+            pool = agent.pool
+            offered = Counter({name: count for name, count in taken.items() if name in pool.total})
+            assert pool.taken == offered, f"what the slaves of {agent.name} have was miscounted"
+            assert all(pool.total[name] >= count for name, count in offered.items()), f"{agent.name} gives too much"

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
-from mwpy._core.master.dispatch import WaitReason, Why
+from mwpy._core.master.fitting import WaitReason, Why, why_not
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
@@ -601,7 +601,7 @@ class Answers:
         serving = [slave for slave in agent.slaves.values() if slave.state in SERVING and only in (None, slave.sid)]
         if not serving:
             return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
-        found = [(slave, dispatch.why_not(slave, span, now)) for slave in serving]
+        found = [(slave, why_not(self.state.members, slave, span, now)) for slave in serving]
         able = [slave for slave, reason in found if reason is None]
         reasons = [reason for _, reason in found if reason is not None]
         if not able:

@@ -86,6 +86,8 @@ class Span(Struct, eq=False, gc=False):
     refers: Sequence[int] = ()
     """The ids of the tasks to whose results the arguments of its only task refer, while it is blocked. Then the values
     of these results are among its buffers."""
+    begun: bool = False
+    """Whether its only task has referred to results of other tasks, which are among its buffers."""
     keys: bytes = b""
     """The key of each task, one after the other, while the tasks are new and there is a run database; else empty."""
     owner: Any = None
@@ -175,9 +177,7 @@ class Span(Struct, eq=False, gc=False):
         """Return the name that a record has for some of its tasks: `count` tasks from the id `first` on, in one
         attempt."""
         algorithm, policy = self.algorithm, self.policy
-        return TaskRange(
-            first, count, attempt, algorithm.number, algorithm.name, policy.seconds_expected, not policy.retry
-        )
+        return TaskRange(first, count, attempt, algorithm.number, algorithm.name, not policy.retry)
 
     @property
     def whole(self) -> TaskRange:

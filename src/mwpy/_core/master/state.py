@@ -14,11 +14,11 @@ from operator import attrgetter
 from typing import Any
 
 from attrs import Factory, define, frozen
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mwpy._core.holding import TaskIds, divided, take_out
 from mwpy._core.master.algorithms import FailedCall
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, Pool
 from mwpy._core.master.spans import Span, ids_in
 from mwpy._core.master.tasks import Tags, Taskjar
 from mwpy._values import messages, records
@@ -355,6 +355,8 @@ class MasterSettings(Struct, frozen=True):
     """When the master ends then."""
     started_at: float = 0.0
     """When the master started, on the core's clock."""
+    run_offers: dict[str, int] = field(default_factory=dict)
+    """The amounts that the whole run has, by name; those of agents do not count for these names."""
 
 
 class Stopped(Struct, frozen=True):
@@ -430,6 +432,7 @@ class MasterState:
         self.settings = settings
         self.jar = Taskjar()
         self.members = Members(self.jar.held)
+        self.members.pool = Pool(settings.run_offers)
         self.actions = Actions()
         self.wall = 0.0
         """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
@@ -465,15 +468,41 @@ class MasterState:
             self._end_elsewhere(TaskIds((span.first, span.count) for span in spans))
         return spans
 
-    def settle(self, slave: ConnectedSlave) -> None:
-        """Record the state of a slave whose tasks or whose agent have changed."""
+    def settle(self, slave: ConnectedSlave, *, killed: bool = False) -> None:
+        """Record the state of a slave whose tasks or whose agent have changed.
+
+        Args:
+            killed: whether its tasks have ended for the master, but may still run there until its agent kills them. It
+                keeps what it was given until its end.
+        """
         if not slave.given_back:
             self.members.given_back.pop(slave.sid, None)
         state = slave.next_state
+        if slave.given is not None and not slave.is_busy:
+            if killed and not self.settings.in_this_process:
+                self.replace(slave)
+                return
+            if state is not SlaveState.SHUTTING_DOWN or not slave.is_replaced:
+                self.members.take_from(slave)
+        if state is not slave.state or slave.given is not None:
+            self.members.stirred[slave.agent.name] = slave.agent
         if state is not slave.state:
             self.record(records.SlaveChanged(slave.sid, state, slave.kind))
         if state is SlaveState.BUSY:
             self.members.hungry[slave.sid] = slave
+
+    def ask_back(self, slave: ConnectedSlave, count: int) -> None:
+        """Ask a slave for so many tasks that it has not started."""
+        slave.asked_back = True
+        self.send(slave.agent, messages.Revoke(slave.number, count))
+
+    def replace(self, slave: ConnectedSlave) -> None:
+        """Let the agent of a slave replace it by a new one. It gets no more tasks."""
+        if not slave.is_replaced:
+            slave.is_replaced = True
+            self.send(slave.agent, messages.Renew(slave=slave.number))
+        if slave.state is not SlaveState.SHUTTING_DOWN:
+            self.record(records.SlaveChanged(slave.sid, SlaveState.SHUTTING_DOWN, slave.kind))
 
     # ---- tasks that are given to other slaves --------------------------------------------------------------
     #
@@ -558,7 +587,7 @@ class MasterState:
         """Tasks that a slave had have ended elsewhere: let its agent kill them."""
         self.cancel_at(slave.agent, tasks)
         slave.last_heard = self.now
-        self.settle(slave)
+        self.settle(slave, killed=True)
 
     # ---- messages ------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from mwpy._values.groups import PackedCalls, named_in
 from mwpy._values.last_words import NO_WORDS, Death
 from mwpy._values.messagepack import decode, encode, split_list
 from mwpy._values.records import Charge, SlaveEnded, TaskRange
+from mwpy._values.requires import Requires
 from mwpy._values.shares import SharedObject
 from mwpy._values.task import NOTHING_SHARED, TaskState, extended, headline
 
@@ -176,7 +177,7 @@ class BlockedTasks:
             span.buffers = (extended(span.buffers[0] if span.buffers else (), more, shared),)
         spans = self.remove(tasks)
         for span in spans:
-            span.refers = ()
+            span.refers, span.begun = (), True
         return spans
 
     def missing(self, span: Span) -> tuple[int, Referred] | None:
@@ -452,6 +453,10 @@ def move(spans: Sequence[Span], event: TaskEvent) -> None:
 #   A group of tasks of one algorithm can be sized by arithmetic, too.
 # - Tasks whose policy says how long they take need that time: an agent with little time left skips the queues of long
 #   tasks. Policies round these times, so there are few of them.
+# - Tasks with requirements need an agent that offers them. Their queues are apart, because they do not take turns (see
+#   `fitting.py`).
+# - Tasks of a higher priority come first, then chains that were begun, then the largest `cost`. Queues that are equal
+#   in this take turns.
 # - Suspects must run alone on an agent (see `Dispatch`).
 # - Tasks that are addressed to a slave need this slave. They have one queue, in the order of submission.
 #
@@ -471,6 +476,22 @@ class Needs(Struct, frozen=True):
     """Whether nothing else may run on its agent."""
     sid: SlaveId | None = None
     """The slave to which they are addressed."""
+    requires: Requires | None = None
+    """What they require of an agent; None for nothing."""
+    priority: int = 0
+    """Their priority."""
+    begun: bool = False
+    """Whether they refer to results of other tasks, so that they go on with something that was begun."""
+    cost: float | None = None
+    """How large they are, as their policy says."""
+
+    @property
+    def rank(self) -> tuple[int, bool, float]:
+        """The queue of the largest rank is first."""
+        return self.priority, self.begun, (self.seconds or 0.0) if self.cost is None else self.cost
+
+
+NO_RANK = Needs().rank
 
 
 def needs_of(span: Span) -> Needs:
@@ -478,7 +499,9 @@ def needs_of(span: Span) -> Needs:
     policy = span.policy
     if policy.sid is not None:
         return Needs(sid=policy.sid)
-    return Needs(span.algorithm.number, policy.seconds_expected, bool(span.deaths) and span.runs_alone)
+    alone = bool(span.deaths) and span.runs_alone
+    order = policy.requires, policy.priority, span.begun, policy.cost
+    return Needs(span.algorithm.number, policy.seconds_expected, alone, None, *order)
 
 
 _first = attrgetter("first")
@@ -492,13 +515,22 @@ class PendingTasks:
     """All pending tasks. Only the taskjar adds and removes them."""
 
     queues: OrderedDict[Needs, deque[Span]] = Factory(OrderedDict)
-    """Pending tasks that any slave may run. No queue is empty. The first queue has the next turn."""
+    """Pending tasks that any slave may run. No queue is empty. The first queue has the next turn: queues of a larger
+    rank are before others."""
+    fitted: dict[Needs, deque[Span]] = Factory(dict)
+    """Pending tasks with requirements, which are addressed to no slave. No queue is empty."""
     special: dict[Needs, deque[Span]] = Factory(dict)
     """Pending tasks that are addressed to a slave, or must run alone. No queue is empty."""
+    ranked: bool = False
+    """Whether a queue ever had another rank than `NO_RANK`."""
+    prioritised: bool = False
+    """Whether a task ever had another priority than 0."""
     count: int = 0
     """How many tasks are pending."""
     num_unaddressed: int = 0
-    """How many pending tasks any slave may run, also those that must run alone."""
+    """How many pending tasks are addressed to no slave, also those that must run alone."""
+    num_fitted: int = 0
+    """How many of these are in `fitted`."""
 
     @property
     def counts(self) -> Counter[int]:
@@ -510,7 +542,7 @@ class PendingTasks:
 
     def unaddressed(self) -> Iterator[tuple[int, deque[Span]]]:
         """Yield the queues of tasks that are addressed to no slave, and their algorithms."""
-        for needs, queue in (*self.queues.items(), *self.special.items()):
+        for needs, queue in (*self.queues.items(), *self.fitted.items(), *self.special.items()):
             if needs.algorithm is not None:
                 yield needs.algorithm, queue
 
@@ -532,9 +564,11 @@ class PendingTasks:
             The tasks, with the number of their next attempt. They stay in the queue until a record moves them.
         """
         chosen: list[TaskRange] = []
+        requires = None  # those of a queue of tasks for one slave may differ
         for span in queue:
-            if count <= 0 or (chosen and span.algorithm.number in refused):
+            if count <= 0 or (chosen and (span.algorithm.number in refused or span.policy.requires != requires)):
                 break
+            requires = span.policy.requires
             size = size_of(span, count) + (0 if span.left is None else span.left.size)
             fits = span.count
             if size > max_bytes:
@@ -551,7 +585,7 @@ class PendingTasks:
 
     def all_queues(self) -> Iterator[deque[Span]]:
         """All queues."""
-        return chain(self.queues.values(), self.special.values())
+        return chain(self.queues.values(), self.fitted.values(), self.special.values())
 
     def spans(self) -> Iterator[Span]:
         """All spans, queue by queue."""
@@ -581,9 +615,14 @@ class PendingTasks:
                 before.append(queue.popleft())
             queue.extendleft(sorted(before, key=_first, reverse=True))
 
+    def _homes(self) -> tuple[dict[Needs, deque[Span]], ...]:
+        return self.queues, self.fitted, self.special
+
     def _home(self, needs: Needs) -> dict[Needs, deque[Span]]:
         """The queues to which that of tasks with these needs belongs."""
-        return self.queues if needs.sid is None and not needs.alone else self.special
+        if needs.sid is not None or needs.alone:
+            return self.special
+        return self.queues if needs.requires is None else self.fitted
 
     def _count_in(self, span: Span) -> deque[Span]:
         """Count a span that becomes pending, and return its queue."""
@@ -592,22 +631,32 @@ class PendingTasks:
         home = self._home(needs)
         queue = home.get(needs)
         if queue is None:
+            self.prioritised = self.prioritised or needs.priority != 0
             queue = home[needs] = deque()
+            if home is self.queues:
+                self.ranked = self.ranked or needs.rank != NO_RANK
+                self.end_turn(needs)
         return queue
+
+    def end_turn(self, needs: Needs) -> None:
+        """The turn of a queue that any slave may run is over: those of the same rank are before it now."""
+        self.queues.move_to_end(needs)
+        if self.ranked:
+            rank = needs.rank
+            for lower in [each for each in self.queues if each.rank < rank]:
+                self.queues.move_to_end(lower)
 
     def _count(self, needs: Needs, count: int) -> None:
         self.count += count
         if needs.sid is None:
             self.num_unaddressed += count
+            if needs.requires is not None and not needs.alone:
+                self.num_fitted += count
 
-    def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+    def remove(self, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks from the head of their queue."""
-        first = tasks[0]
-        for needs in (*_possible_needs(first), Needs(sid=sid)):
-            home = self._home(needs)
-            queue = home.get(needs)
-            if queue and queue[0].first == first.first:
-                break
+        home, needs = next(self._headed_by(tasks[0].first), (self.queues, Needs()))
+        queue = home.get(needs)
         spans: list[Span] = []
         for each in tasks:
             if not queue or queue[0].first != each.first or queue[0].count < each.count:
@@ -622,9 +671,13 @@ class PendingTasks:
             del home[needs]
         return spans
 
+    def _headed_by(self, first: int) -> Iterator[tuple[dict[Needs, deque[Span]], Needs]]:
+        """The queue in which this task is the first one."""
+        return ((home, needs) for home in self._homes() for needs, queue in home.items() if queue[0].first == first)
+
     def unaddress(self, record: records.TasksUnaddressed) -> list[Span]:
         """Any slave may run tasks that were addressed to one."""
-        spans = self.remove(record.sid, record.tasks)
+        spans = self.remove(record.tasks)
         for span in spans:
             span.policy = replace(span.policy, sid=None)
         self.add(spans)
@@ -632,36 +685,32 @@ class PendingTasks:
 
     def withdraw(self, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks, wherever they are in their queues."""
-        ids = ids_in(tasks)
-        possible = dict.fromkeys(needs for each in tasks for needs in _possible_needs(each))
+        ids, algorithms = ids_in(tasks), {each.algorithm for each in tasks}
         spans: list[Span] = []
-        for needs in (*possible, *(needs for needs in [*self.special] if needs.sid is not None)):
-            home = self._home(needs)
-            taken = take_out(home[needs], ids) if needs in home else []
-            for span in taken:
-                self._count(needs, -span.count)
-            if taken and not home[needs]:
-                del home[needs]
-            spans += taken
+        for home in self._homes():
+            for needs in [each for each in home if each.sid is not None or each.algorithm in algorithms]:
+                taken = take_out(home[needs], ids)
+                self._count(needs, -sum(map(count_of, taken)))
+                if not home[needs]:
+                    del home[needs]
+                spans += taken
         return spans
 
     def check(self) -> None:
         """Recompute the counts, and compare the queues with the tasks' states."""
         unaddressed = sum(span.count for _, queue in self.unaddressed() for span in queue)
         assert self.num_unaddressed == unaddressed, "the tasks that are addressed to no slave were miscounted"
+        fitted = sum(map(count_of, chain.from_iterable(self.fitted.values())))
+        assert self.num_fitted == fitted, "the tasks with requirements were miscounted"
         assert self.count == self.counts.total(), "the pending tasks were miscounted"
-        for needs, queue in (*self.queues.items(), *self.special.items()):
+        ranks = [needs.rank for needs in self.queues]
+        assert ranks == sorted(ranks, reverse=True), "a queue of a smaller rank is before others"
+        for needs, queue in chain.from_iterable(home.items() for home in self._homes()):
             assert queue, "an empty queue was kept"
             assert needs in self._home(needs), f"a queue is at a wrong place: {needs}"
             for span in queue:
                 assert needs_of(span) == needs, f"{span}: it waits in a wrong queue"
                 assert span.count, "a span without tasks was kept"
-
-
-def _possible_needs(tasks: TaskRange) -> tuple[Needs, Needs]:
-    """What tasks that are addressed to no slave may need."""
-    algorithm, seconds = tasks.algorithm, tasks.expected_s
-    return Needs(algorithm, seconds), Needs(algorithm, seconds, alone=True)
 
 
 # Which tasks have ended, and which of these were answered from the run database.
@@ -850,7 +899,7 @@ class Taskjar:
         return spans
 
     def _allocated(self, record: records.TasksAllocated) -> list[Span]:
-        spans = self.pending.remove(record.sid, record.tasks)
+        spans = self.pending.remove(record.tasks)
         move(spans, _ALLOCATE)
         for span in spans:
             span.sent += 1
@@ -933,7 +982,7 @@ class Taskjar:
         if record.held or record.tasks[0].first in self.delayed:
             spans = self._taken_out(record.sid if record.held else None, record.tasks)
         else:
-            spans = self.pending.remove(record.sid, record.tasks)
+            spans = self.pending.remove(record.tasks)
             for span in spans:
                 self._count_away(span, span.count)
         move(spans, _GIVE_UP)
