@@ -35,6 +35,7 @@ from mwpy._values.bounds import SlaveId
 from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls, Stretch
 from mwpy._values.messages import PART_BYTES, Report, Share
 from mwpy._values.policy import TaskPolicy
+from mwpy._values.requires import requires_of
 from mwpy._values.shares import Shared, SharedObject
 from mwpy._values.task import ReferringBuffers, Result, ResultReference, SlaveKind, UnrunnableTask
 
@@ -191,6 +192,10 @@ class SimulatedAlgorithm:
         self._held: Counter[int] = Counter()
         """For how many groups of tasks each result is held."""
         self._shares = SharedByAlgorithm(world.seed)
+        self._requires = Random(f"requires {world.seed}")
+        """Decides what tasks require."""
+        self._share = self._requires.choice((0.0, 0.0, 0.2, 0.8))
+        """The share of tasks that require something, or have priorities."""
         self._maps = Random(f"maps {world.seed}")
         """Decides about the items of maps."""
         self._special: list[SlaveId] = []
@@ -359,6 +364,19 @@ class SimulatedAlgorithm:
         self._checker.stops.lets_go_on(self._io.submissions.total)
         self._io.link.wake()
 
+    def required(self, policy: TaskPolicy) -> TaskPolicy:
+        """Add to a policy what its tasks require, and when they are sent."""
+        random = self._requires
+        if random.random() >= self._share:
+            return policy
+        wanted: dict[str, int | str | None] = {"cpus": random.choice((0, 1, 1, 2, 4))}
+        wanted["gpus"] = random.choice((0, 0, 0, 1, 1, 2))
+        wanted["memory"] = random.choice((0, 0, 3, 8))
+        wanted["licence"] = random.choice((0, 0, 0, 1, 2))
+        wanted["tool"] = random.choice((None, None, "*"))
+        priority, cost = random.choice((0, 0, 0, -1, 5)), random.choice((None, None, 1.0, 7.0))
+        return replace(policy, requires=requires_of(wanted), priority=priority, cost=cost)
+
     def _submit_one(self, refers: Sequence[int] = ()) -> None:
         random = self._world.random
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
@@ -371,6 +389,7 @@ class SimulatedAlgorithm:
         errors = random.randint(1, 4) if random.random() < 0.15 else 0
         policy = replace(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
         policy = replace(policy, speculate=retry and random.random() < self._speculate)
+        policy = self.required(policy)
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload = self._calls.payload(random, refers)
@@ -393,7 +412,7 @@ def _submit_map(algorithm: SimulatedAlgorithm, count: int) -> None:
     """Submit items of a map: as a portion, or one by one if something is said about each of them."""
     random, draw, first = algorithm._world.random, algorithm._maps, algorithm._io.submissions.total + 1
     policy, tag = TaskPolicy(attempts_max=random.choice((1, 3)), after=draw.choice(PAUSES)), object()
-    policy = replace(policy, retry=draw.random() < 0.8)
+    policy = algorithm.required(replace(policy, retry=draw.random() < 0.8))
     by_algorithm = algorithm._calls.begin_portion()
     captured = algorithm._shares.handle(algorithm._calls.draw_of_portion())
     defined = algorithm._calls.algorithm(by_algorithm, captured)

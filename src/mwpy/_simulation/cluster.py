@@ -31,6 +31,7 @@ from mwpy._simulation.checkers import HistoryChecker, LifeChecker, SimulationFai
 from mwpy._simulation.lives import Lives, Replay
 from mwpy._simulation.machines import (
     NO_HELLO,
+    RUN_OFFERS,
     SIGKILL,
     AgentHost,
     AgentProcess,
@@ -46,6 +47,7 @@ from mwpy._values import records
 from mwpy._values.errors import ExitCode
 from mwpy._values.messages import PART_BYTES
 from mwpy._values.policy import MaxFailures
+from mwpy._values.requires import Offers
 
 # The process of the master, and of its local agents.
 
@@ -101,6 +103,7 @@ class SimulatedMaster:
             max_definition_bytes=kept,
             max_failures=limit,
             max_waiting_bytes=world.random.choice([1 << 30, 1 << 30, 2000]),
+            run_offers=RUN_OFFERS,
         )
         checker.most_waiting = settings.max_waiting_bytes
         core = MasterCore(settings)
@@ -229,6 +232,16 @@ DOWN_S = 3.0
 PACE = Pace()
 
 
+def offers_of(number: int, seed: int) -> Offers:
+    """What a machine offers. The first one offers whatever a task may require."""
+    random = Random(f"offers {seed} {number}")
+    amounts = {"cpus": random.randint(1, 4), "gpus": random.randrange(3), "memory": random.randrange(10)}
+    if not number:
+        amounts = {"cpus": 4, "gpus": 2, "memory": 10}
+    tool = "" if random.random() < 0.5 and number else "tool"
+    return Offers(amounts, {"python": "3.11", "host": f"host {number}", "tool": tool})
+
+
 class Cluster:
     """One simulated computation.
 
@@ -282,6 +295,8 @@ class Cluster:
                 lifetime_s=random.choice((None, None, 9.0, 15.0)),
                 unsafe=random.random() < 0.2,
                 returns_s=random.choice((0.0, 2.0, 60.0)),
+                num_slaves=2 + Random(f"slaves {seed} {number}").randrange(3),
+                offers=offers_of(number, seed),
                 able=number == 0,
                 bad=bad if number == agents - 1 > 0 else "",
             )

@@ -18,7 +18,7 @@ from math import inf
 from random import Random
 from typing import Any
 
-from attrs import define, evolve
+from attrs import Factory, define, evolve
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -57,6 +57,7 @@ from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.errors import ExitCode, describe_exit
 from mwpy._values.messagepack import REFERRING, Pickled
 from mwpy._values.messages import PART_BYTES, LoadFailure
+from mwpy._values.requires import Given, Offers, Requires, lacking
 
 PATIENCE_S = 0.1
 """Seconds in which an agent that is not frozen replaces a slave that has too much memory."""
@@ -89,6 +90,10 @@ SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
 
 CODEC = Codec()
 FAILURE = CODEC.dumps_failure(OSError("simulated"))
+
+
+RUN_OFFERS = {"licence": 2}
+"""What the whole run has."""
 
 
 class SimulatedProcess:
@@ -174,6 +179,12 @@ class SimulatedSlave(SimulatedProcess):
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
+        self._has: dict[int, Given] = {}
+        """What it is given for tasks, by their positions."""
+        self.given: Given | None = None
+        """What the running task is given."""
+        self._gpus: list[int] = []
+        """The GPUs that it has used."""
         self._in_portions: dict[int, None] = {}
         """The positions of its tasks of portions."""
         self._stretch: list[Ended] = []
@@ -333,6 +344,8 @@ class SimulatedSlave(SimulatedProcess):
                 for (task, attempt), algorithm, limit, portion in columns:
                     self._passed_on += 1
                     self._shares.passed_on(self._passed_on, message)
+                    if message.given is not None:
+                        self._has[self._passed_on] = message.given
                     if portion:
                         self._in_portions[self._passed_on] = None
                     self._tasks.append((self._passed_on, task, attempt, algorithm))
@@ -380,6 +393,7 @@ class SimulatedSlave(SimulatedProcess):
         checker.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
         checker.started(task, self.sid, self.life.peer, self._agent.running())
         self._check_wear()
+        self._check_given(checker.tasks[task].policy.requires)
         self.running, self._attempt = task, attempt
         in_portion = self._position in self._in_portions
         mean_s = self.life.durations[algorithm % 2]
@@ -389,6 +403,27 @@ class SimulatedSlave(SimulatedProcess):
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
         self._use_values(task, attempt, algorithm)
+
+    def _check_given(self, requires: Requires | None) -> None:
+        """Check that a task may start here: its agent offers what it requires, and no other task has it."""
+        own, self.given = self._agent.host.offers, self._has.pop(self._position, None)
+        offers = replace(own, amounts=own.amounts | RUN_OFFERS)
+        assert (self.given is None) == (requires is None), f"slave {self.number} is given {self.given} for {requires}"
+        if self.given is None or requires is None:
+            return
+        assert not lacking(requires, offers), f"{requires} does not fit: {lacking(requires, offers)}"
+        assert self.given.amounts == dict(requires.amounts), f"{self.given} is given, and {requires} required"
+        running = [slave.given for slave in self._agent.running_slaves() if slave is not self]
+        others = [given for given in running if given is not None]
+        for name, number in self.given.amounts.items():
+            taken = sum(given.amounts.get(name, 0) for given in others)
+            assert number + taken <= offers.amounts[name], f"{name} {number} is given, and {taken} are taken"
+        for mine, its in chain.from_iterable(
+            ((self.given.gpus, given.gpus), (self.given.cpus, given.cpus)) for given in others
+        ):
+            assert not {*mine} & {*its}, f"slave {self.number} is given what another one has: {mine}"
+        assert self._gpus in ([], self.given.gpus) or not self.given.gpus, f"slave {self.number} changes its GPU"
+        self._gpus = self.given.gpus or self._gpus
 
     def _check_wear(self) -> None:
         """Check that a slave may start a task: what earlier tasks have left behind in it is not too much."""
@@ -764,6 +799,7 @@ class AgentProcess:
         self._signals: list[signal.Signals] = []
         """The signals that were caught and not taken."""
         hello = messages.Hello("simulated", generation, host.name, 1, "3.11", host.num_slaves, host.job)
+        hello = replace(hello, offers=host.offers)
         if host.returns_s:
             hello = replace(hello, session=f"{generation} {peer.decode()}", returns_s=host.returns_s)
         lifetime_s = host.lifetime_s if world.faulty else None
@@ -865,10 +901,13 @@ class AgentProcess:
                     slave.life.checker.ends.too_large[slave.life.peer, slave.number, slave.running] = None
         return self.world.now <= self._short_at + MOMENT_S
 
+    def running_slaves(self) -> list[SimulatedSlave]:
+        """The slaves that run tasks."""
+        return [slave for slave in self.slaves.values() if slave.running and slave.code is None]
+
     def running(self) -> list[int]:
         """The tasks that its slaves run."""
-        running = [slave for slave in self.slaves.values() if slave.running and slave.code is None]
-        return [slave.running for slave in running if slave.life is self.life]
+        return [slave.running for slave in self.running_slaves() if slave.life is self.life]
 
     # ---- signals and records -------------------------------------------------------------------------------
 
@@ -1089,6 +1128,8 @@ class AgentHost:
     """For how long the agent looks for its master when its connection has broken."""
     able: bool = True
     """Whether it can run every algorithm. If no host can, it is correct that tasks wait forever."""
+    offers: Offers = Factory(Offers)
+    """What it offers."""
     bad: str = ""
     """What each task does here: it kills its slave ("slave"), raises an exception ("error") or works well ("")."""
     process: AgentProcess | None = None

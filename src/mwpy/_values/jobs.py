@@ -21,6 +21,14 @@ class MemberKeys(Struct, frozen=True, rename="kebab"):
     member_secret: str
 
 
+class Kind(Struct, frozen=True, rename="kebab"):
+    """Slaves that are missing, and what their tasks require of an agent."""
+
+    requires: dict[str, int | str]
+    """Amounts and conditions, by name."""
+    slaves_needed: int
+
+
 class ResourceFile(Struct, frozen=True, rename="kebab"):
     """The content of a resource file. Older masters do not write the fields that have defaults."""
 
@@ -50,6 +58,9 @@ class ResourceFile(Struct, frozen=True, rename="kebab"):
     excluded_hosts: dict[str, list[str]] = field(default_factory=dict)
     """The hosts that get no more work, because tasks fail there that succeed elsewhere. Each has the ids of its last
     jobs, because a batch system may use another name for the host."""
+    kinds: tuple[Kind, ...] = ()
+    """Those of the missing slaves whose tasks require something, by what they require. Any agent can have the others.
+    """
 
 
 class JobState(Enum):

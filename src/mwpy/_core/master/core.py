@@ -176,6 +176,7 @@ class MasterCore:
         self.answers = Answers(
             self.state,
             kinds=self.kinds,
+            fitting=self.fitting,
             hosts=self.hosts,
             totals=self.totals,
             feeding=self.feeding,

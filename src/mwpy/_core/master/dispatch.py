@@ -461,8 +461,9 @@ class Dispatch:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
         pending = self.state.jar.pending
         for slave, needs in self._places(now):
-            chosen = pending.heads(pending.special[needs], 1, MAX_GROUP_BYTES)
-            self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
+            queue = pending.special[needs]
+            if why_not(self.state.members, slave, queue[0], now, reserved=True) is None:  # else others took the rest
+                self.feed(slave, records.TasksAllocated(slave.sid, pending.heads(queue, 1, MAX_GROUP_BYTES)), now)
 
     def _send_addressed(self, now: float) -> None:
         pending, fixed = self.state.jar.pending, self.state.settings.task_group

@@ -18,6 +18,7 @@ another one, so a slave is given the GPUs that it had before, or is replaced.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from math import inf
@@ -25,6 +26,7 @@ from math import inf
 from attrs import Factory, define
 from msgspec import Struct
 
+from mwpy._core.holding import count_of
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.members import SERVING, AgentState, ConnectedAgent, ConnectedSlave, Members, Pool
@@ -33,6 +35,7 @@ from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Needs, PendingTasks
 from mwpy._values import messages, records
 from mwpy._values.causes import PlainEnum
+from mwpy._values.jobs import Kind
 from mwpy._values.options import OWN_ADDRESS
 from mwpy._values.requires import CPUS, GPUS, Given, Offers, Requires, lacking, num_lacking, unasked
 from mwpy._values.task import SlaveState
@@ -46,6 +49,9 @@ LOOK_S = 5.0
 UNFIT_S = 60.0
 """An agent leaves when it had no task for so many seconds, and nothing that waits can ever run there. The manual names
 this number."""
+
+KINDS_NAMED = 50
+"""How many kinds of requirements the resource file has at most."""
 
 PLAIN = Requires(((CPUS, 1),))
 """What a task without requirements takes where amounts are counted."""
@@ -89,8 +95,13 @@ class WaitReason(Struct, frozen=True):
     number: float = 0.0
 
 
-def why_not(members: Members, slave: ConnectedSlave, span: Span, now: float) -> WaitReason | None:
+def why_not(
+    members: Members, slave: ConnectedSlave, span: Span, now: float, *, reserved: bool = False
+) -> WaitReason | None:
     """Why a slave is not sent tasks, however many it holds; None if it may be sent them.
+
+    Args:
+        reserved: whether its agent may be reserved, because it is reserved for these tasks.
 
     A task that is addressed to the slave is held back for lack of time only if its policy says how long it takes.
     """
@@ -104,9 +115,9 @@ def why_not(members: Members, slave: ConnectedSlave, span: Span, now: float) -> 
         return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
     if slave.state not in SERVING:
         return WaitReason(Why.ENDING)
-    if agent.reserved:
+    if agent.reserved and not reserved:
         return WaitReason(Why.RESERVED)
-    if policy.sid is None and not slave.runs_unaddressed:
+    if policy.sid is None and not (reserved or slave.runs_unaddressed):
         return WaitReason(Why.OTHER_KIND)
     if requires is not None and (names := [*unasked(requires, agent.offers)]):
         return WaitReason(Why.ASKED, ", ".join(names))
@@ -344,6 +355,16 @@ class Fitting:
 
     def _is_kept(self, needs: Needs) -> bool:
         return needs.requires in self._keepers[needs].pool.kept
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """How many slaves the waiting tasks with requirements could use, by what they require; the most common ones."""
+        wanted = Counter[Requires]()
+        for needs, queue in self.state.jar.pending.fitted.items():
+            if needs.requires is not None:
+                wanted[needs.requires] += sum(map(count_of, queue))
+        group = self.state.settings.task_group or 1
+        common = wanted.most_common(KINDS_NAMED)
+        return tuple(Kind(dict(each.amounts) | dict(each.conditions), -(-count // group)) for each, count in common)
 
     # ---- what fits nowhere -----------------------------------------------------------------------------------
 

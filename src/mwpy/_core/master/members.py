@@ -109,6 +109,8 @@ class ConnectedAgent:
     """What tasks can require of it."""
     pool: Pool = Factory(lambda self: Pool(self.offers.amounts), takes_self=True)
     """The amounts that it offers, and what its slaves have taken."""
+    num_given: int = 0
+    """How many slaves of it were given something."""
     asked: set[str] = Factory(set)
     """The names about which it was asked and has not answered."""
     unfit_since: float | None = None
@@ -159,7 +161,7 @@ class ConnectedAgent:
     @property
     def counts(self) -> bool:
         """Whether it counts amounts: a slave of it was given some, or they are kept for a task."""
-        return bool(self.pool.taken or self.pool.kept)
+        return bool(self.num_given or self.pool.kept)
 
     def change(self, event: AgentEvent) -> None:
         """Move it along its lifecycle.
@@ -410,6 +412,7 @@ class Members:
     def give(self, slave: ConnectedSlave, requires: Requires, given: Given) -> None:
         """Give a slave what the tasks require that it holds."""
         slave.required, slave.given = requires, given
+        slave.agent.num_given += 1
         slave.gpus = given.gpus or slave.gpus
         for pool in (slave.agent.pool, self.pool):
             pool.take(given.amounts)
@@ -420,6 +423,7 @@ class Members:
             for pool in (slave.agent.pool, self.pool):
                 pool.take(slave.given.amounts, -1)
             slave.required = slave.given = None
+            slave.agent.num_given -= 1
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
         self.agents_seen += 1
@@ -512,6 +516,11 @@ class Members:
             assert bool(slave.given_back) == (slave.sid in self.given_back), f"{slave.sid} gave tasks back"
             assert self.held[slave.sid] is slave.held, f"{slave.sid} has other tasks than the taskjar says"
         assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
+        taken = Counter[str]()
+        for slave in self.slaves.values():
+            taken.update({} if slave.given is None else slave.given.amounts)
+        assert self.pool.taken == {name: taken[name] for name in self.pool.total if taken[name]}, "the run miscounts"
+        assert all(self.pool.total[name] >= count for name, count in self.pool.taken.items()), "the run gives too much"
         for agent in self.agents.values():
             assert len(agent.slaves) <= agent.announced, f"{agent.name} has more slaves than it announced"
             taken = Counter[str]()
@@ -520,6 +529,8 @@ class Members:
                 holds = slave.is_busy or slave.state is SlaveState.SHUTTING_DOWN
                 assert slave.given is None or holds, f"{slave.sid} was given something for nothing"
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
+            num_given = sum(slave.given is not None for slave in agent.slaves.values())
+            assert agent.num_given == num_given, f"the slaves of {agent.name} that were given something were miscounted"
             pool = agent.pool
             offered = Counter({name: count for name, count in taken.items() if name in pool.total})
             assert pool.taken == offered, f"what the slaves of {agent.name} have was miscounted"

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
-from mwpy._core.master.fitting import WaitReason, Why, why_not
+from mwpy._core.master.fitting import Fitting, WaitReason, Why, why_not
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
@@ -32,6 +32,7 @@ from mwpy._core.pauses import Pause
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId, shortened
 from mwpy._values.errors import ProtocolError
+from mwpy._values.jobs import Kind
 from mwpy._values.messages import AlgorithmStatus, Explanation, HostStatus, Notice, Status
 from mwpy._values.phrases import counted, first_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
@@ -305,6 +306,8 @@ class Counts(Struct, frozen=True):
     """The jobs of a batch system that are connected, and how many slaves of each are in use."""
     excluded_hosts: dict[str, list[str]]
     """The hosts that get no more work, and their last jobs."""
+    kinds: tuple[Kind, ...]
+    """What tasks require for which slaves are missing."""
 
 
 # What the master does.
@@ -395,6 +398,7 @@ class Answers:
 
     state: MasterState
     kinds: SlaveKinds
+    fitting: Fitting
     hosts: Hosts
     totals: Totals
     feeding: Feeding
@@ -410,13 +414,17 @@ class Answers:
         if kinds.unordered_unasked:
             soon = jar.runnable - len(jar.delayed) - len(jar.blocked.tasks) + expected
             wanted = wanted | {SlaveKind.UNORDERED: soon}
-        waiting = jar.pending.num_unaddressed + expected
+        waiting = jar.pending.num_unaddressed - jar.pending.num_fitted + expected
         useful = min(wanted[SlaveKind.UNORDERED], dispatch.useful(members, waiting, state.settings.task_group))
         special = sum(1 for _ in kinds.vacancies())
         spent = dispatch.spent(members, jar.pending, state.now)
         away = sum(slave.kind_to_be is SlaveKind.UNORDERED for slave in absent(members))
         unordered = kinds.count(SlaveKind.UNORDERED) - away - hosts.num_useless - spent
-        missing = max(0, useful - unordered) + special - members.coming()
+        fitted = self.fitting.kinds()
+        more = sum(kind.slaves_needed for kind in fitted)
+        if not kinds.unordered_unasked:
+            more = min(more, max(0, wanted[SlaveKind.UNORDERED] - unordered))
+        missing = max(0, useful - unordered) + more + special - members.coming()
         return Counts(
             slaves_wanted=sum(wanted.values()),
             slaves_connected=num_present(members),
@@ -424,6 +432,7 @@ class Answers:
             shortest_task=jar.pending.shortest_s,
             connected_jobs=members.jobs(),
             excluded_hosts=hosts.named,
+            kinds=fitted,
         )
 
     # ---- what the master does --------------------------------------------------------------------------------
