@@ -61,6 +61,7 @@ OWNERS = {
     "packaging": "cli.pack",
     "pandas": "_roles.replay",
     "pex": "cli.pack",
+    "threadpoolctl": "_system.offers",
 }
 """The modules that may import each outside thing."""
 
@@ -75,7 +76,7 @@ EVERYWHERE = ("attrs", "msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgsp
 """Modules outside the standard library that every module may import, because they define classes."""
 
 STRUCTS_WITH_METHODS = {
-    *("InVariable", "LastWords", "Death", "TaskRange", "TaskPolicy"),
+    *("InVariable", "LastWords", "Death", "Requires", "TaskRange", "TaskPolicy"),
     *("Consultation", "Known", "Job", "Comparison"),
     *("Span", "Stretch", "_Whole", "Report", "Result", "UnrunnableTask", "SharedFile", "WaitingTasks", "Codec"),
 }

@@ -49,7 +49,7 @@ try:
     )
     from mwpy._values.messages import Attempt, Report, checkpoint, report, restored, this_attempt
     from mwpy._values.policy import Policies
-    from mwpy._values.task import Result, UnrunnableTask, result, task_seed
+    from mwpy._values.task import Result, UnrunnableTask, given, result, task_seed
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
 except Exception as error:
     shadows.explain(error)
@@ -111,6 +111,7 @@ __all__ = [
     "command",
     "explain",
     "file",
+    "given",
     "local_master",
     "main",
     "master_algorithm",

@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from attrs import evolve
 
@@ -36,6 +36,7 @@ from mwpy._values.options import (
     parse,
 )
 from mwpy._values.policy import FailureLimit, MaxFailures, Policies, check_keywords, check_seconds
+from mwpy._values.requires import offers_text
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -346,6 +347,8 @@ def local_master(
     rerun: str | None = None,
     reuse_changed_code: bool = False,
     run_database_notices: bool = True,
+    offers: Mapping[str, Any] | str | None = None,
+    run_offers: Mapping[str, int] | str | None = None,
     **policy: Unpack[Policies],
 ) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script. `mwpy.open` is the same.
@@ -372,6 +375,9 @@ def local_master(
             three arguments are as `--mw-run-database-sync`, `--mw-rerun` and `--mw-reuse-changed-code`.
         run_database_notices: whether messages say how many results the run database has, and that no task finds its
             result there. False suits a program that says this in its own words.
+        offers: what tasks can require of this machine, in addition to what is found or instead of it, such as
+            `{"cpus": 8, "gpus": 2}`; as `--mw-offers`. None for what is found.
+        run_offers: the amounts that the whole run has, such as `{"licence": 3}`; as `--mw-run-offers`. None for none.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 
@@ -407,6 +413,8 @@ def local_master(
         rerun=rerun,
         reuse_changed_code=reuse_changed_code,
         run_database_notices=run_database_notices,
+        offers=offers_text(offers),
+        run_offers=offers_text(run_offers),
     )
     lifetime = check_seconds("lifetime", lifetime)
     options = evolve(options, max_failures=MaxFailures.of(max_failures), lifetime=lifetime)

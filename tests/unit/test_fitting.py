@@ -18,7 +18,8 @@ from mwpy._values.task import SlaveState
 
 
 def offers(**amounts: int) -> Offers:
-    return Offers(amounts, {"python": "3.11.2", "platform": "Linux-x86_64", "host": "node1"})
+    texts = {"python": "3.11.2", "platform": "Linux-x86_64", "host": "node1"}
+    return Offers(amounts, texts, pins=True)
 
 
 def needing(**policy: Any) -> TaskPolicy:

@@ -28,7 +28,7 @@ from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, MasterSearch
 from mwpy._roles.sessions import SessionLink, hello_of_this_process
 from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
-from mwpy._system import clock, forks, memory
+from mwpy._system import clock, forks, memory, offers
 from mwpy._system.process import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import shared_objects, wire
@@ -41,6 +41,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, MasterUnreachable, ProtocolError
 from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
 from mwpy._values.options import MODULE_PATH, MasterStream, Options
+from mwpy._values.requires import Offers
 from mwpy.audit import AuditFile
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def run(
     """
     if options.forks and not forks.adopt_orphans():
         options = evolve(options, slave_start="spawn")
+    has = offers.found(options, os.environ)
     launcher = Launcher(command, options.slave_max_memory or 0, first)
     if past := options.about_past_end(clock.wall()):
         audit.write([records.Notice(past)], clock.wall())
@@ -176,10 +178,10 @@ def run(
     ends_at = None if left_s is None else clock.monotonic() + left_s
     try:
         contact = contact_of(options) if master is None else local_contact(options, master)
-        code, again = _serve(options, audit, launcher, ends_at, contact)
+        code, again = _serve(options, audit, launcher, has, ends_at, contact)
         while again is not None and master is None:  # a master that has started this agent starts another one
             contact = contact_again(options, again.resumed)
-            code, again = _serve(options, audit, launcher, ends_at, contact, again.brought)
+            code, again = _serve(options, audit, launcher, has, ends_at, contact, again.brought)
         return code
     finally:
         launcher.close()
@@ -190,6 +192,7 @@ def _serve(
     options: Options,
     audit: AuditFile,
     launcher: Launcher,
+    has: Offers,
     ends_at: float | None,
     contact: Contact | None,
     brought: Sequence[Sequence[Buffer]] = (),
@@ -204,7 +207,7 @@ def _serve(
     link, hello, search = contact
     audit.write([records.Started("AGENT", hello.member_id, f"MASTER {link.address}")], clock.wall())
     settings = AgentSettings(
-        hello,
+        replace(hello, offers=has),
         options.grace_period,
         ends_at,
         link.timeout_s,
@@ -468,9 +471,11 @@ class Agent:
                 link.connect(actions.connect_to)
             if actions.exit is not None:
                 return actions.exit
+            if actions.find:
+                core.handle(child.Found(self._edges.launcher.programs(actions.find)), now)
             if actions.look_up:
                 core.handle(child.LookedUp(installed.versions(actions.look_up)), now)
-            looked = actions.look, actions.measure, actions.share_files
+            looked = actions.look, actions.measure, actions.share_files, actions.find
             if not any((*looked, actions.recall, actions.start, actions.fork, actions.collect, actions.look_up)):
                 return None
 

@@ -434,8 +434,9 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     from mwpy._core.master.core import MasterCore
     from mwpy._roles import master_io
     from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
+    from mwpy._system import offers
 
-    slave = OwnSlave(options.member_id)
+    slave = OwnSlave(options.member_id, offers.found(options, os.environ))
     master_io.say_past_end(options, audit)
     settings = replace(
         master_io.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True

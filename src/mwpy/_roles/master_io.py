@@ -469,6 +469,7 @@ def settings_of(options: Options, generation: str, only_here: bool) -> MasterSet
         feeds_until=None if ends_at is None else ends_at - saving_s,
         ends_at=ends_at,
         started_at=clock.monotonic(),
+        run_offers=options.run_offers or {},
     )
 
 

@@ -26,7 +26,7 @@ from mwpy._core.master.state import Actions
 from mwpy._roles.inbox import USED_BY_A_TASK
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.runner import FOREVER_S, TaskRunner
-from mwpy._system import clock
+from mwpy._system import clock, offers
 from mwpy._system.process import HeldSignals
 from mwpy._transport import wire
 from mwpy._transport.channel import SharedMemory, SlaveChannel
@@ -38,6 +38,7 @@ from mwpy._values.algorithm import PYTHON, REGISTRY
 from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
+from mwpy._values.requires import Offers
 from mwpy._values.task import Result
 
 NUMBER = 1
@@ -98,12 +99,14 @@ class OwnSlave:
 
     Args:
         member_id: the name of the computation.
+        has: what this process offers to tasks.
     """
 
-    def __init__(self, member_id: str) -> None:
+    def __init__(self, member_id: str, has: Offers) -> None:
         self.asleep = False
         self.signals = HeldSignals()
-        self._hello = messages.Hello(member_id, "", socket.gethostname(), os.getpid(), PYTHON, 1)
+        hello = messages.Hello(member_id, "", socket.gethostname(), os.getpid(), PYTHON, 1)
+        self._hello = replace(hello, offers=has)
         self._joined = 0
         """How often the slave joined the master."""
         self._to_master: list[Happened] = []
@@ -164,6 +167,8 @@ class OwnSlave:
                 self._channel.arrived.append(_copied(frames))
             case messages.Cancel():
                 self._cancel(message)
+            case messages.OffersWanted(names):
+                self._say(wire.encode(messages.Offered(offers.programs(names))))
             case messages.Renew(slave=None):
                 self._renew = True
             case _:

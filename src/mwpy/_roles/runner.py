@@ -34,6 +34,7 @@ from msgspec.structs import replace
 from mwpy._core.holding import count_of, take_named
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
+from mwpy._system.offers import Part
 from mwpy._system.own_code import differences
 from mwpy._system.packages import undisturbed
 from mwpy._system.time_left import Surroundings
@@ -59,9 +60,10 @@ from mwpy._values.groups import ARGUMENTS, ROWS
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
 from mwpy._values.messages import MAX_LEVEL, MAX_PATH, MAX_ROWS, LoadFailure, Logged, LogRow, size_of_records
 from mwpy._values.phrases import first_of
+from mwpy._values.requires import Given
 from mwpy._values.shares import SharedObject
 from mwpy._values.sources import SOURCES
-from mwpy._values.task import RUNNING
+from mwpy._values.task import NOTHING_GIVEN, RUNNING
 
 # The states and the reports of the task that a slave runs: the state that an earlier attempt left, and what this one
 # leaves and reports.
@@ -159,6 +161,8 @@ class WaitingTasks(Struct, frozen=True, eq=False):
     """The algorithm's number."""
     seconds_max: float | None
     """How long each of the tasks may run; None if they have no limit of time."""
+    given: Given | None
+    """What they are given; None if they require nothing."""
     calls: Sequence[Any]
     buffers: Sequence[Sequence[Buffer]]
     left: Sequence[Buffer] = ()
@@ -841,6 +845,9 @@ class TaskRunner:
         self._logs = TaskLogs(end, number, self._tasks, self._send)
         self._peaks = PeakMemory(self._send_peak) if is_own_process else None
         self._surroundings = surroundings
+        self._part = Part() if is_own_process else None
+        self._given: Given | None = None
+        """What the tasks are given that run."""
         self._ready = False
         self.completed = 0
         """How many tasks were run."""
@@ -907,6 +914,8 @@ class TaskRunner:
             span = waiting.popleft()
             messages.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
             self._logs.algorithm = self._algorithms.names.get(span.number, "")
+            if span.given is not self._given:
+                self._use(span.given)
             if self._peaks is not None:  # else it is the process of the master, where nobody ends a task
                 RUNNING.end_at = partial(end.task_ends_at, span.seconds_max)
             try:
@@ -922,6 +931,13 @@ class TaskRunner:
                     self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
         if self.ended or not (self.result_group or (again and end.has_message)):
             self.flush()
+
+    def _use(self, given: Given | None) -> None:
+        """The next tasks have what they were given, and nothing else."""
+        self._given = given
+        RUNNING.given = NOTHING_GIVEN if given is None else given.amounts
+        if self._part is not None:
+            self._part.use(given)
 
     def _can_start(self) -> bool:
         """Whether a task waits, and the shared objects that the next one needs are in this process."""
@@ -1116,8 +1132,9 @@ class TaskRunner:
             seconds_max = None if own_limits is None else own_limits.seconds
             if not kind:
                 calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
-            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed, kind)
-            self._waiting.append(WaitingTasks(first, count, attempt, position, number, seconds_max, *columns_of))
+            position, terms = self._arrived + 1, (number, seconds_max, group.given)
+            rest: Any = calls[own], buffers[own], left, needed, kind
+            self._waiting.append(WaitingTasks(first, count, attempt, position, *terms, *rest))
             self._arrived += count
             start += count
 

@@ -22,7 +22,7 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, SlaveParts
 from mwpy._roles.sessions import SessionLink
-from mwpy._system import forks, process
+from mwpy._system import forks, offers, process
 from mwpy._system.locks import SlaveFolders
 from mwpy._system.streams import Inlet
 from mwpy._transport.channel import AgentOrders, Answer, open_channel, open_orders
@@ -277,6 +277,10 @@ class Launcher:
         except OSError:
             new.kill()
             raise
+
+    def programs(self, names: Sequence[str]) -> dict[str, str]:
+        """Return where programs are that tasks require; an empty text for one that is not found."""
+        return offers.programs(names)
 
     def reap(self, known: Container[int]) -> None:
         """Let the kernel forget children of this process that have ended, except for some that are watched."""

@@ -752,6 +752,9 @@ class HistoryChecker:
             case records.ResultsReceived(_, results):
                 repeated = [task for task, _ in groups.each_task(results) if task in self.attempts.repeated]
                 self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
+            case records.TasksGivenUp(_, _, tasks):
+                repeated = [task for task in _each(tasks) if task in self.attempts.repeated]
+                self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
             case records.TasksCancelled(_, tasks) | records.TasksAnswered(_, tasks):
                 if isinstance(record, records.TasksCancelled):
                     self._must_not_start(tasks)

@@ -238,8 +238,7 @@ def offers_of(number: int, seed: int) -> Offers:
     amounts = {"cpus": random.randint(1, 4), "gpus": random.randrange(3), "memory": random.randrange(10)}
     if not number:
         amounts = {"cpus": 4, "gpus": 2, "memory": 10}
-    tool = "" if random.random() < 0.5 and number else "tool"
-    return Offers(amounts, {"python": "3.11", "host": f"host {number}", "tool": tool})
+    return Offers(amounts, {"python": "3.11", "host": f"host {number}"}, pins=True)
 
 
 class Cluster:
@@ -295,8 +294,9 @@ class Cluster:
                 lifetime_s=random.choice((None, None, 9.0, 15.0)),
                 unsafe=random.random() < 0.2,
                 returns_s=random.choice((0.0, 2.0, 60.0)),
-                num_slaves=2 + Random(f"slaves {seed} {number}").randrange(3),
+                num_slaves=Random(f"slaves {seed} {number}").randint(2, 4) if number else 4,  # three may be ordered
                 offers=offers_of(number, seed),
+                has_tool=not number or Random(f"tools {seed} {number}").random() < 0.5,
                 able=number == 0,
                 bad=bad if number == agents - 1 > 0 else "",
             )

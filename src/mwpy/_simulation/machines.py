@@ -407,7 +407,8 @@ class SimulatedSlave(SimulatedProcess):
     def _check_given(self, requires: Requires | None) -> None:
         """Check that a task may start here: its agent offers what it requires, and no other task has it."""
         own, self.given = self._agent.host.offers, self._has.pop(self._position, None)
-        offers = replace(own, amounts=own.amounts | RUN_OFFERS)
+        tool = "tool" if self._agent.host.has_tool else ""
+        offers = replace(own, amounts=own.amounts | RUN_OFFERS, texts=own.texts | {"tool": tool})
         assert (self.given is None) == (requires is None), f"slave {self.number} is given {self.given} for {requires}"
         if self.given is None or requires is None:
             return
@@ -835,6 +836,10 @@ class AgentProcess:
         self._template = template
         return template, parts
 
+    def programs(self, names: Sequence[str]) -> dict[str, str]:
+        """Return where programs are."""
+        return {name: name if self.host.has_tool else "" for name in names}
+
     def reap(self, known: Container[int]) -> None:
         """Do nothing: simulated processes leave nothing behind."""
 
@@ -1130,6 +1135,8 @@ class AgentHost:
     """Whether it can run every algorithm. If no host can, it is correct that tasks wait forever."""
     offers: Offers = Factory(Offers)
     """What it offers."""
+    has_tool: bool = True
+    """Whether it has the program that tasks require."""
     bad: str = ""
     """What each task does here: it kills its slave ("slave"), raises an exception ("error") or works well ("")."""
     process: AgentProcess | None = None

@@ -92,6 +92,38 @@ def free_bytes() -> int | None:
     return min((each for each in free if each is not None), default=None)
 
 
+def machine_bytes() -> int:
+    """Return how much memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
+
+
+def limit_bytes() -> int | None:
+    """Return how much memory the control groups of this process may use; None if they have no limit."""
+    groups = [(group, version is V1) for version, group in _with_parents("memory")]
+    limits = [read(f"{group}/{'memory.limit_in_bytes' if old else 'memory.max'}").strip() for group, old in groups]
+    return min((int(each) for each in limits if each.isdecimal()), default=None)
+
+
+def limit_of_cpus() -> int | None:
+    """Return how many processors the control groups of this process may use; None if they have no limit."""
+    found: list[int] = []
+    for version, group in _with_parents("cpu"):
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version is V1 else ("cpu.max",)
+        numbers = " ".join(read(f"{group}/{name}") for name in files).split()
+        if len(numbers) == 2 and all(each.isdecimal() for each in numbers):
+            found.append(max(1, int(numbers[0]) // int(numbers[1])))
+    return min(found, default=None)
+
+
+def _with_parents(controller: str) -> Iterator[tuple[_Version, str]]:
+    """The groups of this process for a controller, and the groups that contain them."""
+    for version, own in _own_groups(controller):
+        group = own
+        while len(group) > len(GROUPS):
+            yield version, group
+            group = os.path.dirname(group)
+
+
 def family(pid: int) -> list[int]:
     """Return a process and its descendants. A process whose parent has ended is no descendant any more."""
     found = [pid]
@@ -173,12 +205,12 @@ V1 = _Version({"memory.limit_in_bytes": None, "memory.memsw.limit_in_bytes": Non
 V2 = _Version({"memory.max": None, "memory.swap.max": "0"}, "max", "memory.events")
 
 
-def _own_groups() -> Iterator[tuple[_Version, str]]:
-    """The groups that count the memory of this process: the version and the folder of each."""
+def _own_groups(controller: str = "memory") -> Iterator[tuple[_Version, str]]:
+    """The groups of this process for a controller: the version and the folder of each."""
     for line in read(OWN).splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers == "memory":
-            yield V1, f"{GROUPS}/memory{path}"
+        if controller in controllers.split(","):
+            yield V1, f"{GROUPS}/{controller}{path}"
         elif not controllers:
             yield V2, f"{GROUPS}{path}"
 

@@ -24,6 +24,7 @@ from msgspec import Meta, Struct, field
 
 from mwpy._values.bounds import (
     MAX_REPORT_BYTES,
+    MAX_SLAVES,
     MAX_TASKS,
     Attempts,
     Buffer,
@@ -343,10 +344,13 @@ class OffersWanted(FromMaster, frozen=True):
 
 
 class Offered(FromAgent, frozen=True):
-    """Agent to master, the answer: what it has under these names."""
+    """Agent to master: what it has under the names of `OffersWanted`; and what its slaves have that still run tasks of
+    an earlier generation of the master."""
 
-    texts: Texts
+    texts: Texts = field(default_factory=dict)
     """For each name a text; an empty one if it has nothing of this name."""
+    taken: Annotated[list[Given], Meta(max_length=MAX_SLAVES)] | None = None
+    """What such slaves have; None if this has not changed."""
 
 
 class Welcome(FromMaster, frozen=True):

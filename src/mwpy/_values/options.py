@@ -21,6 +21,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json_decoder
 from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import MaxFailures, Policies
+from mwpy._values.requires import offers_in
 
 BATCH_SYSTEMS = ("htcondor", "slurm", "ssh", "local")
 """The batch systems that commands and masters accept."""
@@ -125,8 +126,14 @@ def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> di
     divided = {name: str(max(1, int(threads) // slaves)) for name, threads in set_for_job.items()}
     if OPENMP_VARIABLE in environment:
         return divided
-    share = str(max(1, min([cores, *map(int, of_job)]) // slaves))
+    share = str(max(1, job_cpus(environment, cores) // slaves))
     return {name: share for name in THREAD_VARIABLES if name not in environment} | divided
+
+
+def job_cpus(environment: Mapping[str, str], cores: int) -> int:
+    """Return how many processors a job may use, if this process may use so many cores."""
+    said = [int(each) for name in JOB_CPUS_VARIABLES if (each := environment.get(name, "")).isdecimal()]
+    return min([cores, *filter(None, said)])
 
 
 class InVariable(Struct, frozen=True):
@@ -264,6 +271,12 @@ Slaves:
   --mw-slave-start-timeout SECONDS
       A slave that is not ready for tasks this long after its start is killed. This counts as a failed start.
       Default: 300.
+  --mw-offers TEXT
+      What tasks can require of an agent, in addition to what it finds or instead of it, such as
+      cpus=8,gpus=2,memory=16 GB,licence=1,gnuplot. A text that begins with ! is a command that prints this.
+      Default: what is found.
+  --mw-run-offers TEXT
+      Master: the amounts that the whole run has, such as licence=3. Default: it has no amounts.
   --mw-slave-max-tasks N
       A slave process is replaced by a new one after it has run N tasks. Default: no limit.
   --mw-slave-max-memory BYTES
@@ -401,6 +414,20 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
 
 _COUNT = _number(1, 1e6, int)
 
+
+def _offers(value: str) -> str:
+    if not value.startswith("!"):
+        offers_in(_text(value))
+    return value
+
+
+def _run_offers(value: str) -> dict[str, int]:
+    offers = offers_in(_text(value))
+    if texts := [name for name, has in offers.items() if isinstance(has, str)]:
+        raise ValueError(f"has no amount for {texts[0]!r}: write such as licence=3")
+    return {name: has for name, has in offers.items() if isinstance(has, int)}
+
+
 _CONVERSIONS: dict[str, Callable[[str], Any]] = {
     "FILE": _text,
     "HOST": _text,
@@ -409,6 +436,8 @@ _CONVERSIONS: dict[str, Callable[[str], Any]] = {
     "PORT": _number(1, 65535, int),
     "N": _COUNT,
     "N|P%": MaxFailures.read,
+    "offers": _offers,
+    "run-offers": _run_offers,
     "N|auto": lambda value: None if value == "auto" else _COUNT(value),
     "BYTES": _number(1, 1e15, bytes_in),
     "SECONDS": _number(0.1, 1e9, float),
@@ -468,7 +497,7 @@ class Role(Enum):
     SLAVE = "slave"
 
 
-_FOR_AGENTS = ("slave-max-tasks", "slave-max-memory", "slave-start-timeout", "slave-start", "idle-exit")
+_FOR_AGENTS = ("offers", "slave-max-tasks", "slave-max-memory", "slave-start-timeout", "slave-start", "idle-exit")
 
 
 @frozen
@@ -502,6 +531,8 @@ class Options:
     lifetime: float | None = None
     max_failures: MaxFailures | None = None
     idle_exit: float | None = None
+    offers: str | None = None
+    run_offers: dict[str, int] | None = None
     slave_max_tasks: int | None = None
     slave_max_memory: int | None = None
     slave_start_timeout: float = DEFAULT_START_TIMEOUT_S

@@ -36,12 +36,18 @@ BYTES_DIGITS = 5
 """Numbers of bytes are rounded up to so many binary digits, which is at most 3 % more. So tasks with almost the same
 requirements wait together."""
 
+MAX_POSITIONS = 10_000
+"""How many processors, or GPUs, a message names at most."""
+
 NAME_FORM = r"[A-Za-z_][A-Za-z0-9_.+-]*"
 
 Amount = Annotated[int, Meta(ge=0, le=MAX_AMOUNT)]
 Text = Annotated[str, Meta(max_length=MAX_NAME)]
 Amounts = Annotated[dict[Text, Amount], Meta(max_length=MAX_NAMES)]
 Texts = Annotated[dict[Text, Text], Meta(max_length=MAX_NAMES)]
+
+
+Positions = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MAX_POSITIONS)]
 
 
 class Requires(Struct, frozen=True):
@@ -77,16 +83,18 @@ class Offers(Struct, frozen=True):
     it was asked, and does not have it."""
     stated: Annotated[list[Text], Meta(max_length=MAX_NAMES)] = field(default_factory=list)
     """The names that its user has stated, and that it has not found itself."""
+    pins: bool = False
+    """Whether these are processors that it really has, so that each task can be pinned to its own."""
 
 
 class Given(Struct, frozen=True, omit_defaults=True):
     """What a slave is given for the tasks that it holds."""
 
-    amounts: dict[str, int] = field(default_factory=dict)
+    amounts: Amounts = field(default_factory=dict)
     """How much of each, by name."""
-    cpus: list[int] = field(default_factory=list)
-    """Which of the processors of its agent, counted from 0."""
-    gpus: list[int] = field(default_factory=list)
+    cpus: Positions = field(default_factory=list)
+    """Which of the processors of its agent, counted from 0; empty if its tasks are not pinned."""
+    gpus: Positions = field(default_factory=list)
     """Which of its GPUs, counted from 0."""
 
 
@@ -134,7 +142,7 @@ def check_requirement(name: str, value: object) -> int | str | None:
         return _condition(name, value)
     try:
         number = bytes_in(value) if isinstance(value, str) and name in IN_BYTES else index(value)  # type: ignore[arg-type]
-        if not 0 <= number <= MAX_AMOUNT:
+        if not 0 <= number <= (MAX_POSITIONS if name in (CPUS, GPUS) else MAX_AMOUNT):
             raise ValueError
     except (ValueError, TypeError):
         raise UsageError(f"{name}={value!r}: give {_example_of(name)}") from None
@@ -252,6 +260,13 @@ def _condition_text(entry: tuple[str, str]) -> str:
 
 
 # What users and batch systems state.
+
+
+def offers_text(offers: Mapping[str, Any] | str | None) -> str | None:
+    """Return offers that a caller gave in Python in the form that `offers_in` reads; None for none."""
+    if offers is None or isinstance(offers, str):
+        return offers
+    return ",".join(name if has is True else f"{name}={has}" for name, has in offers.items())
 
 
 def offers_in(text: str) -> dict[str, int | str]:

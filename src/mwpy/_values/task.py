@@ -514,11 +514,16 @@ def seed_at(seed: SupportsIndex, position: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{index(seed)} {position}".encode()).digest()[:SEED_BYTES], "big")
 
 
+NOTHING_GIVEN: Mapping[str, int] = MappingProxyType({})
+
+
 class Running(Struct, eq=False):
     """What is known about the task that runs in this process."""
 
     seed: int | None = None
     """None if no task runs, or if its policy has no seed."""
+    given: Mapping[str, int] = NOTHING_GIVEN
+    """The amounts that the task was given."""
     end_at: Callable[[], float] | None = None
     """Returns when the task must end, on the monotonic clock, as far as this is known now. None if no task runs, or if
     nobody would end it."""
@@ -527,6 +532,24 @@ class Running(Struct, eq=False):
 RUNNING = Running()
 """It is global because a process runs one task at a time, and the functions that a task calls, such as `task_seed`,
 have no other way to find it."""
+
+
+def given() -> dict[str, int]:
+    """Return what the task that calls this was given, of what it requires.
+
+    Its process sees no more than this: the GPUs are those in `CUDA_VISIBLE_DEVICES`, and its threads are pinned to its
+    processors.
+
+    Returns:
+        Amounts by name, such as `{"cpus": 4, "gpus": 1}`; memory and disk in bytes. It is empty if the task requires
+        nothing, and outside of tasks.
+
+    Examples:
+        >>> def fit(data):                                     # doctest: +SKIP
+        ...     return RandomForestRegressor(n_jobs=mwpy.given()["cpus"]).fit(*data)
+        >>> models = list(mw.map(fit, tables, cpus=4))         # doctest: +SKIP
+    """
+    return dict(RUNNING.given)
 
 
 def task_seed() -> int:

@@ -27,6 +27,7 @@ from mwpy._values.last_words import LastWords
 from mwpy._values.messages import Share
 from mwpy._values.options import DEFAULT_START_TIMEOUT_S
 from mwpy._values.policy import Limits
+from mwpy._values.requires import Given
 
 
 class ChildState(PlainEnum):
@@ -137,6 +138,10 @@ class Child:
     """While it waits for the template, it has no process."""
     held: deque[HeldSpan] = Factory(deque)
     """The tasks that were passed on to it and are not finished, in order."""
+    given: Given | None = None
+    """What the last tasks were given that it got; None if they required nothing."""
+    has_gpus: bool = False
+    """Whether it was ever given GPUs: then only the master that gave them knows which ones it can use."""
     former: Former | None = None
     """The former generation to which it belongs; None if it belongs to the present one. See `contact.py`."""
     is_asked: bool = False
@@ -240,7 +245,8 @@ class Child:
 
     def hold(self, group: messages.Tasks) -> None:
         """Record that a group is passed on to it."""
-        position = self.passed_on + 1
+        position, self.given = self.passed_on + 1, group.given
+        self.has_gpus = self.has_gpus or bool(group.given is not None and group.given.gpus)
         limits = group.limits or repeat(None, len(group.tasks))
         for first, count, attempt, own in zip(group.tasks, group.counts, group.attempts, limits, strict=True):
             self.held.append(HeldSpan(first, count, attempt, position, own))
@@ -552,6 +558,12 @@ class LookedUp(Struct, frozen=True):
     packages: dict[str, str]
 
 
+class Found(Struct, frozen=True):
+    """Where the requested programs are; an empty text for one that is not found."""
+
+    programs: dict[str, str]
+
+
 class Terminated(Struct, frozen=True):
     """The batch system wants the machine back, or a person removes this agent."""
 
@@ -608,6 +620,7 @@ AgentEvent = (
     | ShareOpened
     | ShareNotKept
     | LookedUp
+    | Found
     | Terminated
     | Resumed
     | Disconnected
@@ -696,6 +709,8 @@ class AgentActions(Struct):
     exit: ExitCode | None = None
     look_up: list[str] = []
     """Packages: report `LookedUp`. This is the last action, because it reads files."""
+    find: list[str] = []
+    """Programs: report `Found`, at the same time."""
 
 
 # The state that all parts of the agent's core share: settings, slaves, and the actions that are not taken yet.

@@ -58,6 +58,7 @@ from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ExitCode
+from mwpy._values.requires import Given
 
 
 @define(eq=False, repr=False)
@@ -82,6 +83,8 @@ class Succession:
     """The slaves from which tasks of the generation that ended last are being taken back."""
     _not_started: list[messages.FormerTasks] = Factory(list)
     """What was taken back, until it is said to the next generation."""
+    _taken: list[Given] = Factory(list)
+    """What slaves of former generations have, as far as the master knows."""
     _to_say_all: str = ""
     """The generation that ended last, until everything about it is said; then empty."""
 
@@ -97,6 +100,7 @@ class Succession:
         self._to_say_all = self._generation
         self._not_started.clear()
         self._recalling.clear()
+        self._taken = []
         for child in state.children.values():
             if child.state is not ChildState.WAITING and child.former is None:
                 self._make_former(child, Former(self._generation, child.name))
@@ -133,6 +137,7 @@ class Succession:
         state.settings = evolve(state.settings, hello=replace(state.settings.hello, generation=welcome.generation))
         if was_joining:
             self._starts.renew()
+        self._say_taken()
         for child in state.living():
             if is_other:
                 self.end_slave(child)
@@ -169,6 +174,14 @@ class Succession:
         spans = ((span.first, span.count) for span in islice(child.held, MAX_TASKS))
         self._state.to_master(_of_former(child.former.generation, fate, spans))
 
+    def _say_taken(self) -> None:
+        """Say what slaves have that run tasks of a former generation, if this has changed."""
+        children = [child for child in self._state.children.values() if child.former is not None and child.held]
+        taken = [child.given for child in children if child.given is not None]
+        if not self.is_joining and taken != self._taken:
+            self._taken = taken
+            self._state.to_master(messages.Offered(taken=taken))
+
     def end_slave(self, child: Child) -> None:
         """Let a slave end after its task. The master never hears of its process."""
         child.is_replaced = True
@@ -190,7 +203,8 @@ class Succession:
         former = child.former
         if former is None or child.held:
             return
-        if child.retiring:
+        self._say_taken()
+        if child.retiring or child.has_gpus:
             self.end_slave(child)
         if child.is_ready and not (child.is_asked or self.is_joining):
             child.is_asked = True
@@ -215,6 +229,7 @@ class Succession:
         if child.held and not self.is_joining:
             self._say(child, messages.FormerFate.LOST)
         child.held.clear()
+        self._say_taken()
         if self._recalling.pop(child.number, 0) is None:
             self._say_all()
         self.settle(child)

@@ -28,6 +28,7 @@ from mwpy._core.agent.child import (
     ErrorOutput,
     ExitSeen,
     Forked,
+    Found,
     Heard,
     Looked,
     LookedUp,
@@ -49,7 +50,7 @@ from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares, StartOutput, Traffic
 from mwpy._core.holding import known
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_TASKS, Buffer, shortened
+from mwpy._values.bounds import MAX_NAME, MAX_TASKS, Buffer, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, is_from_outside
 from mwpy._values.last_words import NO_WORDS, LastWords
@@ -134,6 +135,8 @@ class AgentCore:
                 self._shares.opened(share, is_complete)
             case ShareNotKept(digest, reason):
                 self._shares.not_kept(digest, reason)
+            case Found(programs):
+                self._state.to_master(messages.Offered({name: path[:MAX_NAME] for name, path in programs.items()}))
             case LookedUp(packages):
                 self._starts.looked_up(packages)
             case Terminated(reason, cause, used):
@@ -166,6 +169,8 @@ class AgentCore:
                 self._welcome(message, now)
             case messages.Welcome():  # the session goes on
                 self.outage.end(now)
+            case messages.OffersWanted(names):
+                self._state.actions.find.extend(names)
             case messages.Algorithms():
                 self._starts.define(message, frames)
             case messages.Renew(slave=number) if number is not None:

@@ -353,8 +353,8 @@ class MasterCore:
                 self.reuse.succession.hear(agent, message)
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
-            case messages.Offered(texts):
-                self.fitting.offered(agent, texts)
+            case messages.Offered():
+                self.fitting.offered(agent, message)
             case messages.Leaving(reason, cause):
                 self.admission.retire(agent, reason or "it gave no reason", cause)
             case messages.Goodbye(reason, cause):

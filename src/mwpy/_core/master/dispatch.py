@@ -30,6 +30,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.groups import PackedCalls
 from mwpy._values.messages import PART_BYTES, Share
 from mwpy._values.policy import Limits
+from mwpy._values.requires import Requires
 from mwpy._values.shares import SharedObject, shares_in
 from mwpy._values.task import SlaveKind, SlaveState, travelling
 
@@ -485,6 +486,8 @@ class Dispatch:
                 if slave.agent.ends_at is not None:  # the next span may take longer
                     most = first.count if expected_s is None else most_in_time(slave, first, now)
                     count = min(count, first.count, most)
+                if reason is not None and reason.why is Why.ASKED and first.policy.requires is not None:
+                    self.fitting.may_serve(slave.agent, first.policy.requires)
                 if reason is not None or slave.freed or not count:
                     break
                 if slave.asked_back:  # it may give back this task, and would then run the next one before it
@@ -614,10 +617,8 @@ class Dispatch:
         if not slave.held.spans:
             slave.last_heard = now
         spans = state.record(record)
-        if (requires := spans[0].policy.requires) is not None and slave.given is None:
-            given = given_to(slave, requires)
-            assert given is not None, "a slave is sent tasks only if it can be given what they require"
-            members.give(slave, requires, given)
+        if spans[0].policy.requires is not None and slave.given is None:
+            self._give(slave, spans[0].policy.requires)
         slave.gave_nothing_back = False
         members.hungry.pop(slave.sid, None)
         state.settle(slave)  # it is the last hungry one now, so that all have their turns
@@ -669,6 +670,14 @@ class Dispatch:
         header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, slave.given)
         first = groups.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)], after_commit=runs_once)
+
+    def _give(self, slave: ConnectedSlave, requires: Requires) -> None:
+        """Give a slave what its tasks require."""
+        given = given_to(slave, requires)
+        assert given is not None, "a slave is sent tasks only if it can be given what they require"
+        self.state.members.give(slave, requires, given)
+        if self.state.settings.in_this_process:
+            slave.gpus = None  # nobody can replace it
 
     def _take_back(self, now: float) -> None:
         """If slaves are idle, ask the slave with the most work to give tasks back."""
@@ -732,6 +741,8 @@ class Dispatch:
         for agent in self.state.members.agents.values():
             rank = not agent.is_proven, agent.num_busy, agent not in before
             if agent.is_full or (best is not None and rank >= best):
+                continue
+            if (requires := suspect.policy.requires) is not None and not self.fitting.may_serve(agent, requires):
                 continue
             able = (slave for slave in agent.slaves.values() if why_not(members, slave, suspect, now) is None)
             slave = next(able, None)

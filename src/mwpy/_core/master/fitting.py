@@ -41,14 +41,14 @@ from mwpy._values.requires import CPUS, GPUS, Given, Offers, Requires, lacking, 
 from mwpy._values.task import SlaveState
 
 AGED_S = 60.0
-"""A queue that was sent nothing for so many seconds is before larger ones."""
+"""A queue that was sent nothing for this many seconds is before larger ones."""
 
 LOOK_S = 5.0
 """Seconds between two looks at tasks that fit nowhere. The first message about them comes after this time."""
 
 UNFIT_S = 60.0
-"""An agent leaves when it had no task for so many seconds, and nothing that waits can ever run there. The manual names
-this number."""
+"""An agent leaves when it had no task for this many seconds, and nothing that waits can ever run there. The guide
+names this number."""
 
 KINDS_NAMED = 50
 """How many kinds of requirements the resource file has at most."""
@@ -195,8 +195,9 @@ def _num_others(slave: ConnectedSlave) -> int:
 def given_to(slave: ConnectedSlave, requires: Requires) -> Given | None:
     """What a slave is given for tasks; None if it would need other GPUs than it has used."""
     amounts = dict(requires.amounts)
-    others = [each.given for each in slave.agent.slaves.values() if each.given is not None]
-    cpus = _lowest(amounts.get(CPUS, 0), {each for given in others for each in given.cpus})
+    others = [each.given for each in slave.agent.slaves.values() if each.given is not None] + slave.agent.former
+    pinned = amounts.get(CPUS, 0) if slave.agent.offers.pins else 0
+    cpus = _lowest(pinned, {each for given in others for each in given.cpus})
     used = {each for given in others for each in given.gpus}
     gpus = _lowest(amounts.get(GPUS, 0), used)
     if gpus and slave.gpus is not None:
@@ -251,10 +252,13 @@ class Fitting:
         aged = {needs: since for needs, since in self._since.items() if since <= now - AGED_S}
         return sorted(found, key=lambda needs: (aged.get(needs, inf), needs is None, *_width(needs)))
 
-    def offered(self, agent: ConnectedAgent, texts: dict[str, str]) -> None:
-        """An agent said what it has under names about which it was asked."""
-        self.state.record(records.AgentOffered(agent.name, {name: texts[name] for name in agent.asked & {*texts}}))
-        self.state.members.stirred[agent.name] = agent
+    def offered(self, agent: ConnectedAgent, message: messages.Offered) -> None:
+        """An agent said what it has under names about which it was asked, or what tasks of a former generation have."""
+        if texts := {name: message.texts[name] for name in sorted(agent.asked & message.texts.keys())}:
+            self.state.record(records.AgentOffered(agent.name, texts))
+            self.state.members.stirred[agent.name] = agent
+        if message.taken is not None:
+            self.state.members.take_former(agent, message.taken)
 
     @property
     def keeps(self) -> bool:
@@ -271,7 +275,7 @@ class Fitting:
         requires, members = needs.requires, self.state.members
         assert requires is not None, "tasks without requirements have no places"
         agents = members.stirred if needs in self._tried else members.agents
-        able = [agent for agent in agents.values() if self._may_serve(agent, requires)]
+        able = [agent for agent in agents.values() if self.may_serve(agent, requires)]
         able.sort(key=lambda agent: _waste(agent, requires))
         wants_gpus = GPUS in dict(requires.amounts)
         for agent in able:
@@ -288,7 +292,7 @@ class Fitting:
                 yield slave
         self._tried.add(needs)
 
-    def _may_serve(self, agent: ConnectedAgent, requires: Requires) -> bool:
+    def may_serve(self, agent: ConnectedAgent, requires: Requires) -> bool:
         """Whether an agent can run tasks that require this. If this depends on what it was not asked yet, ask it."""
         if agent.state is not AgentState.CONNECTED or never(self.state.members, agent, requires):
             return False
@@ -332,7 +336,7 @@ class Fitting:
     def _can_keep(self, agent: ConnectedAgent, span: Span, now: float) -> bool:
         requires = span.policy.requires
         assert requires is not None, "tasks without requirements keep nothing"
-        if not self._may_serve(agent, requires):
+        if not self.may_serve(agent, requires):
             return False
         reasons = [why_not(self.state.members, slave, span, now) for slave in agent.slaves.values()]
         return any(reason is None or reason.why is Why.IN_USE for reason in reasons)
@@ -412,7 +416,7 @@ class Fitting:
         """Let agents leave that can run nothing of this run, and have had no task for long."""
         jar, members = self.state.jar, self.state.members
         others = jar.pending.queues or jar.pending.special or jar.blocked.tasks or jar.delayed
-        kinds = {needs.requires for needs in jar.pending.fitted if needs.requires is not None}
+        kinds = {needs.requires: None for needs in jar.pending.fitted if needs.requires is not None}
         for agent in [*members.agents.values()]:
             fits = others or agent.num_busy or agent.asked or agent.state is not AgentState.CONNECTED
             if fits or agent.address == OWN_ADDRESS or not all(never(members, agent, kind) for kind in kinds):

@@ -109,6 +109,8 @@ class ConnectedAgent:
     """What tasks can require of it."""
     pool: Pool = Factory(lambda self: Pool(self.offers.amounts), takes_self=True)
     """The amounts that it offers, and what its slaves have taken."""
+    former: list[Given] = Factory(list)
+    """What slaves of it have that still run tasks of a former generation."""
     num_given: int = 0
     """How many slaves of it were given something."""
     asked: set[str] = Factory(set)
@@ -161,7 +163,7 @@ class ConnectedAgent:
     @property
     def counts(self) -> bool:
         """Whether it counts amounts: a slave of it was given some, or they are kept for a task."""
-        return bool(self.num_given or self.pool.kept)
+        return bool(self.num_given or self.pool.kept or self.former)
 
     def change(self, event: AgentEvent) -> None:
         """Move it along its lifecycle.
@@ -239,7 +241,7 @@ class ConnectedSlave(Struct, eq=False):
     refused: dict[int, str] = field(default_factory=dict)
     """The numbers of the algorithms that it cannot run, and why: those of its agent, and its own."""
     is_replaced: bool = False
-    """Whether its agent was told to replace it."""
+    """Whether its agent must replace it."""
     freed: bool = False
     """Whether it becomes unordered when it has finished the tasks that it holds."""
     given: Given | None = None
@@ -417,6 +419,15 @@ class Members:
         for pool in (slave.agent.pool, self.pool):
             pool.take(given.amounts)
 
+    def take_former(self, agent: ConnectedAgent, taken: list[Given]) -> None:
+        """Slaves of an agent have this, and still run tasks of a former generation."""
+        for sign, each in ((-1, agent.former), (1, taken)):
+            for given in each:
+                agent.pool.take(given.amounts, sign)
+                self.pool.take(given.amounts, sign)
+        agent.former = taken
+        self.stirred[agent.name] = agent
+
     def take_from(self, slave: ConnectedSlave) -> None:
         """A slave has no tasks any more, or is gone: others may have what it was given."""
         if slave.given is not None:
@@ -456,6 +467,8 @@ class Members:
         name = record.peer if isinstance(record, records.PeerDropped) else record.agent
         agent = self.agents.pop(name)
         agent.change(AgentEvent.END)
+        for given in agent.former:
+            self.pool.take(given.amounts, -1)
         self.peers.pop(agent.peer, None)
         self.away.pop(name, None)
         self.slow.pop(name, None)
@@ -519,8 +532,10 @@ class Members:
         taken = Counter[str]()
         for slave in self.slaves.values():
             taken.update({} if slave.given is None else slave.given.amounts)
+        assert all(total >= taken[name] for name, total in self.pool.total.items()), "the run gives too much"
+        for given in (given for agent in self.agents.values() for given in agent.former):
+            taken.update(given.amounts)
         assert self.pool.taken == {name: taken[name] for name in self.pool.total if taken[name]}, "the run miscounts"
-        assert all(self.pool.total[name] >= count for name, count in self.pool.taken.items()), "the run gives too much"
         for agent in self.agents.values():
             assert len(agent.slaves) <= agent.announced, f"{agent.name} has more slaves than it announced"
             taken = Counter[str]()
@@ -532,6 +547,8 @@ class Members:
             num_given = sum(slave.given is not None for slave in agent.slaves.values())
             assert agent.num_given == num_given, f"the slaves of {agent.name} that were given something were miscounted"
             pool = agent.pool
-            offered = Counter({name: count for name, count in taken.items() if name in pool.total})
-            assert pool.taken == offered, f"what the slaves of {agent.name} have was miscounted"
-            assert all(pool.total[name] >= count for name, count in offered.items()), f"{agent.name} gives too much"
+            assert all(total >= taken[name] for name, total in pool.total.items()), f"{agent.name} gives too much"
+            for given in agent.former:
+                taken.update(given.amounts)
+            own = {name: taken[name] for name in pool.total if taken[name]}
+            assert pool.taken == own, f"what the slaves of {agent.name} have was miscounted"

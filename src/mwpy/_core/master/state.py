@@ -492,7 +492,7 @@ class MasterState:
             self.members.hungry[slave.sid] = slave
 
     def ask_back(self, slave: ConnectedSlave, count: int) -> None:
-        """Ask a slave for so many tasks that it has not started."""
+        """Ask a slave for at most this many tasks that it has not started."""
         slave.asked_back = True
         self.send(slave.agent, messages.Revoke(slave.number, count))
 
