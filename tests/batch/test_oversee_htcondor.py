@@ -113,7 +113,7 @@ class Desk:
         return jobs
 
     def queue(self) -> list[dict[str, Any]]:
-        shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark,JobBatchName,LastRejMatchReason"
+        shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark,JobBatchName,LastRejMatchReason,RequestCpus"
         constraint = f'Iwd == "{self.folder}"'
         report = self.pool("condor_q", "-json", "-attributes", shown, "-constraint", constraint).stdout
         jobs: list[dict[str, Any]] = json.loads(report or "[]")
@@ -163,6 +163,26 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) 
     assert "waves.rsc: is finished, and no job of it is left" in second.out
     assert desk.queue() == []
     assert second.out.count("submits 1 job:") == 2, second.out
+
+
+def run_two_kinds(desk: Desk, overseer: Run, master: Run, cpus: Callable[[dict[str, Any]], int]) -> None:
+    """Tasks of one processor and of two wait: the overseer asks for jobs of both kinds, and all tasks run there."""
+    overseer.says("submits 1 job for cpus 1")
+    overseer.says("submits 1 job for cpus 2")
+    asked: set[int] = set()
+    for name in ("narrow", "wide"):
+        asked |= {cpus(job) for job in desk.queue()}
+        (desk.folder / name).touch()
+    desk.order("return 0")
+    assert (master.end(), overseer.end()) == (0, 0), overseer.out
+    assert asked == {1, 2}, overseer.out
+
+
+def test_the_overseer_asks_htcondor_for_what_tasks_require(desk: Desk) -> None:
+    master = desk.master()
+    desk.order("tasks 1 narrow 1")
+    desk.order("tasks 1 wide 2")
+    run_two_kinds(desk, desk.oversee("--max", 4), master, lambda job: int(job["RequestCpus"]))
 
 
 def test_the_overseer_prints_why_htcondor_refuses_a_submission(desk: Desk) -> None:

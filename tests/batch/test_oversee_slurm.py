@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.batch.systems import until
-from tests.batch.test_oversee_htcondor import PATIENT_S, Desk, Run
+from tests.batch.test_oversee_htcondor import PATIENT_S, Desk, Run, run_two_kinds
 from tests.systems.slurm import SlurmNode
 
 
@@ -21,8 +21,8 @@ class SlurmDesk(Desk):
         return self.start(*program, "--with", "slurm", "--interval", 0.5, *words)
 
     def queue(self) -> list[dict[str, Any]]:
-        lines = self.pool("squeue", "-h", "-r", "-o", "%i|%T|%j|%Z").stdout.splitlines()
-        fields = [dict(zip(("id", "state", "name", "folder"), line.split("|"), strict=True)) for line in lines]
+        lines = self.pool("squeue", "-h", "-r", "-o", "%i|%T|%j|%C|%Z").stdout.splitlines()
+        fields = [dict(zip(("id", "state", "name", "cpus", "folder"), line.split("|"), strict=True)) for line in lines]
         return [job for job in fields if job["folder"] == str(self.folder)]
 
 
@@ -58,6 +58,13 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SlurmD
     assert "waves.rsc: is finished, and no job of it is left" in second.out
     assert desk.queue() == []
     assert second.out.count("submits 1 job:") == 1, second.out
+
+
+def test_the_overseer_asks_slurm_for_what_tasks_require(desk: SlurmDesk) -> None:
+    master = desk.master()
+    desk.order("tasks 1 narrow 1")
+    desk.order("tasks 1 wide 2")
+    run_two_kinds(desk, desk.oversee("--max", 4), master, lambda job: int(job["cpus"]))
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from mwpy._batch import BatchUnavailable, Launch, htcondor
 from mwpy._batch.htcondor import END, MEMORY, HTCondor, check_lines, description, time_limit_s
@@ -46,6 +47,14 @@ def test_a_job_gets_a_fresh_resource_file_and_uses_the_other_files_in_place() ->
     assert (found["request_memory"], found["request_disk"], found["+Project"]) == ("3GB", "2GB", "x")
     assert f"job_lease_duration = $(LEASE:{found['job_lease_duration']})\n" in POLICY.read_text()
     assert "on_exit_remove" not in found
+
+
+def test_a_job_asks_for_what_the_tasks_of_all_its_slaves_require() -> None:
+    amounts = (("cpus", 2), ("disk", 1 << 30), ("gpus", 1), ("licence", 1), ("memory", 3 << 30))
+    found = lines(evolve(LAUNCH, extra=(), amounts=amounts))
+    assert (found["request_cpus"], found["request_gpus"]) == ("8", "4")
+    assert (found["request_memory"], found["request_disk"]) == ("12416MB", "4224MB")
+    assert "request_gpus" not in lines(LAUNCH)
 
 
 def test_every_argument_arrives_unchanged() -> None:

@@ -22,7 +22,7 @@ from mwpy._core.overseer import (
     Submit,
     Submitted,
 )
-from mwpy._values.jobs import IN_PROGRESS, End, Job, JobState, MemberKeys, Outcome, ResourceFile
+from mwpy._values.jobs import IN_PROGRESS, End, Job, JobState, Kind, MemberKeys, Outcome, ResourceFile
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING
 
@@ -584,3 +584,22 @@ def test_the_reason_for_waiting_is_said_after_half_a_minute(desk: Desk) -> None:
     assert desk.look().say == []
     assert desk.look(29.0).say == []
     assert desk.look(1.0).say == ["A: 1 job still waits. The reason for job 1.0: BadConstraints"]
+
+
+def test_jobs_are_asked_for_what_tasks_require_and_count_for_this_kind_only(desk: Desk) -> None:
+    """Two kinds of tasks wait. Jobs of each kind come, and another round submits nothing twice."""
+    wide, gpu = Kind({"cpus": 4, "memory": 2 << 30}, 2), Kind({"cpus": 1, "gpus": 1, "python": ">=3.10"}, 1)
+    desk.watch(slaves_needed=4, kinds=(wide, gpu))
+    decided = desk.look()
+    asked = {each.amounts: each.count for each in decided.submit}
+    assert asked == {wide.amounts: 2, gpu.amounts: 1, (): 1}
+    assert any("2 jobs for cpus 4, memory 2.0 GiB" in text for text in decided.say)
+    for number, each in enumerate(decided.submit):
+        ids = [f"{number}.{place}" for place in range(each.count)]
+        desk.core.handle(Submitted("a", ids, each.amounts), desk.now)
+        for job_id in ids:
+            desk.job(job_id, QUEUED)
+    assert not desk.look().submit
+    desk.write(slaves_needed=1, kinds=(replace(gpu, slaves_needed=1),), connected_jobs={"1.0": 1, "0.0": 1, "0.1": 1})
+    desk.job("1.0")
+    assert [(each.amounts, each.count) for each in desk.look().submit] == [(gpu.amounts, 1)]

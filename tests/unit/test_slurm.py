@@ -138,6 +138,13 @@ def test_the_script_of_a_job_sets_its_id_and_becomes_the_agent(tmp_path: Path) -
     assert done.stdout == f"7_3 here --mw-slave --mw-resource-file {tmp_path / 'a b'} -- own\n"
 
 
+def test_a_job_asks_for_what_the_tasks_of_all_its_slaves_require() -> None:
+    amounts = (("cpus", 2), ("gpus", 1), ("memory", 3 << 30))
+    text = script(Launch("m", "/a", ("agent", "--mw-slave"), 4, "/logs", amounts=amounts))
+    for option in ("--cpus-per-task=8", "--gres=gpu:4", "--mem=12416M"):
+        assert f"#SBATCH {option}\n" in text
+
+
 @pytest.mark.parametrize(
     ("squeue", "end", "printed"),
     [

@@ -14,7 +14,8 @@ from typing import Protocol
 from attrs import frozen
 
 from mwpy._values.errors import ExitCode, MwpyError
-from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome
+from mwpy._values.requires import CPUS, GPUS
 
 __all__ = ["Batch", "BatchUnavailable", "End", "Job", "JobState", "Launch", "Outcome"]
 
@@ -28,6 +29,10 @@ class BatchUnavailable(MwpyError):
     exit_code = ExitCode.UNREACHABLE
 
 
+AGENT_MIB = 128
+"""How much memory, and disk space, the agent needs beside the tasks."""
+
+
 @frozen
 class Launch:
     """What is submitted for one computation."""
@@ -39,7 +44,7 @@ class Launch:
     command: tuple[str, ...]
     """The agent's program and arguments, with `--mw-slave` and without the resource file; see `agent_command`."""
     slaves: int
-    """How many slave processes a job has. The job asks for the same number of processor cores."""
+    """How many slave processes a job has."""
     log_dir: str
     """The absolute path of the folder for its output and error files. The folder exists.
 
@@ -49,6 +54,23 @@ class Launch:
     """Lines that the user adds to each submission, in the batch system's own language."""
     avoided: tuple[str, ...] = ()
     """The machines on which the jobs must not run, as `Job.host` names them."""
+    amounts: Amounts = ()
+    """What each slave needs for its tasks. Batch systems without a queue do not look at it."""
+
+    @property
+    def cpus(self) -> int:
+        """How many processor cores a job asks for."""
+        return self.slaves * max(1, dict(self.amounts).get(CPUS, 1))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs a job asks for."""
+        return self.slaves * dict(self.amounts).get(GPUS, 0)
+
+    def mib(self, name: str) -> int:
+        """How much memory or disk space a job asks for, in MiB; 0 if its tasks do not say what they need."""
+        each = dict(self.amounts).get(name, 0)
+        return each and -(-each * self.slaves >> 20) + AGENT_MIB
 
     def agent_command(self, resource_path: str) -> list[str]:
         """The agent's command line. `resource_path` is the path of the resource file on the agent's machine."""

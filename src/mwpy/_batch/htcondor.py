@@ -22,6 +22,7 @@ from attrs import evolve
 
 from mwpy._batch import BatchUnavailable, Launch, _htcondor_calls, end_of
 from mwpy._system import clock, process
+from mwpy._values import requires
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
@@ -196,9 +197,10 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
         "when_to_transfer_output": "ON_EXIT",  # old copies of an evicted job must not replace fresh ones
         "transfer_output_files": '""',
         "job_lease_duration": LEASE_S,
-        "request_cpus": str(launch.slaves),
-        "request_memory": memory,
-        "request_disk": disk,
+        "request_cpus": str(launch.cpus),
+        **({"request_gpus": str(launch.gpus)} if launch.gpus else {}),
+        "request_memory": f"{mib}MB" if (mib := launch.mib(requires.MEMORY)) else memory,
+        "request_disk": f"{mib}MB" if (mib := launch.mib(requires.DISK)) else disk,
         "output": f"{logs}.$(CLUSTER).$(PROCESS).out",
         "error": f"{logs}.$(CLUSTER).$(PROCESS).err",
         "log": f"{logs}.log",

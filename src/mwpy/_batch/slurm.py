@@ -24,6 +24,7 @@ from mwpy._batch import BatchUnavailable, Launch, end_of
 from mwpy._system import process
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.requires import MEMORY
 
 TIMEOUT_S = 60.0
 """Seconds that a command may take. Slurm's own commands give up on a dead controller after 10 to 20 s."""
@@ -164,7 +165,9 @@ def script(launch: Launch) -> str:
     """The batch script of a launch: options, then the agent, which replaces the shell so that signals reach it."""
     lines = [
         "#!/bin/sh",
-        f"#SBATCH --cpus-per-task={launch.slaves}",
+        f"#SBATCH --cpus-per-task={launch.cpus}",
+        *([f"#SBATCH --gres=gpu:{launch.gpus}"] if launch.gpus else ()),
+        *([f"#SBATCH --mem={mib}M"] if (mib := launch.mib(MEMORY)) else ()),
         f"#SBATCH --signal=B:TERM@{WARNED_S}",
         *(f"#SBATCH {line}" if line.startswith("-") else line for line in _options(launch)),
         'export MWPY_JOB="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from attrs import Factory, define
 from msgspec import Struct
 
 from mwpy._core.pauses import Pause
 from mwpy._values.errors import ExitCode
-from mwpy._values.jobs import FINISHED, End, Job, JobState, MemberKeys, Outcome, ResourceFile
+from mwpy._values.jobs import FINISHED, Amounts, End, Job, JobState, MemberKeys, Outcome, ResourceFile
 from mwpy._values.phrases import is_stale
 
 # Which ends of jobs are failures, and what exit codes mean.
@@ -208,6 +208,8 @@ class JobTable:
     """The jobs in the last list."""
     machines: dict[str, str] = Factory(dict)
     """The machines of the last jobs, also of those that have ended."""
+    amounts: dict[str, Amounts] = Factory(dict)
+    """What jobs that were submitted were asked for, if their tasks require something."""
     _expected: dict[str, _Submission] = Factory(dict)
     """Jobs that were submitted and have not been in a list yet. They may have ended."""
     _uncertain: int = 0
@@ -235,6 +237,7 @@ class JobTable:
             for job_id, since in self._removed.items()
             if job_id in jobs and (jobs[job_id].state is JobState.LEAVING or now < since + REMOVE_AGAIN_S)
         }
+        self.amounts = {job: has for job, has in self.amounts.items() if job in jobs or job in self._expected}
         self.machines |= {job_id: job.host for job_id, job in jobs.items() if job.host}
         while len(self.machines) > JOBS_REMEMBERED + len(jobs):
             del self.machines[next(iter(self.machines))]
@@ -247,9 +250,10 @@ class JobTable:
             submission.entered = True
         self.unexplained.pop(job_id, None)
 
-    def add_submitted(self, job_ids: Sequence[str], now: float) -> None:
-        """Add jobs that were submitted."""
+    def add_submitted(self, job_ids: Sequence[str], now: float, amounts: Amounts = ()) -> None:
+        """Add jobs that were submitted, for tasks that require these amounts."""
         submission = _Submission(now)
+        self.amounts |= dict.fromkeys(job_ids if amounts else (), amounts)
         self._expected.update((job_id, submission) for job_id in job_ids if job_id not in self.listed)
 
     def add_uncertain(self, count: int, now: float) -> None:
@@ -303,6 +307,17 @@ class JobTable:
     def live(self, *states: JobState) -> list[Job]:
         """The listed jobs in one of these states, without removed jobs."""
         return [job for job in self.listed.values() if job.state in states and job.job_id not in self._removed]
+
+    def coming(self, connected: Container[str]) -> Counter[Amounts]:
+        """How many jobs are on their way to the master, by what they were asked for.
+
+        Args:
+            connected: the jobs that are not on their way any more.
+        """
+        live = [job.job_id for job in self.live(JobState.QUEUED, JobState.RUNNING) if job.job_id not in connected]
+        found = Counter(self.amounts.get(job_id, ()) for job_id in (*live, *self._expected))
+        found[()] += self._uncertain
+        return found
 
     @property
     def unlisted(self) -> int:
@@ -461,11 +476,9 @@ class WatchedComputation:
         return sorted(jobs, key=lambda job: (job.state is JobState.QUEUED, job.job_id in idle, -job.running_s))
 
     @property
-    def coming(self) -> int:
-        """How many of its jobs are on their way to the master."""
-        live = self.jobs.live(JobState.QUEUED, JobState.RUNNING)
-        connected = sum(job.job_id in self.content.connected_jobs for job in live)
-        return len(live) - connected - len(self.unconnected()) + self.jobs.unlisted
+    def coming(self) -> Counter[Amounts]:
+        """How many of its jobs are on their way to the master, by what they were asked for."""
+        return self.jobs.coming({*self.content.connected_jobs, *(job.job_id for job in self.unconnected())})
 
     @property
     def unproven(self) -> int:
@@ -474,6 +487,17 @@ class WatchedComputation:
         return len(young) + self.jobs.unlisted
 
     @property
+    def shortages(self) -> dict[Amounts, int]:
+        """How many more jobs are needed, by what they must be asked for; negative if more are coming than needed."""
+        kinds = Counter[Amounts]()
+        for kind in self.content.kinds:
+            kinds[kind.amounts] += kind.slaves_needed
+        kinds[()] += max(0, self.content.slaves_needed - kinds.total())
+        coming = self.coming
+        return {each: -(-kinds[each] // self.slaves_per_job) - coming[each] for each in (*kinds, *(coming - kinds))}
+
+    @property
     def missing(self) -> int:
         """How many more jobs are needed; negative if more are coming than are needed."""
-        return -(-self.content.slaves_needed // self.slaves_per_job) - self.coming
+        shortages = self.shortages.values()
+        return sum(max(0, each) for each in shortages) or sum(shortages)

@@ -25,8 +25,9 @@ from mwpy._core.overseen import (
     is_failure,
 )
 from mwpy._core.pauses import Pause
-from mwpy._values.jobs import End, Job, JobState, Outcome, ResourceFile
+from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome, ResourceFile
 from mwpy._values.phrases import amount, counted, first_of
+from mwpy._values.requires import Requires
 
 # Its settings, events and actions.
 
@@ -84,6 +85,8 @@ class Submitted(Struct, frozen=True):
 
     mark: str
     job_ids: Sequence[str]
+    amounts: Amounts = ()
+    """As in `Submit`."""
 
 
 class NotSubmitted(Struct, frozen=True):
@@ -111,6 +114,8 @@ class Submit(Struct, frozen=True):
     count: int
     avoided: tuple[str, ...] = ()
     """The machines on which they must not run."""
+    amounts: Amounts = ()
+    """What each of their slaves needs."""
 
 
 class OverseerActions(Struct):
@@ -232,8 +237,8 @@ class OverseerCore:
                     if each.jobs.take_answer(job_id, outcome) and outcome is not None:
                         each.note_excluded()
                         self._judge(each, job_id, outcome, now)
-            case Submitted(mark, job_ids):
-                self.computations[mark].jobs.add_submitted(job_ids, now)
+            case Submitted(mark, job_ids, amounts):
+                self.computations[mark].jobs.add_submitted(job_ids, now, amounts)
                 self.computations[mark].refusals.reset()
                 self._resolve(self.computations[mark], "submission", "the batch system accepts jobs again")
             case NotSubmitted(mark, count, reason):  # as far as is known
@@ -597,12 +602,17 @@ class OverseerCore:
             return
         self._recent.append((now, count))
         avoided = computation.failures.next_avoided(now)
-        self._actions.submit.append(Submit(computation.mark, count, avoided))
         missing = counted(computation.content.slaves_needed, "slave")
-        on_the_way = counted(computation.coming, "job")
+        on_the_way = counted(computation.coming.total(), "job")
         where = f", not to {', '.join(avoided)}" if avoided else ""
-        text = f"submits {counted(count, 'job')}{where}: {missing} missing, {on_the_way} on the way"
-        self._say(computation, text)
+        for amounts, wanted in computation.shortages.items():
+            some = min(count, max(0, wanted))
+            count -= some
+            if some:
+                self._actions.submit.append(Submit(computation.mark, some, avoided, amounts))
+                needs = f" for {Requires(amounts)}" if amounts else ""
+                text = f"submits {counted(some, 'job')}{needs}{where}: {missing} missing, {on_the_way} on the way"
+                self._say(computation, text)
 
 
 def _about_held(job: Job) -> str:

@@ -438,13 +438,13 @@ class Overseer:
     def _submit(self, submit: Submit) -> None:
         try:
             launch = self._files.launch(submit.mark, self._core.computations[submit.mark].content)
-            launch = evolve(launch, avoided=submit.avoided)
+            launch = evolve(launch, avoided=submit.avoided, amounts=submit.amounts)
             job_ids = self._batch.submit(launch, submit.count)
         except (BatchUnavailable, OSError) as error:
             self._fail(events.NotSubmitted(submit.mark, submit.count, str(error)))
             return
-        self._handle(events.Submitted(submit.mark, job_ids))
-        self._submitted[submit.mark] = job_ids
+        self._handle(events.Submitted(submit.mark, job_ids, submit.amounts))
+        self._submitted[submit.mark] = [*self._submitted.get(submit.mark, ()), *job_ids]
         name = self._core.computations[submit.mark].name
         self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
 

@@ -194,7 +194,7 @@ class SimulatedAlgorithm:
         self._shares = SharedByAlgorithm(world.seed)
         self._requires = Random(f"requires {world.seed}")
         """Decides what tasks require."""
-        self._share = self._requires.choice((0.0, 0.0, 0.2, 0.8))
+        self._share = self._requires.choice((0.0, 0.0, 0.2, 0.8)) if pace.requires else 0.0
         """The share of tasks that require something, or have priorities."""
         self._maps = Random(f"maps {world.seed}")
         """Decides about the items of maps."""

@@ -249,7 +249,7 @@ FAULTY_S = 600
 LIMIT_S = 8000
 """A pool that has not ended after this many simulated seconds hangs. The longest pauses after failures are shorter."""
 
-PACE = Pace(durations=(0.05, 5.0, 60.0), submit_s=100.0, start_s=10.0, fault_s=60.0, faulty_s=FAULTY_S)
+PACE = Pace(durations=(0.05, 5.0, 60.0), submit_s=100.0, start_s=10.0, fault_s=60.0, faulty_s=FAULTY_S, requires=False)
 
 LATE_S = 5
 """A resource file may be read this many seconds late."""

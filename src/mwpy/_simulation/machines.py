@@ -762,6 +762,8 @@ class Pace(Struct, frozen=True):
     """The longest pause between two faults."""
     faulty_s: float = 20.0
     """When faults end."""
+    requires: bool = True
+    """Whether tasks may require something."""
 
 
 def due(now: float, timeout_s: float) -> float:

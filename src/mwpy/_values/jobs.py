@@ -21,12 +21,22 @@ class MemberKeys(Struct, frozen=True, rename="kebab"):
     member_secret: str
 
 
+Amounts = tuple[tuple[str, int], ...]
+"""What each slave of a job needs for its tasks, by name: `cpus`, `gpus`, `memory` and `disk` in bytes, and others.
+Empty for a job of any kind."""
+
+
 class Kind(Struct, frozen=True, rename="kebab"):
     """Slaves that are missing, and what their tasks require of an agent."""
 
     requires: dict[str, int | str]
     """Amounts and conditions, by name."""
     slaves_needed: int
+
+    @property
+    def amounts(self) -> Amounts:
+        """What a job can be asked for."""
+        return tuple(sorted((name, has) for name, has in self.requires.items() if isinstance(has, int)))
 
 
 class ResourceFile(Struct, frozen=True, rename="kebab"):

@@ -1,7 +1,7 @@
 """A master that submits tasks when a test orders it. Each task ends when its file exists.
 
 The argument is a folder. Each line that a test appends to `orders` in it is `tasks N NAME`, for N tasks that end when a
-file NAME exists, or `return CODE`.
+file NAME exists, `tasks N NAME CPUS`, for those that need so many processors, or `return CODE`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         lines = orders.read_text().split("\n")[:-1] if orders.exists() else []
         for line in lines[done:]:
             match line.split():
-                case ["tasks", number, name]:
+                case ["tasks", number, name, *cpus]:
+                    policy: mwpy.Policies = {"cpus": int(cpus[0])} if cpus else {}
                     for _ in range(int(number)):
-                        mw.submit(wait.task(str(folder / name)))
+                        mw.submit(wait.task(str(folder / name)), **policy)
                 case ["return", code]:
                     return int(code)
         done = len(lines)

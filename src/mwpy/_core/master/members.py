@@ -547,7 +547,8 @@ class Members:
             num_given = sum(slave.given is not None for slave in agent.slaves.values())
             assert agent.num_given == num_given, f"the slaves of {agent.name} that were given something were miscounted"
             pool = agent.pool
-            assert all(total >= taken[name] for name, total in pool.total.items()), f"{agent.name} gives too much"
+            names = pool.total.keys() - self.pool.total.keys()
+            assert all(pool.total[name] >= taken[name] for name in names), f"{agent.name} gives too much"
             for given in agent.former:
                 taken.update(given.amounts)
             own = {name: taken[name] for name in pool.total if taken[name]}
