@@ -20,7 +20,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, _base
+from concurrent.futures import BrokenExecutor, CancelledError, _base
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from queue import Empty
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from attrs import evolve
+from attrs import define, evolve
 
 from mwpy._core.master.dispatch import learn
 from mwpy._core.master.state import Actions, CancelTasks, Running, Waiting
@@ -44,10 +44,13 @@ from mwpy._system.script import loaded_script
 from mwpy._transport.codec import codec_of
 from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of, refusal
 from mwpy._values.bounds import Buffer
-from mwpy._values.errors import OutOfTime, TaskFailed, UsageError, shown_in_ipython
+from mwpy._values.errors import DependencyFailed, OutOfTime, TaskFailed, UsageError, shown_in_ipython
+from mwpy._values.messagepack import encode
 from mwpy._values.options import Options
+from mwpy._values.phrases import text_of
 from mwpy._values.policy import Policies, TaskPolicy, check_keywords, merged
-from mwpy._values.task import ReferringBuffers, Result, ResultReference, UnrunnableTask, failed
+from mwpy._values.shares import combined_key
+from mwpy._values.task import ReferringBuffers, Result, ResultReference, UnrunnableTask, extended, failed
 
 __all__ = ["Executor", "Future"]
 
@@ -88,7 +91,8 @@ own."""
 
 
 class Future(concurrent.futures.Future[T]):
-    """The end of a task that an executor runs, as `concurrent.futures.Future` has it. `cancel` can also kill.
+    """The end of a task that an executor runs, as `concurrent.futures.Future` has it. `cancel` can also kill. In the
+    arguments of a later task of the same executor, it stands for its value.
 
     Its attributes cost memory for each pending task, so those that most futures do not need are defaults of the class.
     """
@@ -97,6 +101,8 @@ class Future(concurrent.futures.Future[T]):
     """The id of the task in the master; None if it waits in the queue."""
     place: int = 0
     """Which one of the tasks of its executor it is, counted from 1."""
+    encoded: Sequence[Buffer] = ()
+    """Its value as later tasks get it; empty until one of them needs it."""
     _kill: Callable[[Future[Any]], None]
     """Tells the executor that a task is not wanted any more."""
     _condition: threading.Condition
@@ -106,6 +112,13 @@ class Future(concurrent.futures.Future[T]):
     def __init__(self, kill: Callable[[Future[Any]], None]) -> None:
         super().__init__()
         self._kill = kill
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return FutureReference(self).__reduce__()
+
+    def belongs_to(self, tasks: Tasks) -> bool:
+        """Whether it is a future of this executor."""
+        return self._kill == tasks._kill
 
     def cancel(self, *, kill: bool = False) -> bool:
         """Cancel the task.
@@ -168,6 +181,30 @@ class Future(concurrent.futures.Future[T]):
             threading.excepthook(threading.ExceptHookArgs((type(raised), raised, raised.__traceback__, own)))
 
 
+class FutureReference(ResultReference):
+    """Stands for the value of a future in the arguments of a later task."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Future[Any]) -> None:
+        super().__init__(future.place)
+        self.future = future
+
+    def __repr__(self) -> str:
+        return repr(self.future)
+
+
+@define(eq=False)
+class Dependent:
+    """A task whose arguments contain futures that have not all ended."""
+
+    future: Future[Any]
+    task: tuple[Any, ...]
+    """What `Submissions.add` gets, without the values."""
+    needs: Sequence[Future[Any]]
+    missing: int
+
+
 def exception_of(failure: TaskFailed) -> BaseException:
     """Return the exception of the task itself, if it could be rebuilt here. Its cause is the `TaskFailed`.
 
@@ -226,6 +263,12 @@ class Tasks:
         """Whether the next task would be submitted at once, as far as the I/O thread knows."""
         self._task_s: float | None = None
         """How long a task takes in a slave, in seconds; None if none has ended."""
+        self._dependents: dict[Dependent, None] = {}
+        """The tasks that wait for the values of others."""
+        self._settled: deque[tuple[Dependent, Future[Any]]] = deque()
+        """Those for which one of these values is there, or will never be."""
+        self._settling = threading.Lock()
+        """Held by the thread that handles these. The ends of futures end others, so nobody waits for it."""
         self._kills: deque[Future[Any]] = deque()
         """The tasks that were cancelled when they were with the master."""
         self._closing = False
@@ -291,15 +334,94 @@ class Tasks:
             try:
                 terms = self._calls.terms(self._algorithm(function), policy)
                 payload, buffers, key, refers = self._calls.task(terms, args, kwargs)
+                needs = self._needs(buffers) if buffers else ()
             except Exception as error:
                 future.end(error=error)
                 return future
             self._submitted = future.place = self._submitted + 1
-            self._queue.append((future, (terms[0], terms[1], payload, buffers, future, key, refers, self)))
+            task = terms[0], terms[1], payload, buffers, future, key, refers, self
+            if needs:
+                dependent = Dependent(future, task, needs, len(needs))
+                self._dependents[dependent] = None
+            else:
+                self._queue.append((future, task))
+        for each in needs:
+            each.add_done_callback(partial(self._settle, dependent))
+        self._wake()
+        return future
+
+    def _wake(self) -> None:
+        """There is another task in the queue."""
         link = self.io.link
         if link.asleep and (self._has_room or len(self._queue) <= self._most):  # it may need another slave
             link.wake()
-        return future
+
+    def _needs(self, buffers: Sequence[Buffer]) -> Sequence[Future[Any]]:
+        """Return the futures in the arguments of a call.
+
+        Raises:
+            UsageError: one is of another executor; the caller's fault.
+        """
+        if not isinstance(buffers, ReferringBuffers):
+            return ()
+        futures = [each.future for each in buffers.references if isinstance(each, FutureReference)]
+        if any(not future.belongs_to(self) for future in futures):
+            raise UsageError(
+                "a future of another executor is in the arguments: pass its value (future.result()), or submit both "
+                "tasks to the same executor"
+            )
+        return futures
+
+    def _settle(self, dependent: Dependent, ended: Future[Any]) -> None:
+        """A task has ended whose value another one needs. A chain of tasks is handled in a loop: their ends cause one
+        another."""
+        self._settled.append((dependent, ended))
+        while self._settled and self._settling.acquire(blocking=False):
+            try:
+                while self._settled:
+                    self._go_on(*self._settled.popleft())
+            finally:
+                self._settling.release()
+
+    def _go_on(self, dependent: Dependent, ended: Future[Any]) -> None:
+        """Submit a task if it has all values, or end it if one will never be there."""
+        future, task = dependent.future, dependent.task
+        error = CancelledError() if ended.cancelled() else ended.exception()
+        dependent.missing -= 1
+        if error is None and dependent.missing and not future.done():
+            return
+        if self._dependents.pop(dependent, self) is self:
+            return  # it has ended already
+        if future.done():
+            return
+        if error is None:
+            try:
+                self._queue.append((future, self._with_values(dependent)))
+            except Exception as unpicklable:  # only what unpickling has made of it can be pickled no more
+                future.end(error=unpicklable)
+            self._wake()
+        else:
+            root = error.dependency if isinstance(error, DependencyFailed) else ended.task_id or 0
+            cause = error.cause if isinstance(error, DependencyFailed) else _story(error)
+            which = f"task {ended.task_id}" if ended.task_id else "a task that was never sent"
+            reason = f"it needs the value of {which}, which has none: {cause}"
+            failure = DependencyFailed(task[0].name, None, "DependencyFailed", reason)
+            failure.dependency, failure.cause = root, cause
+            future.end(error=failure)
+
+    def _with_values(self, dependent: Dependent) -> tuple[Any, ...]:
+        """Return what is submitted of a task, with the values that it needs."""
+        defined, policy, payload, buffers, future, key, *rest = dependent.task
+        codec, names, frames = self._calls.codec, list[tuple[int, list[str]]](), list[Buffer]()
+        for each in dependent.needs:
+            if not each.encoded:
+                entry, large = codec.dumps_value(each.result())
+                each.encoded = [entry, *map(bytes, large)]  # copies, because the value may be changed
+            names.append((each.place, [""] * len(each.encoded)))
+            frames += each.encoded
+        if key is not None:
+            key = combined_key(b"values", key, encode([*map(bytes, frames)]))
+        return defined, policy, payload, extended(buffers, [encode(names), *frames]), future, key, *rest
 
     def _algorithm(self, function: Callable[..., Any]) -> Algorithm:
         """Return the algorithm of a function, with the initializer."""
@@ -327,7 +449,7 @@ class Tasks:
         with self._lock:
             self._refuse(RuntimeError(SHUT_DOWN))
         if cancel:
-            for future, _ in self._queue.copy():  # the I/O thread takes some away meanwhile
+            for future in self._unsent():
                 future.cancel()
         self.leave()
 
@@ -348,9 +470,13 @@ class Tasks:
         self.close()
         self._cancel_after(0)
 
+    def _unsent(self) -> list[Future[Any]]:
+        """The tasks that are not with the master. Other threads take some away meanwhile."""
+        return [*(each.future for each in self._dependents.copy()), *(future for future, _ in self._queue.copy())]
+
     def _cancel_after(self, place: int) -> None:
         """Cancel all tasks after this one of the executor, and kill those that run."""
-        queued = [future for future, _ in self._queue.copy()]  # first: a task is in `open` before it leaves the queue
+        queued = self._unsent()  # first: a task is in `open` before it leaves the queue
         for future in [*queued, *self.open.values()]:
             if future.place > place:
                 future.cancel(kill=True)
@@ -415,7 +541,7 @@ class Tasks:
         if self._kills:
             killed = [self._kills.popleft().task_id for _ in range(len(self._kills))]
             io.commands.append(CancelTasks.of(sorted(self.open.keys() & killed), Running.KILL))
-        if self._closing and not (queue or self.open):
+        if self._closing and not (queue or self.open or self._dependents):
             self.user.outcomes.put(Actions())
         self.user.waiting = Waiting.FOREVER if self.open else Waiting.NOT
         return min(self._most, len(queue))
@@ -478,13 +604,13 @@ class Tasks:
                 self._overseer.end()
 
     def _figures(self) -> Figures:
-        total = self._ended + len(self.open) + len(self._queue)
+        total = self._ended + len(self.open) + len(self._queue) + len(self._dependents)
         return Figures(self._ended, total, self._failed, self.io.num_slaves)
 
     def _is_over(self) -> bool:
         """Whether all tasks have ended, and no other can come."""
         with self._lock:
-            if not self._closing or self._queue or self.open:
+            if not self._closing or self._queue or self.open or self._dependents:
                 return False
             self._refuse(RuntimeError(SHUT_DOWN))
             return True
@@ -523,7 +649,7 @@ class Tasks:
             broken.__cause__ = error
         with self._lock, self.io.submitting:
             self._refusal = self.broken = broken
-            queued = [future for future, _ in self._queue.copy() if future.start(0)]  # so none is submitted any more
+            queued = [future for future in self._unsent() if future.start(0)]  # so none is submitted any more
             left = {**self.open}
         self._most = 0
         self.io.command(CancelTasks.of(sorted(left), Running.KILL))
@@ -783,9 +909,16 @@ def _refuse_references(buffers: Sequence[Buffer]) -> Sequence[int]:
     Raises:
         UsageError: there is one; the caller's fault.
     """
-    if isinstance(buffers, ReferringBuffers) and any(isinstance(each, ResultReference) for each in buffers.references):
-        raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
+    if isinstance(buffers, ReferringBuffers) and any(type(each) is ResultReference for each in buffers.references):
+        raise UsageError("mwpy.result has no meaning in an executor: pass the future of the other task itself")
     return ()
+
+
+def _story(error: BaseException) -> str:
+    """What happened to a task, in a line."""
+    if isinstance(error, CancelledError):
+        return "it was cancelled"
+    return f"it failed: {type(error).__qualname__}: {text_of(error)}".splitlines()[0]
 
 
 def _check(policy: Policies, own: Sequence[str] = ()) -> None:
