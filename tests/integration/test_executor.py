@@ -7,6 +7,7 @@ import gc
 import itertools
 import json
 import os
+import pickle
 import signal
 import threading
 import time
@@ -15,7 +16,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.integration.apps import chores
 from tests.integration.apps.stage import PATIENCE_S, Running, Stage, until
@@ -430,3 +433,76 @@ def test_an_overseer_ends_with_its_executor(stage: Stage) -> None:
     started.send(signal.SIGKILL)
     started.end()
     until(lambda: not any(" oversee " in command for command in stage.commands()), "the end of the overseer")
+
+
+# Futures as arguments
+
+
+def _sum(*numbers: Any) -> Any:
+    return sum(numbers)
+
+
+def _fail(text: str) -> None:
+    raise ValueError(text)
+
+
+def _of(table: dict[str, list[int]]) -> int:
+    return sum(table["all"])
+
+
+def test_a_future_in_the_arguments_stands_for_its_value() -> None:
+    """It may be deep in the arguments, may have ended already, and may be there twice."""
+    with mwpy.Executor(slaves=2) as executor:
+        one = executor.submit(_sum, 1, 2)
+        two = executor.submit(_sum, one, one, 4)
+        table: Any = {"all": [one, two, 5]}
+        three = executor.submit(_of, table)
+        assert (one.result(), two.result(), three.result()) == (3, 10, 18)
+        assert executor.submit(_sum, two, three).result() == 28
+        array: Any = executor.submit(np.ones, 1_000_000)
+        assert executor.submit(np.sum, array).result() == 1_000_000
+
+
+def test_a_task_whose_value_will_never_be_there_ends_with_the_task_that_failed() -> None:
+    with mwpy.Executor(slaves=1) as executor:
+        failed = executor.submit(_fail, "no")
+        last = executor.submit(_sum, executor.submit(_sum, failed, 1), 1)
+        with pytest.raises(mwpy.DependencyFailed, match="ValueError: no") as raised:
+            last.result()
+        assert raised.value.dependency == failed.task_id
+
+
+def test_a_task_whose_value_was_cancelled_ends_with_it(blocked: Blocked, one: mwpy.Executor) -> None:
+    last = one.submit(_sum, blocked.futures[-1])
+    assert blocked.futures[-1].cancel()
+    with pytest.raises(mwpy.DependencyFailed, match="it was cancelled"):
+        last.result(PATIENCE_S)
+    blocked.release()
+
+
+def test_a_future_of_another_executor_is_refused() -> None:
+    with mwpy.Executor(slaves=1) as executor, mwpy.Executor(slaves=1) as other:
+        with pytest.raises(mwpy.UsageError, match=r"pass its value \(future.result"):
+            executor.submit(_sum, other.submit(_sum, 1)).result()
+        with pytest.raises(mwpy.UsageError, match="only in the arguments of a task"):
+            pickle.dumps(other.submit(_sum, 1))
+
+
+def test_a_long_chain_of_futures_needs_no_recursion() -> None:
+    """Neither if all its tasks succeed, nor if the first one fails."""
+    with mwpy.Executor(slaves=1) as executor:
+        for first, kind in ((executor.submit(_sum, 0), None), (executor.submit(_fail, "x"), mwpy.DependencyFailed)):
+            last: Any = first
+            for _ in range(2000):
+                last = executor.submit(_sum, last, 1)
+            assert (last.exception() and type(last.exception())) == kind
+            assert kind or last.result() == 2000
+
+
+def test_an_executor_that_is_shut_down_ends_the_tasks_that_wait_for_others() -> None:
+    executor = mwpy.Executor(slaves=1)
+    last = executor.submit(_sum, 1)
+    for _ in range(20):
+        last = executor.submit(_sum, last, 1)
+    executor.shutdown()
+    assert last.result() == 21
