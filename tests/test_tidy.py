@@ -76,7 +76,7 @@ EVERYWHERE = ("attrs", "msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgsp
 """Modules outside the standard library that every module may import, because they define classes."""
 
 STRUCTS_WITH_METHODS = {
-    *("InVariable", "LastWords", "Death", "Kind", "Requires", "TaskRange", "TaskPolicy"),
+    *("InVariable", "LastWords", "Death", "Requires", "TaskRange", "TaskPolicy"),
     *("Consultation", "Known", "Job", "Comparison"),
     *("Span", "Stretch", "_Whole", "Report", "Result", "UnrunnableTask", "SharedFile", "WaitingTasks", "Codec"),
 }

@@ -56,7 +56,7 @@ except Exception as error:
     raise
 
 if TYPE_CHECKING:
-    from mwpy._roles.join import explain, status
+    from mwpy._roles.join import drain, explain, status
     from mwpy._roles.replay import replay, to_frame
     from mwpy._transport.shared_objects import share
     from mwpy.executor import Executor
@@ -109,6 +109,7 @@ __all__ = [
     "UsageError",
     "checkpoint",
     "command",
+    "drain",
     "explain",
     "file",
     "given",
@@ -152,6 +153,7 @@ _OF_ROLES = {
     "Slave": "mwpy.slave",
     "SlaveLoop": "mwpy.slave",
     "command": "mwpy.sweep.command",
+    "drain": "mwpy._roles.join",
     "explain": "mwpy._roles.join",
     "file": "mwpy.sweep.files",
     "output": "mwpy.sweep.files",

@@ -7,6 +7,8 @@ import signal
 import pytest
 from tests.integration.apps.stage import Stage, kill, slaves_of, until
 
+import mwpy
+
 GRACE_S = 600
 """A grace period that is longer than the time limit of a test. A test that waits for its end fails."""
 
@@ -14,7 +16,10 @@ OTHERS = 19
 """The number of tasks that wait behind the long task, as in the program `behind`."""
 
 
-def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(stage: Stage) -> None:
+@pytest.mark.parametrize(("drained", "code"), [(False, 5), (True, 0)], ids=["SIGTERM", "drained"])
+def test_unstarted_tasks_of_an_agent_that_leaves_run_elsewhere_at_once(
+    stage: Stage, drained: bool, code: int
+) -> None:
     """Unstarted tasks do not wait for the running task, which ends within the grace period and does not run twice."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
     master = stage.master("several.py", "behind", begun, enough, "--mw-slave-task-group", OTHERS + 1)
@@ -26,7 +31,11 @@ def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(sta
     assert sent(stage, "SLAVE-1") == 0
     [slave] = slaves_of(evicted.pid)
 
-    evicted.send(signal.SIGTERM)
+    if drained:
+        answer = mwpy.drain(stage.resource, "AGENT-0")
+        assert (len(answer["agents"]), answer["running"], answer["unknown"]) == (1, OTHERS + 1, [])
+    else:
+        evicted.send(signal.SIGTERM)
     until(lambda: finished(stage, "SLAVE-1") == OTHERS, lambda: f"others run elsewhere: {stage.audit.read_text()}")
     assert len(stage.audited("SLAVE-0 -> shutting-down")) == 1
     assert len(stage.audited(f"SLAVE-0 -> {OTHERS} tasks back")) == 1
@@ -35,7 +44,7 @@ def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(sta
     assert slaves_of(evicted.pid) == [slave]
 
     enough.touch()
-    assert evicted.end() == 5, evicted.err
+    assert evicted.end() == code, evicted.err
     assert (master.end(), other.end()) == (0, 0), master.err + other.err
     assert master.report[-1] == ["long", "SLAVE-0"]
     assert master.report[:-1] == [[tag, "SLAVE-1"] for tag in range(OTHERS)]

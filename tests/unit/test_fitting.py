@@ -207,6 +207,8 @@ def test_an_agent_leaves_that_can_run_nothing_that_waits() -> None:
         driven.pass_time(5.0)
     assert 60 <= driven.now < 100
     assert "gpus 1" in driven.of(records.AgentLeaving)[0].reason
+    (shutdown,) = [send.message for send in driven.actions.sends if isinstance(send.message, messages.Shutdown)]
+    assert "gpus 1" in shutdown.unfit
 
 
 def test_what_a_cancelled_task_was_given_is_free_when_its_slave_has_ended() -> None:

@@ -38,6 +38,7 @@ from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import HostStatus, Notice
 from mwpy._values.policy import OTHER_KINDS, TaskPolicy
 from mwpy._values.records import ReusedTasks
+from mwpy._values.requires import Offers, requires_of
 from mwpy._values.task import SlaveKind
 
 ASK = messages.Ask("m", "g")
@@ -510,3 +511,50 @@ def test_only_the_last_losses_are_shown(single: Asked) -> None:
         single.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed", NO_WORDS), peer=b"a")
         single.receive(messages.Goodbye("it ends", Cause.CRASH), peer=b"a")
     assert sum(each.startswith("lost: ") for each in single.explain(1).reasons) == DEATHS_SHOWN
+
+
+# ---- agents that leave ----
+
+
+def test_agents_are_drained_by_their_name_their_job_or_their_host(asked: Asked) -> None:
+    """They get no more tasks, and have as much time as the tasks need that run there."""
+    for number, (peer, host) in enumerate(((b"a", "node1"), (b"b", "node2"), (b"c", "other"), (b"d", "last"))):
+        asked.connect(peer, host, job=f"7.{number}")
+    asked.put(1, 4)
+    answer = asked.ask(messages.Ask("m", "g", drain=["node*", "7.2", "AGENT-9"]))
+    assert isinstance(answer, messages.Drained)
+    assert answer.agents == ["AGENT-0 on node1 (job 7.0)", "AGENT-1 on node2 (job 7.1)", "AGENT-2 on other (job 7.2)"]
+    assert answer.running == 3
+    assert len(answer.unknown) == 1
+    assert answer.unknown[0].startswith("AGENT-9 (no agent has it; the agents are: AGENT-0 on node1")
+    for peer in (b"a", b"b", b"c"):
+        shutdown = asked.answers[peer][-1]
+        assert isinstance(shutdown, messages.Shutdown)
+        assert (shutdown.finished, shutdown.grace_s > 1e6) == (True, True)
+    assert not any(isinstance(each, messages.Shutdown) for each in asked.answers[b"d"])
+    asked.put(5, 3)
+    assert asked.sent in ([], [5])
+
+
+def test_an_agent_that_leaves_already_and_one_of_the_master_cannot_be_drained(asked: Asked) -> None:
+    asked.connect(b"a", "node1")
+    asked.receive(messages.Leaving("evicted", Cause.EVICTED))
+    answer = asked.ask(messages.Ask("m", "g", drain=["node1"]))
+    assert isinstance(answer, messages.Drained)
+    assert (answer.agents, "has the state leaving" in answer.unknown[0]) == ([], True)
+
+
+def test_a_task_with_requirements_says_why_each_agent_is_not_sent_it(asked: Asked) -> None:
+    offers = Offers({"cpus": 2}, {"python": "3.11.2"})
+    asked.connect(b"a", "node1", slaves=2, offers=offers)
+    asked.receive(messages.SlaveReady(2))
+    asked.connect(b"b", "node2", slaves=2, offers=Offers({"cpus": 8}, {"python": "3.8"}))
+    asked.put(1, 1, requires=requires_of({"cpus": 8, "python": ">=3.10"}))
+    asked.put(2, 1, requires=requires_of({"cpus": 2}))
+    asked.put(3, 1, requires=requires_of({"cpus": 1, "python": ">=3.10"}))
+    first, second = asked.explain(1), asked.explain(3)
+    assert first.reasons == [
+        "AGENT-0 on node1: it offers too little: cpus 8 required, and it offers 2",
+        "AGENT-1 on node2: it offers too little: python >=3.10 required, and it has 3.8",
+    ]
+    assert second.reasons[0] == "AGENT-0 on node1: not now: 0 of cpus 2 are free, and 1 required"

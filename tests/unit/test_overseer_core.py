@@ -22,6 +22,7 @@ from mwpy._core.overseer import (
     Submit,
     Submitted,
 )
+from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import IN_PROGRESS, End, Job, JobState, Kind, MemberKeys, Outcome, ResourceFile
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING
@@ -603,3 +604,19 @@ def test_jobs_are_asked_for_what_tasks_require_and_count_for_this_kind_only(desk
     desk.write(slaves_needed=1, kinds=(replace(gpu, slaves_needed=1),), connected_jobs={"1.0": 1, "0.0": 1, "0.1": 1})
     desk.job("1.0")
     assert [(each.amounts, each.count) for each in desk.look().submit] == [(gpu.amounts, 1)]
+
+
+def test_a_kind_of_job_that_can_run_nothing_is_not_submitted_again_and_again(desk: Desk) -> None:
+    """It left after a minute, because a condition was not true there that the batch system cannot check."""
+    kind = Kind({"cpus": 1, "python": ">=3.99"}, 1)
+    desk.watch(slaves_needed=1, kinds=(kind,))
+    assert len(desk.look().submit) == 1
+    desk.submitted("1.0")
+    desk.look()
+    desk.gone("1.0", outcome=Outcome.of_process(ExitCode.UNFIT, 65.0, ""))
+    decided = desk.look()
+    assert not decided.submit
+    assert any("nothing that waits can run there" in text for text in decided.say)
+    assert not desk.look(after_s=30.0).submit
+    desk.write(kinds=(replace(kind, requires={"cpus": 2}),))
+    assert len(desk.look().submit) == 1

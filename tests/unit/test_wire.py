@@ -65,7 +65,8 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Shutdown(True, 5.0), []),
     (messages.Leaving("why", Cause.EVICTED), []),
     (messages.Goodbye("why", Cause.EVICTED), []),
-    (messages.Ask("m", "g", 7), []),
+    (messages.Ask("m", "g", 7, ["AGENT-1"]), []),
+    (messages.Drained(["AGENT-1 on h"], 3, ["x (no agent)"]), []),
     (STATUS, []),
     (EXPLANATION, []),
 ]
@@ -181,7 +182,7 @@ def test_a_list_is_counted_before_it_is_built() -> None:
         (wire.FROM_AGENT, "a master", 20),
         (wire.FROM_MASTER, "an agent", 18),
         (wire.FROM_SLAVE, "an agent", 9),
-        (wire.TO_INQUIRER, "an inquirer", 5),
+        (wire.TO_INQUIRER, "an inquirer", 6),
     ],
 )
 def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(

@@ -34,6 +34,7 @@ EXPLANATIONS = {
     ExitCode.UNREACHABLE: "no address of the master answered",
     ExitCode.EVICTED: "it was sent away, or its time limit had passed: is the clock of its machine right?",
     ExitCode.CANNOT_START: "its slaves die before they can take a task",
+    ExitCode.UNFIT: "nothing that waits can run there",
     126: "its program cannot be executed there",
     127: "its program does not exist there",
     ExitCode.FAILED: "the master was lost",
@@ -389,6 +390,8 @@ class WatchedComputation:
     """Running jobs that are not connected to the present master, and since when."""
     _unconnected: list[str] = Factory(list)
     """Those of them that probably never connect."""
+    unfit: Pause = Factory(lambda: Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
+    """The pause after a job has left because nothing that waits could run there."""
     starved_since: float | None = None
     """Since when it has needed jobs and had none because of the limit of jobs in the queue."""
 
@@ -412,6 +415,8 @@ class WatchedComputation:
         if not is_first and content.timestamp != last.timestamp:
             self._changed_at = now
         has_other_master = not is_first and content.generation != last.generation
+        if has_other_master or content.kinds != last.kinds:
+            self.unfit.reset()
         if has_other_master:
             self.failures = Failures()
             self._unconnected_since, self._unconnected = {}, []

@@ -25,6 +25,7 @@ from mwpy._core.overseen import (
     is_failure,
 )
 from mwpy._core.pauses import Pause
+from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome, ResourceFile
 from mwpy._values.phrases import amount, counted, first_of
 from mwpy._values.requires import Requires
@@ -433,7 +434,13 @@ class OverseerCore:
         """Decide whether a job that has ended was a failure."""
         if computation.finished_at is not None:
             return
-        if is_failure(outcome):
+        if outcome.exit_code == ExitCode.UNFIT:
+            if now >= computation.unfit.until:
+                computation.unfit.begin(now)
+            pause = f"no other is submitted for {computation.unfit.until - now:.0f} s"
+            remedy = "unless the tasks that wait require something else"
+            self._say(computation, f"job {job_id} left: {explain(outcome)}, so {pause}, {remedy}")
+        elif is_failure(outcome):
             text = f"job {job_id} ended {outcome.ran_s:.0f} s after its start: {explain(outcome)}"
             last_line = outcome.stderr.strip().splitlines()[-1:]
             self._say(computation, ": ".join([text, *last_line]))
@@ -582,7 +589,8 @@ class OverseerCore:
 
     def _wish(self, computation: WatchedComputation, now: float) -> int:
         """How many jobs a computation would submit without limits."""
-        blocked = computation.jobs.unexplained or now < computation.refusals.until or self._lacks_time(computation)
+        paused = now < max(computation.refusals.until, computation.unfit.until)
+        blocked = paused or computation.jobs.unexplained or self._lacks_time(computation)
         missing = 0 if blocked else max(0, computation.missing)
         return computation.failures.limit(missing, computation.unproven, now)
 

@@ -279,8 +279,9 @@ ANSWER_S = 60.0
 """Seconds in which a master answers. Other inquirers may be served first."""
 
 
-def ask(path: str | PathLike[str], task: int | None = None) -> messages.Message | None:
-    """Ask the master of a resource file what it does, or about a task. Return None if the computation is finished.
+def ask(path: str | PathLike[str], task: int | None = None, drain: Sequence[str] = ()) -> messages.Message | None:
+    """Ask the master of a resource file what it does, or about a task, or to let agents leave. Return None if the
+    computation is finished.
 
     Raises:
         ResourceFileError: the file is missing, or is no resource file.
@@ -291,7 +292,7 @@ def ask(path: str | PathLike[str], task: int | None = None) -> messages.Message 
     if mine.computation_status == resource_file.FINISHED:
         return None
     try:
-        answer = _answer_of(mine, path, messages.Ask(mine.member_id, mine.generation, task))
+        answer = _answer_of(mine, path, messages.Ask(mine.member_id, mine.generation, task, [*drain]))
     except MasterUnreachable:
         if resource_file.read(str(path)).computation_status == resource_file.FINISHED:
             return None
@@ -345,6 +346,33 @@ def status(resource_file: str | PathLike[str]) -> dict[str, Any]:
         return {"state": "running", **to_plain(answer)}
     content = read(str(resource_file))
     return {"state": "finished", "member_id": content.member_id, "generation": content.generation}
+
+
+def drain(resource_file: str | PathLike[str], *names: str) -> dict[str, Any]:
+    """Let agents leave when they have finished what they run: what `mwpy drain RESOURCE_FILE NAME ...` does.
+
+    They get no more tasks. Tasks that have not started go back to the master, and run elsewhere. No task is killed.
+
+    Args:
+        resource_file: the file that the master writes (`--mw-resource-file`).
+        names: agents (`AGENT-3`), their jobs, or their hosts, which may be patterns (`node1*`).
+
+    Returns:
+        `"agents"`: the agents that leave. `"running"`: how many tasks they had. `"unknown"`: the names that are those
+        of no agent which can leave, with the reason.
+
+    Raises:
+        UsageError: the computation is finished, no name is given, or the resource file is missing or damaged.
+        MasterUnreachable: no master answers at its addresses.
+        Refused: the program there is another master, or has another version of mwpy.
+    """
+    if not names:
+        raise UsageError("mwpy.drain() needs the names of agents, of their jobs or of their hosts")
+    answer = ask(resource_file, drain=names)
+    if not isinstance(answer, messages.Drained):
+        raise UsageError(f"the computation of {resource_file} is finished, so its agents leave anyway")
+    found: dict[str, Any] = to_plain(answer)
+    return found
 
 
 def explain(resource_file: str | PathLike[str], task_id: int) -> str:

@@ -39,6 +39,8 @@ class ExitCode(IntEnum):
     CANNOT_START = 6
     """The slaves of this agent end before they can take a task. In a master: so do all slaves that could join it, or
     a limit of the system was reached."""
+    UNFIT = 7
+    """Nothing that waits in this computation can run on this agent. Another computation may use its machine."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM on the master."""
     FAILED = 255

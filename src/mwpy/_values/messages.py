@@ -83,14 +83,31 @@ class ToInquirer(Message, frozen=True):
 # All lists and tables of an answer have a limited length, however many tasks and slaves there are.
 
 
+MAX_DRAINED = 1000
+"""How many names of agents a question has at most."""
+
+
 class Ask(FromAgent, frozen=True):
-    """Inquirer to master: what do you do now, or why does a task wait, or how did it end?"""
+    """Inquirer to master: what do you do now, or why does a task wait, or how did it end; or let agents leave."""
 
     member_id: Name
     generation: Name
     """The generation in the resource file that it read."""
     task: Number | None = None
     """The task; None for what the master does."""
+    drain: Annotated[list[Name], Meta(max_length=MAX_DRAINED)] = field(default_factory=list)
+    """The agents that must leave after their tasks, by name, host or job; if there are some, this is the question."""
+
+
+class Drained(ToInquirer, frozen=True):
+    """Master to inquirer: which agents leave after the tasks that they run."""
+
+    agents: list[str]
+    """These agents, their hosts and their jobs."""
+    running: int
+    """How many tasks their slaves have, those that have not started included."""
+    unknown: list[str]
+    """The names that are those of no agent which can leave, and why."""
 
 
 class AlgorithmStatus(Struct):
@@ -693,6 +710,8 @@ class Shutdown(FromMaster, ToInquirer, frozen=True):
     finished: bool
     grace_s: float
     """How long a slave has to end by itself, in seconds, before it is killed."""
+    unfit: Reason = ""
+    """Why the agent can run nothing of the computation, which goes on without it; empty if this is not the reason."""
 
 
 class Leaving(FromAgent, frozen=True):

@@ -181,9 +181,12 @@ class AgentCore:
                 self._starts.renew_slaves(module_path)
             case messages.SlaveNamed(number) if number in self.children:
                 self._traffic.name(self.children[number], message, frames)
-            case messages.Shutdown(finished, grace_s):
-                code = ExitCode.OK if finished else ExitCode.FAILED
-                self.departure.leave(code, "shut down by the master", Cause.CANCELLED, grace_s, now)
+            case messages.Shutdown(finished, grace_s, unfit):
+                code = ExitCode.UNFIT if unfit else ExitCode.OK if finished else ExitCode.FAILED
+                if unfit:
+                    self._state.record(records.Notice(f"nothing of this computation can run here: {unfit}"))
+                why = "nothing can run here" if unfit else "shut down by the master"
+                self.departure.leave(code, why, Cause.CANCELLED, grace_s, now)
             case messages.Refused():
                 self.outage.refused(message, now)
             case _:

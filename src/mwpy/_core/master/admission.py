@@ -12,20 +12,22 @@ other tasks are sent. Each difference is reported once, with both versions. Equa
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
+from fnmatch import fnmatchcase
 from math import inf
 
 from attrs import Factory, define
 
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave
+from mwpy._core.master.members import SERVING, AgentState, ConnectedAgent, ConnectedSlave
 from mwpy._core.master.state import MasterState, RenewSlaves, Send, Waiting
 from mwpy._values import messages, records
-from mwpy._values.bounds import SlaveId
+from mwpy._values.bounds import MAX_SECONDS, SlaveId, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messages import LoadFailure
-from mwpy._values.phrases import amount
+from mwpy._values.options import OWN_ADDRESS
+from mwpy._values.phrases import amount, first_of
 from mwpy._values.task import SlaveKind, SlaveState
 
 # The kinds of slaves: how many of each kind the algorithm wants, and which slaves have which kind.
@@ -191,6 +193,11 @@ UNKNOWN = f"{NEXT} without the run database of this agent's generation, so it wa
 EXPIRED = "it came back too late: the master has given its tasks to others"
 
 
+def _has_name(agent: ConnectedAgent, name: str) -> bool:
+    """Whether a user means an agent by a name."""
+    return name in (agent.name, agent.job) or fnmatchcase(agent.host, name)
+
+
 @define(eq=False, repr=False)
 class Admission:
     """Decides who joins."""
@@ -294,7 +301,28 @@ class Admission:
     def dismiss(self, agent: ConnectedAgent, why: str) -> None:
         """Let an agent leave, because it can run nothing of this run."""
         self.retire(agent, why, Cause.CANCELLED)
-        self.state.send(agent, messages.Shutdown(finished=True, grace_s=0.0))
+        self.state.send(agent, messages.Shutdown(finished=True, grace_s=0.0, unfit=shortened(why)))
+
+    def drain(self, names: Sequence[str]) -> messages.Drained:
+        """Let agents leave when their slaves have finished the tasks that run.
+
+        Args:
+            names: those of agents, or of their jobs; or patterns of the names of their hosts.
+        """
+        members, chosen, unknown = self.state.members, dict[str, ConnectedAgent](), list[str]()
+        for name in dict.fromkeys(names):
+            named = [agent for agent in members.agents.values() if _has_name(agent, name)]
+            able = [agent for agent in named if agent.state is AgentState.CONNECTED and agent.address != OWN_ADDRESS]
+            chosen |= {agent.name: agent for agent in able}
+            if not able:
+                known = first_of((agent.place for agent in members.agents.values()), len(members.agents)) or "none"
+                why = f"it has the state {named[0].state.value}, or is the master's own" if named else "no agent has it"
+                unknown.append(f"{name} ({why}; the agents are: {known})")
+        running = sum(slave.held.count for agent in chosen.values() for slave in agent.slaves.values())
+        for agent in chosen.values():
+            self.retire(agent, "it is drained", Cause.SCALED_DOWN)
+            self.state.send(agent, messages.Shutdown(finished=True, grace_s=MAX_SECONDS))
+        return messages.Drained([agent.place for agent in chosen.values()], running, unknown)
 
     def renew_slaves(self, command: RenewSlaves) -> None:
         """Let agents replace their slaves. Each slave ends after the tasks that it holds."""

@@ -564,7 +564,7 @@ class Answers:
             found.append(WaitReason(Why.RUNS_ALONE))
         if before:
             found.append(WaitReason(Why.TASKS_BEFORE, number=before))
-        if span.policy.sid is None and not span.runs_alone and others:
+        if span.policy.sid is None and not (span.runs_alone or span.policy.requires) and others > 0:
             found.append(WaitReason(Why.TURNS, number=others))
         return [_sentence(each, span) for each in found]
 
@@ -610,6 +610,7 @@ class Answers:
         serving = [slave for slave in agent.slaves.values() if slave.state in SERVING and only in (None, slave.sid)]
         if not serving:
             return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
+        serving.sort(key=lambda slave: slave.state is not SlaveState.IDLE)  # the reason of an idle one says most
         found = [(slave, why_not(self.state.members, slave, span, now)) for slave in serving]
         able = [slave for slave, reason in found if reason is None]
         reasons = [reason for _, reason in found if reason is not None]
@@ -740,7 +741,13 @@ class Inquiries:
         if not self.open or now < self._next_at:
             return
         peer = next(iter(self.open))
-        task = self.open.pop(peer).task
-        answer = self.answers.status(now) if task is None else self.answers.explanation(task, now)
+        question = self.open.pop(peer)
+        answer: messages.Message
+        if question.drain:
+            answer = self.admission.drain(question.drain)
+        elif question.task is None:
+            answer = self.answers.status(now)
+        else:
+            answer = self.answers.explanation(question.task, now)
         self._next_at = now + PAUSE_S
         self.admission.send_away(peer, answer)
