@@ -17,9 +17,7 @@ OTHERS = 19
 
 
 @pytest.mark.parametrize(("drained", "code"), [(False, 5), (True, 0)], ids=["SIGTERM", "drained"])
-def test_unstarted_tasks_of_an_agent_that_leaves_run_elsewhere_at_once(
-    stage: Stage, drained: bool, code: int
-) -> None:
+def test_unstarted_tasks_of_an_agent_that_leaves_run_elsewhere_at_once(stage: Stage, drained: bool, code: int) -> None:
     """Unstarted tasks do not wait for the running task, which ends within the grace period and does not run twice."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
     master = stage.master("several.py", "behind", begun, enough, "--mw-slave-task-group", OTHERS + 1)

@@ -131,6 +131,12 @@ def test_a_wrong_offer_is_an_error_of_the_call(offers: Any, text: str) -> None:
         mwpy.local_master(slaves=1, offers=offers)
 
 
+def test_a_task_that_uses_more_than_it_required_is_ended_although_the_offer_is_a_lie() -> None:
+    with mwpy.local_master(slaves=1, offers={"memory": "1 TB"}) as mw:
+        (result,) = mw.map_results(bytearray, [400 << 20], memory="100 MB", attempts_max=1)
+    assert "--mw-offers says that this agent has 1.0 TiB" in str(result.error)
+
+
 def test_a_command_prints_what_an_agent_offers() -> None:
     with mwpy.local_master(slaves=1, offers="!echo licence=2; echo gpus=3") as mw:
         assert next(iter(mw.map(had, [0.0], gpus=3, requires={"licence": 2})))[1] == "0,1,2"

@@ -822,3 +822,10 @@ def turned(x: int) -> str:
     """The result of a row."""
     text = f"{x}\n".translate(str.maketrans("123456789", "abcdefghi")).encode()
     return hashlib.md5((text * 1_000_000)[:1_000_000]).hexdigest()
+
+
+def test_runs_see_the_processors_that_they_require(sweep: Sweep, tmp_path: Path) -> None:
+    line = "sh -c 'echo threads=$OMP_NUM_THREADS'"
+    needs = "--cpus", "1", "--memory", "100MB", "--requires", "sh", "--requires", "python=>=3.8"
+    assert sweep(line, "--values", "a=1,2", *needs, "--result", "n=threads=(.*)", "--folder", "out") == 0
+    assert rows_of(tmp_path / "out" / "results.csv") == [["a", "n"], ["1", "1"], ["2", "1"]]

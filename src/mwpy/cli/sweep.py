@@ -236,6 +236,11 @@ def _add_places(parser: Parser) -> None:
     add("--oversee", type=shlex.split, default=[], metavar="'OPTION ...'", help=oversee)
     add("--seconds-max", type=number(0, float), metavar="S", help="how long a run may take")
     add("--memory-max", metavar="SIZE", help="how much memory a run may use, as 4GB")
+    add("--cpus", type=number(0, int), metavar="N", help="how many processors a run needs")
+    add("--gpus", type=number(0, int), metavar="N", help="how many GPUs a run needs")
+    add("--memory", metavar="SIZE", help="how much memory a run needs, as 4GB; it is also its --memory-max")
+    needs = "what else it needs of its machine: a program, an amount such as licence=1, or a condition, python=>=3.12"
+    add("--requires", action="append", default=[], metavar="NAME[=VALUE]", help=needs)
     add("--rate", metavar="N/TIME", help="at most N runs start in this time, as 10/s, 5/min or 100/h")
     add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
     detach = "go on without this terminal, as a job of HTCondor or Slurm or in the background; see mwpy sweep attach"
@@ -249,6 +254,12 @@ def _codes(text: str) -> list[int] | str:
         return text if text == "any" else [int(code) for code in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: write exit codes, as 0,1, or any") from None
+
+
+def _requirement(text: str) -> tuple[str, str | int | bool]:
+    """A requirement: its name, and a number, a text, or that there is something."""
+    name, equals, value = text.partition("=")
+    return name, (int(value) if value.isdecimal() else value) if equals else True
 
 
 def _part(text: str) -> float:
@@ -291,6 +302,10 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
         "oversee": parsed.oversee,
         "seconds-max": parsed.seconds_max,
         "memory-max": parsed.memory_max,
+        "cpus": parsed.cpus,
+        "gpus": parsed.gpus,
+        "memory": parsed.memory,
+        "requires": dict(map(_requirement, parsed.requires)),
         "rate": parsed.rate,
         "on-end": parsed.on_end,
         "unnamed": parsed.unnamed,

@@ -26,6 +26,9 @@ from mwpy.sweep.files import File, file
 from mwpy.sweep.placeholders import Line
 from mwpy.sweep.results import Result
 
+POLICIES = "seconds_max", "memory_max", "attempts_max", "cpus", "gpus", "memory", "requires", "priority"
+"""The settings of a program that are policies."""
+
 
 class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=True, kw_only=True):
     """The settings of one program, as they are written in a study file. docs/guides/sweeps.md explains them."""
@@ -50,12 +53,17 @@ class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=
     seconds_max: float | None = None
     memory_max: str | int | None = None
     attempts_max: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    memory: str | int | None = None
+    requires: dict[str, str | int | bool] | None = None
+    priority: int | None = None
 
     @property
     def policy(self) -> Policies:
         """The policies of its runs."""
-        limits = {name: getattr(self, name) for name in ("seconds_max", "memory_max", "attempts_max")}
-        return cast(Policies, {name: limit for name, limit in limits.items() if limit is not None})
+        given = {name: getattr(self, name) for name in POLICIES}
+        return cast(Policies, {name: value for name, value in given.items() if value is not None})
 
 
 @frozen

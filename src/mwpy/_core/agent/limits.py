@@ -36,6 +36,7 @@ from mwpy._values.errors import REPLACED, describe_exit
 from mwpy._values.messagepack import split_list
 from mwpy._values.phrases import amount, counted
 from mwpy._values.policy import Limits
+from mwpy._values.requires import MEMORY
 
 # When a slave needs the agent's attention: it is silent, its stream ended, or its process ended.
 #
@@ -244,7 +245,15 @@ class Watch:
         """The limit of memory of the task at a position, as the end of a sentence; empty if it has none."""
         span = child.span_at(started)
         most = None if span is None or span.limits is None else span.limits.memory
-        return "" if most is None else f"; its memory_max is {amount(most)}: {_REMEDY}"
+        limit = "" if most is None else f"; its memory_max is {amount(most)}: {_REMEDY}"
+        return f"{limit}{self._about_offer()}"
+
+    def _about_offer(self) -> str:
+        """That the memory of this agent is what its user has stated, as the end of a sentence; empty if it is not."""
+        offers = self._state.settings.hello.offers
+        if MEMORY not in offers.stated:
+            return ""
+        return f"; --mw-offers says that this agent has {amount(offers.amounts[MEMORY])}: correct it if this is wrong"
 
     def _relieve(self, now: float) -> None:
         """If the slaves use nearly all memory of their job, kill the one that is furthest beyond what it may use."""
@@ -295,6 +304,8 @@ class Watch:
 
     def _doom(self, child: Child, because: str, cause: Cause, allowed: int = 0) -> None:
         task, attempt = child.running(child.started)
+        if cause is Cause.OUT_OF_MEMORY:
+            because += self._about_offer()
         child.doomed = Doom(task, attempt, child.started, because.format(f"task {task}"), cause, allowed)
         self._state.actions.recall.append((child.number, None))
 

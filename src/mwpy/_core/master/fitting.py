@@ -399,7 +399,7 @@ class Fitting:
         elif members.agents and waited_s >= LOOK_S:
             self.state.notice(
                 f"task {first.first} ({first.algorithm.name}) and all that require the same wait: no agent offers "
-                f"{requires}. {self._nearest(requires)}. Start agents that offer it (--mw-offers states what mwpy does "
+                f"{requires}; {self._nearest(requires)}. Start agents that offer it (--mw-offers states what mwpy does "
                 f"not find), or require less",
                 key=f"not offered: {requires}",
             )

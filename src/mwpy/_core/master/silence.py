@@ -117,6 +117,7 @@ _REMEDIES = {
     Why.CANNOT_RUN: "correct this on their machines, or start other slaves",
     Why.NO_TIME: "start agents with more time (a longer time limit of their jobs, or a longer --mw-lifetime), or "
     "correct seconds_expected, or give it to tasks that take less than their mean",
+    Why.LACKS: "start agents that offer it (--mw-offers states what mwpy does not find), or require less",
     Why.OTHER_KIND: "free one with mw.free_slave, or start more slaves",
 }
 """What a user can do if the slaves that are there are not sent the tasks that wait."""
