@@ -613,9 +613,10 @@ class HeldResults:
         ended = {number for number in numbers if io.core.state.jar.ends.has(number)}
         if len(ended) < len(numbers):
             io.command(HoldResults([number for number in numbers if number not in ended]))
-        here = self._results()
-        if any(number not in here for number in ended):
-            self.inbox.ask(HoldResults(sorted(ended)))
+        if not ended <= self._results().keys():
+            self.inbox.receive()  # most are on their way since long, and a question for each would take a round trip
+            if not ended <= self._results().keys():
+                self.inbox.ask(HoldResults(sorted(ended)))
         if missing := self._give(ended):
             for number in missing:
                 del self._held[number]
