@@ -15,7 +15,7 @@ from mwpy._batch.ssh import Ssh
 from mwpy._values.errors import ExitCode, MasterUnreachable, UsageError
 from mwpy._values.options import parse as parse_options
 from mwpy.app import report_errors
-from mwpy.cli._arguments import Parser, add_job_options, batch_system, number
+from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, number
 
 COMMANDS = ("compare", "doctor", "drain", "explain", "logs", "oversee", "pack", "runs", "slave", "status", "sweep")
 
@@ -122,3 +122,20 @@ def test_an_option_that_a_batch_system_does_not_use_is_refused(system: str | Non
     parsed.system = system
     with pytest.raises(UsageError, match=message):
         batch_system(parsed)
+
+
+def test_names_of_jobs_accounts_and_queues_are_written_in_the_language_of_each_batch_system() -> None:
+    """A user's own lines come later, so they count."""
+    words = ("--account", "physics", "--line=--time=5")
+    assert lines(parse("--with", "slurm", "--queue", "short", *words)) == (
+        "--account=physics",
+        "--partition=short",
+        "--time=5",
+    )
+    assert lines(parse("--with", "htcondor", "--account", "physics")) == ("accounting_group = physics",)
+    with pytest.raises(UsageError, match=r"--queue has no effect .* because HTCondor has no queues"):
+        batch_system(parse("--with", "htcondor", "--queue", "short"))
+    with pytest.raises(UsageError, match="'my jobs' must be a letter, and then"):
+        parse("--job-name", "my jobs")
+    with pytest.raises(UsageError, match="must be one word"):
+        parse("--queue", "a b")

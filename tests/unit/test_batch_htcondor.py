@@ -186,3 +186,15 @@ def test_a_line_that_replaces_what_the_overseer_relies_on_is_refused(line: str, 
 
 def test_lines_that_ask_for_more_are_accepted() -> None:
     check_lines(["request_cpus = 8", "requirements = universe == 1", "+Queue2 = 1", "getenv = HOME", "queue_limit = 3"])
+
+
+def test_a_prologue_is_what_htcondor_starts() -> None:
+    """A program that is transferred is found in the folder of the job."""
+    launch = evolve(LAUNCH, prologue="module load gcc", name="mine")
+    found = lines(launch)
+    assert (found["executable"], found["batch_name"]) == ("/bin/bash", "mine")
+    assert "'module load gcc' '/env/bin/python' '/home/me/cubes.py'" in found["arguments"]
+    found = lines(launch, Path("/env/bin/python"))
+    assert (found["executable"], found["transfer_executable"]) == ("/bin/bash", "false")
+    assert found["transfer_input_files"] == "/home/me/cubes.rsc, /env/bin/python"
+    assert "'module load gcc' './python' '/home/me/cubes.py'" in found["arguments"]

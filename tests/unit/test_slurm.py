@@ -207,3 +207,20 @@ def test_without_slurm_every_call_says_so(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(BatchUnavailable, match="cannot be run: No such file or directory; run this where Slurm's"):
             call()
     assert edge.outcome("1_1") is None
+
+
+@pytest.mark.parametrize(("prologue", "code"), [("export PLACE='a b'", 0), ("false", 8), ("exit 3", 3)])
+def test_a_prologue_runs_before_the_agent_and_its_failure_ends_the_job(prologue: str, code: int) -> None:
+    """What it exports reaches the agent. The error names the line."""
+    launch = Launch("m", "/r", ("/bin/sh", "-c", 'echo "$PLACE$1"', "-", "--mw-slave"), 1, "/logs", prologue=prologue)
+    done = subprocess.run(["/bin/sh", "-c", script(launch)], env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout == ("a b--mw-slave\n" if code == 0 else "")
+    assert (f"mwpy: the prologue failed, exit code 1: {prologue}\n" in done.stderr) == (code == 8)
+
+
+def test_the_mark_is_the_end_of_the_name_of_a_job() -> None:
+    launch = Launch("a-1", "/r", ("x", "--mw-slave"), 1, "/logs", name="my.own")
+    assert launch.job_name == "my.own.mwpy.a-1"
+    [job] = queue(f"1_0|RUNNING|0:01|None|n1|{launch.job_name}\n2|RUNNING|0:01|None|n1|xmwpy.a-1\n")
+    assert job.mark == "a-1"

@@ -8,6 +8,7 @@ does not run an ended job again, unless the job was evicted. The overseer decide
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -29,8 +30,25 @@ class BatchUnavailable(MwpyError):
     exit_code = ExitCode.UNREACHABLE
 
 
+PROLOGUE = f"""\
+eval "$0" || {{ code=$?; echo "mwpy: the prologue failed, exit code $code: $0" >&2; exit {ExitCode.PROLOGUE:d}; }}; \
+exec "$@\""""
+"""Runs a prologue, and then replaces itself by the agent, so that signals reach the agent."""
+
 AGENT_MIB = 128
 """How much memory, and disk space, the agent needs beside the tasks."""
+
+
+PROLOGUE_WORDS = ("/bin/bash", "-lc", PROLOGUE)
+
+NAME = "mwpy."
+"""Comes before the mark in the name of a job."""
+
+
+def mark_in(name: str) -> str:
+    """The mark in the name of a job; empty if it is no job of mwpy."""
+    found = re.search(r"(?:^|\.)mwpy\.([^.]+)$", name)
+    return found[1] if found else ""
 
 
 @frozen
@@ -54,6 +72,10 @@ class Launch:
     """Lines that the user adds to each submission, in the batch system's own language."""
     avoided: tuple[str, ...] = ()
     """The machines on which the jobs must not run, as `Job.host` names them."""
+    prologue: str = ""
+    """Lines for a login shell (bash), which run before the agent. If they fail, the job ends."""
+    name: str = ""
+    """The name of the jobs for people; empty for the batch system's usual one."""
     amounts: Amounts = ()
     """What each slave needs for its tasks. Batch systems without a queue do not look at it."""
 
@@ -72,8 +94,21 @@ class Launch:
         each = dict(self.amounts).get(name, 0)
         return each and -(-each * self.slaves >> 20) + AGENT_MIB
 
+    @property
+    def job_name(self) -> str:
+        """The name of a job that is found by its name: it ends with the mark."""
+        return f"{self.name}.{NAME}{self.mark}" if self.name else f"{NAME}{self.mark}"
+
     def agent_command(self, resource_path: str) -> list[str]:
-        """The agent's command line. `resource_path` is the path of the resource file on the agent's machine."""
+        """The command line of a job. `resource_path` is the path of the resource file on the agent's machine."""
+        return self.after_prologue(self.bare_command(resource_path))
+
+    def after_prologue(self, command: list[str]) -> list[str]:
+        """The command line that runs the prologue, if there is one, and then another command line."""
+        return [*PROLOGUE_WORDS, self.prologue, *command] if self.prologue else command
+
+    def bare_command(self, resource_path: str) -> list[str]:
+        """The agent's command line, without the prologue."""
         role = self.command.index("--mw-slave") + 1  # the application's own arguments, perhaps with a `--`, come later
         return [*self.command[:role], "--mw-resource-file", resource_path, *self.command[role:]]
 

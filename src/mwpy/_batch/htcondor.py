@@ -174,7 +174,7 @@ def check_lines(lines: Sequence[str]) -> None:
 def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]) -> str:
     """The submit description of a launch."""
     resource = Path(launch.resource_path)
-    command = launch.agent_command(resource.name)
+    command = launch.bare_command(resource.name)
     transferred = [resource]
     program = shutil.which(command[0]) or command[0]
     for path in transfer:
@@ -184,6 +184,12 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
     if bad := [str(path) for path in transferred if "," in str(path)]:
         raise BatchUnavailable(f"HTCondor cannot transfer {bad[0]}, because its name contains a comma: rename it")
     transfers_program = Path(os.path.abspath(program)) in transfer
+    if launch.prologue:  # the shell is what HTCondor starts; it finds a transferred program beside it
+        if transfers_program:
+            transferred.append(Path(os.path.abspath(program)))
+        command = [f"./{Path(program).name}" if transfers_program else program, *command[1:]]
+        command, transfers_program = launch.after_prologue(command), False
+        program = command[0]
     logs = f"{_verbatim(launch.log_dir)}/{launch.mark}"
     lines = {
         "universe": "vanilla",
@@ -204,7 +210,7 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
         "output": f"{logs}.$(CLUSTER).$(PROCESS).out",
         "error": f"{logs}.$(CLUSTER).$(PROCESS).err",
         "log": f"{logs}.log",
-        "batch_name": _verbatim(resource.stem),
+        "batch_name": _verbatim(launch.name or resource.stem),
         "notification": "NEVER",
         "MY.MwpyMark": f'"{launch.mark}"',
     }

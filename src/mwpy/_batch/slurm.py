@@ -1,7 +1,8 @@
 """Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol show job`. It needs no accounting database.
 
-The mark of a job is its name, `mwpy.MARK`. `squeue` shows the name to all users. Plug-ins of a site do not change the
-name of a job, but some of them change its comment. Each submission is one job array, so Slurm accepts all its jobs or
+The mark of a job is the end of its name, `mwpy.MARK`. `squeue` shows the name to all users. Plug-ins of a
+site do not change the name of a job, but some of them change its comment.
+Each submission is one job array, so Slurm accepts all its jobs or
 none. A job is an element of an array, `42_5`. The file system is shared: jobs read the resource file where the master
 wrote it.
 
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
-from mwpy._batch import BatchUnavailable, Launch, end_of
+from mwpy._batch import BatchUnavailable, Launch, end_of, mark_in
 from mwpy._system import process
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
@@ -31,8 +32,6 @@ TIMEOUT_S = 60.0
 
 WARNED_S = 60
 """A job gets SIGTERM this many seconds before its time limit: enough for an agent's grace period and its goodbye."""
-
-PREFIX = "mwpy."
 
 OPTION = ("-", "#")
 EXCLUDE = "--exclude="
@@ -86,7 +85,7 @@ class Slurm:
         Raises:
             BatchUnavailable: Slurm refused, or its answer was lost; the message says which.
         """
-        words = ["sbatch", "--parsable", f"--array=0-{count - 1}", f"--job-name={PREFIX}{launch.mark}"]
+        words = ["sbatch", "--parsable", f"--array=0-{count - 1}", f"--job-name={launch.job_name}"]
         self._log_dirs[launch.mark] = launch.log_dir
         log_dir = launch.log_dir.replace("%", "%%")
         words += [f"--output={log_dir}/{launch.mark}.%A_%a.out"]
@@ -141,7 +140,7 @@ _OWN = re.compile(r"(?:--(job-name|array|output|error)\b|-([Jaoe])(?=[ \w/]))")
 """The options that `submit` gives to `sbatch` itself. They take precedence over the same options in a script."""
 
 OWN_REASONS = {
-    "job-name": "the overseer finds its jobs by their name",
+    "job-name": "the overseer finds its jobs by their name; --job-name puts yours before it",
     "array": "the overseer decides how many jobs are submitted",
     "output": "the overseer names the files of its jobs; --log-dir chooses their folder",
     "error": "the overseer names the files of its jobs; --log-dir chooses their folder",
@@ -191,9 +190,7 @@ def _options(launch: Launch) -> list[str]:
 def queue(shown: str) -> list[Job]:
     """Read the jobs of mwpy from the output of `squeue` in `QUEUE_FORMAT`."""
     return [
-        _job(*fields)
-        for line in shown.splitlines()
-        if len(fields := line.split("|", 5)) == 6 and fields[5].startswith(PREFIX)
+        _job(*fields) for line in shown.splitlines() if len(fields := line.split("|", 5)) == 6 and mark_in(fields[5])
     ]
 
 
@@ -203,7 +200,7 @@ def _job(job_id: str, word: str, ran: str, reason: str, host: str, name: str) ->
         state = JobState.HELD
     running_s = seconds(ran) if state is JobState.RUNNING else 0.0
     waits = state in (JobState.QUEUED, JobState.HELD) and reason.strip("()") not in ORDINARY
-    return Job(job_id, name.removeprefix(PREFIX), state, running_s, reason if waits else "", host)
+    return Job(job_id, mark_in(name), state, running_s, reason if waits else "", host)
 
 
 def seconds(shown: str) -> float:
@@ -229,7 +226,7 @@ def outcome(shown: str, log_dirs: Mapping[str, str]) -> Outcome | None:
     state = fields.get("JobState", "")
     ran_s = seconds(fields.get("RunTime", ""))
     folder, name = os.path.split(fields.get("StdErr", ""))
-    folder = log_dirs.get(fields.get("JobName", "").removeprefix(PREFIX), folder)
+    folder = log_dirs.get(mark_in(fields.get("JobName", "")), folder)
     stderr = end_of(os.path.join(folder, name)).strip()
     host = fields.get("NodeList", "").replace("(null)", "")
     if state in BY_EXIT_CODE:

@@ -324,7 +324,7 @@ class _Start:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._command = launch.agent_command(_ssh_host.RESOURCE)
+        self._command = launch.bare_command(_ssh_host.RESOURCE)
         try:
             self._resource = Path(launch.resource_path).read_bytes()
             self._app = _app_of(self._command)
@@ -343,8 +343,11 @@ class _Start:
         elif line.python is not None:
             command[0] = line.python
         app = None
+        bare = command
+        command = self._launch.after_prologue(bare)
         if index is not None:
-            path = os.path.abspath(command[index])
+            path = os.path.abspath(bare[index])
+            index += len(command) - len(bare)
             app = {"index": index, "path": path, "digest": hashlib.sha256(self._content).hexdigest(), "sent": send}
         request = {
             "do": "start",

@@ -35,6 +35,7 @@ EXPLANATIONS = {
     ExitCode.EVICTED: "it was sent away, or its time limit had passed: is the clock of its machine right?",
     ExitCode.CANNOT_START: "its slaves die before they can take a task",
     ExitCode.UNFIT: "nothing that waits can run there",
+    ExitCode.PROLOGUE: "its prologue failed",
     126: "its program cannot be executed there",
     127: "its program does not exist there",
     ExitCode.FAILED: "the master was lost",

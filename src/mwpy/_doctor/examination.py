@@ -354,6 +354,8 @@ def examine(
     command: Sequence[str],
     log_dir: Path | None,
     extra: tuple[str, ...],
+    prologue: str,
+    name: str,
     timeout_s: float,
     say: Callable[[str], None],
 ) -> list[Finding]:
@@ -366,6 +368,8 @@ def examine(
         command: a program that the job runs instead of the one in the resource file, if it is not empty.
         log_dir: the folder for the job's output; None for a folder beside the resource file.
         extra: lines for the submission.
+        prologue: lines that run before the agent in a job of a batch system, if it is not empty.
+        name: the name of the job, if it is not empty.
         timeout_s: how long the job may wait and run.
         say: is called with a line for each state of the job.
     """
@@ -378,12 +382,14 @@ def examine(
         slaves=1,
         log_dir=str(log_dir),
         extra=extra,
+        prologue=prologue,
+        name=name,
     )
     with tempfile.TemporaryDirectory(prefix="mwpy-doctor-") as folder:
         local = Consultation(Local(Path(folder)), timeout_s, say)
         if not batches and not command:
             return local.findings(launch)
-        report = local.report(evolve(launch, command=_examining(content, ())))
+        report = local.report(evolve(launch, command=_examining(content, ()), prologue=""))
         here = report if isinstance(report, Report) else None
         if not batches:
             return local.findings(launch, here)

@@ -73,6 +73,8 @@ class OverseerOptions(Struct, frozen=True):
     command: Sequence[str] = ()
     log_dir: Path | None = None
     extra: tuple[str, ...] = ()
+    prologue: str = ""
+    name: str = ""
     once: bool = False
     dry_run: bool = False
     json: bool = False
@@ -188,7 +190,10 @@ class OverseenFiles:
             _prune(file.log_dir, mark, kept)
             _prune_neighbours(file.path, kept)
         command = agent_command(content, self._options.command, slaves)
-        return Launch(mark, str(file.path), command, slaves, str(file.log_dir), self._options.extra)
+        own = self._options
+        return Launch(
+            mark, str(file.path), command, slaves, str(file.log_dir), own.extra, prologue=own.prologue, name=own.name
+        )
 
     def close(self) -> None:
         """Unlock the computations, so that other overseers can watch them."""

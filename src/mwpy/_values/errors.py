@@ -41,6 +41,8 @@ class ExitCode(IntEnum):
     a limit of the system was reached."""
     UNFIT = 7
     """Nothing that waits in this computation can run on this agent. Another computation may use its machine."""
+    PROLOGUE = 8
+    """The prologue of the job failed, so the agent was not started; see `mwpy oversee --prologue`."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM on the master."""
     FAILED = 255

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -62,12 +63,35 @@ def number(least: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
+def _name(text: str) -> str:
+    """Convert the name of a job. All batch systems accept these characters."""
+    if not re.fullmatch(r"[A-Za-z][\w.-]{0,63}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a letter, and then letters, digits and . _ -")
+    return text
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[^\s'\"]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be one word without quotes")
+    return text
+
+
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that describe a job, in groups."""
     add = parser.add_argument_group("jobs").add_argument
     command = "run this program, with these first arguments, instead of the one in the resource file"
     add("--command", type=shlex.split, default=[], metavar="'PROGRAM ARGUMENT ...'", help=command)
     add("--log-dir", type=Path, metavar="DIR", help="the folder for jobs' output; default RESOURCE_FILE.jobs")
+    add("--job-name", type=_name, metavar="NAME", help="the name of the jobs in the batch system")
+    add(
+        "--account",
+        type=_word,
+        metavar="NAME",
+        help="the account, project or accounting group that is charged",
+    )
+    add("--queue", type=_word, metavar="NAME", help="the queue or partition that the jobs wait in")
+    prologue = "run this line of a login shell (bash) before the agent; if it fails, the job ends (repeatable)"
+    add("--prologue", action="append", default=[], metavar="LINE", help=prologue)
     line = "add this line to each submission, in the batch system's own language (repeatable)"
     add("--line", action="append", default=[], metavar="LINE", help=line)
     add = parser.add_argument_group("jobs of htcondor").add_argument
@@ -87,16 +111,33 @@ USED_BY = {
     "hosts": ("ssh",),
     "ssh_options": ("ssh",),
     "line": ("htcondor", "slurm"),
+    "job_name": ("htcondor", "slurm"),
+    "account": ("htcondor", "slurm"),
+    "queue": ("slurm",),
     "log_dir": ("htcondor", "slurm", "local"),
 }
 """The options of a job that only some batch systems use, and these systems."""
 
+IN_OWN_WORDS = {
+    ("account", "htcondor"): "accounting_group = {}",
+    ("account", "slurm"): "--account={}",
+    ("queue", "slurm"): "--partition={}",
+}
+"""Options in the language of each batch system."""
+
 INSTEAD = {
+    ("queue", "htcondor"): ", because HTCondor has no queues; write --line='requirements = ...' to choose machines",
     ("memory", "slurm"): "; for Slurm, write --line=--mem=SIZE",
     ("disk", "slurm"): "; for Slurm, write --line=--tmp=SIZE",
     ("log_dir", "ssh"): "; each host keeps the output of its jobs in ~/.mwpy-ssh",
 }
 """What serves instead of a refused option."""
+
+
+def lines(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The lines for each submission: the options that all batch systems share, and then the user's lines."""
+    own = [(line, name) for (name, system), line in IN_OWN_WORDS.items() if system == arguments.system]
+    return (*(line.format(value) for line, name in own if (value := getattr(arguments, name))), *arguments.line)
 
 
 def batch_system(arguments: argparse.Namespace) -> Batch:

@@ -32,7 +32,7 @@ from mwpy._doctor.examination import Finding, examine
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy._values.phrases import counted
-from mwpy.cli._arguments import Parser, add_job_options, batch_system, number
+from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, number
 
 __all__ = ["main", "make_parser"]
 
@@ -70,7 +70,9 @@ def _findings(parsed: argparse.Namespace) -> list[Finding]:
         batches,
         command=parsed.command,
         log_dir=parsed.log_dir,
-        extra=tuple(parsed.line),
+        extra=lines(parsed),
+        prologue=" && ".join(parsed.prologue),
+        name=parsed.job_name or "",
         timeout_s=parsed.timeout,
         say=lambda line: print(line, file=sys.stderr if parsed.json else sys.stdout, flush=True),
     )

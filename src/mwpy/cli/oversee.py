@@ -31,7 +31,7 @@ from mwpy._roles.overseer import OverseerOptions
 from mwpy._system.forks import die_with_parent
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import BATCH_SYSTEMS, parse
-from mwpy.cli._arguments import Parser, add_job_options, batch_system, number
+from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, number
 
 __all__ = ["main", "make_parser"]
 
@@ -120,7 +120,9 @@ def _options(parsed: argparse.Namespace) -> OverseerOptions:
         priorities={name: value for path, value in parsed.priority for name in (path, os.path.realpath(path))},
         command=parsed.command,
         log_dir=parsed.log_dir,
-        extra=tuple(parsed.line),
+        extra=lines(parsed),
+        prologue=" && ".join(parsed.prologue),
+        name=parsed.job_name or "",
         once=parsed.once,
         dry_run=parsed.dry_run,
         json=parsed.json,
