@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -158,3 +161,32 @@ def test_the_first_task_can_refer_to_no_other() -> None:
         pytest.raises(mwpy.UsageError, match=r"mwpy.result\(1\): there is no such task; none is submitted yet"),
     ):
         mw.submit(mwpy.task(difference, mwpy.result(mwpy.TaskId(1)), 1))
+
+
+def combine(number: int, *needs: int) -> int:
+    return (number + 3 * sum(needs)) % 1_000_003
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_random_graph_has_exact_values_although_agents_are_killed(seed: int) -> None:
+    """Each task needs up to three of the 100 tasks before it. Three agents are killed meanwhile."""
+    count = 600
+    dice, expected, values = Random(seed), list[int](), dict[int, int]()
+    kill_at = sorted(dice.sample(range(count // 20, count * 3 // 4), 3))
+    with mwpy.local_master(slaves=2) as mw:
+        ids: list[mwpy.TaskId] = []
+        for number in range(count):
+            before = range(max(0, number - 100), number)
+            needs = dice.sample(before, min(len(before), dice.randrange(4)))
+            ids.append(mw.submit(mwpy.task(combine, number, *(mwpy.result(ids[need]) for need in needs))))
+            expected.append(combine(number, *(expected[need] for need in needs)))
+        while len(values) < count:
+            mw.loop()
+            for result in mw.results():
+                assert result.task_id not in values
+                values[result.task_id] = result.value
+            if kill_at and len(values) > kill_at[0]:
+                kill_at.pop(0)
+                for agent in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                    os.kill(int(agent), signal.SIGKILL)
+    assert [values[each] for each in ids] == expected

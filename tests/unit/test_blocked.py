@@ -201,6 +201,20 @@ def test_a_task_fails_at_once_if_one_of_the_others_ends_without_a_value(cause: s
     assert not jar.blocked.tasks
 
 
+def test_a_notice_names_the_tasks_of_a_long_chain_that_end_with_its_first_task() -> None:
+    master = Driven([MAX])
+    chain = [master.submit(payload=b"")]
+    for _ in range(100):
+        master.core.obey(HoldResults([chain[-1]]))
+        chain.append(master.submit(payload=b"", refers=[chain[-1]]))
+    actions = master.step(CancelTasks([(1, 1)], Running.KILL))
+    assert [one.task_id for one in actions.results] == chain
+    assert master.notices == [
+        "task 1 (max) was cancelled before it was sent to a slave; 100 tasks that need its result will not run: "
+        "2, 3, 4, 5, 6 and 95 more"
+    ]
+
+
 def test_the_error_of_a_task_that_never_ran_names_the_cause(master: Master) -> None:
     ended = {one.task_id: one.error for one in master.step(CancelTasks([(2, 1)], Running.KILL)).results}
     error = ended[TaskId(3)]

@@ -607,16 +607,19 @@ def test_jobs_are_asked_for_what_tasks_require_and_count_for_this_kind_only(desk
 
 
 def test_a_kind_of_job_that_can_run_nothing_is_not_submitted_again_and_again(desk: Desk) -> None:
-    """It left after a minute, because a condition was not true there that the batch system cannot check."""
-    kind = Kind({"cpus": 1, "python": ">=3.99"}, 1)
-    desk.watch(slaves_needed=1, kinds=(kind,))
-    assert len(desk.look().submit) == 1
-    desk.submitted("1.0")
+    """It left after a minute, because a condition was not true there that the batch system cannot check. Jobs of
+    other kinds are submitted, and a change of the number of tasks changes nothing."""
+    kind, other = Kind({"cpus": 1, "python": ">=3.99"}, 2), Kind({"cpus": 4}, 1)
+    desk.watch(slaves_needed=1, kinds=(replace(kind, slaves_needed=1),))
+    (submit,) = desk.look().submit
+    desk.core.handle(Submitted("a", ["1.0"], submit.amounts), desk.now)
+    desk.job("1.0", QUEUED)
     desk.look()
     desk.gone("1.0", outcome=Outcome.of_process(ExitCode.UNFIT, 65.0, ""))
     decided = desk.look()
     assert not decided.submit
     assert any("nothing that waits can run there" in text for text in decided.say)
-    assert not desk.look(after_s=30.0).submit
-    desk.write(kinds=(replace(kind, requires={"cpus": 2}),))
-    assert len(desk.look().submit) == 1
+    desk.write(slaves_needed=2, kinds=(kind,))
+    assert not desk.look().submit
+    desk.write(slaves_needed=3, kinds=(kind, other))
+    assert [(each.amounts, each.count) for each in desk.look().submit] == [(kind.amounts, 2), (other.amounts, 1)]

@@ -1,10 +1,9 @@
 """Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol show job`. It needs no accounting database.
 
-The mark of a job is the end of its name, `mwpy.MARK`. `squeue` shows the name to all users. Plug-ins of a
-site do not change the name of a job, but some of them change its comment.
-Each submission is one job array, so Slurm accepts all its jobs or
-none. A job is an element of an array, `42_5`. The file system is shared: jobs read the resource file where the master
-wrote it.
+The mark of a job is the end of its name, `mwpy.MARK`. `squeue` shows the name to all users. Plug-ins of a site do not
+change the name of a job, but some of them change its comment. Each submission is one job array, so Slurm accepts all
+its jobs or none. A job is an element of an array, `42_5`. The file system is shared: jobs read the resource file where
+the master wrote it.
 
 After an error, the jobs may be in the queue nevertheless: the controller may have accepted them although its answer was
 lost. The error says so. A caller that lists the jobs before it submits again will find them.

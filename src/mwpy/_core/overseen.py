@@ -239,7 +239,8 @@ class JobTable:
             for job_id, since in self._removed.items()
             if job_id in jobs and (jobs[job_id].state is JobState.LEAVING or now < since + REMOVE_AGAIN_S)
         }
-        self.amounts = {job: has for job, has in self.amounts.items() if job in jobs or job in self._expected}
+        kept = {*jobs, *self._expected, *self.unexplained}
+        self.amounts = {job: has for job, has in self.amounts.items() if job in kept}
         self.machines |= {job_id: job.host for job_id, job in jobs.items() if job.host}
         while len(self.machines) > JOBS_REMEMBERED + len(jobs):
             del self.machines[next(iter(self.machines))]
@@ -356,6 +357,11 @@ UNREAD = ResourceFile("", 0.0, 0.0, "", "", (), MemberKeys("", "", ""), 0, 0, 0,
 """What is known of a resource file before it is read."""
 
 
+def _requirements(content: ResourceFile) -> set[str]:
+    """What the waiting tasks require, without how many they are."""
+    return {str(sorted(kind.requires.items())) for kind in content.kinds}
+
+
 @define(eq=False, repr=False)
 class WatchedComputation:
     """One computation: its resource file, its jobs, and what was decided about them."""
@@ -391,8 +397,8 @@ class WatchedComputation:
     """Running jobs that are not connected to the present master, and since when."""
     _unconnected: list[str] = Factory(list)
     """Those of them that probably never connect."""
-    unfit: Pause = Factory(lambda: Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
-    """The pause after a job has left because nothing that waits could run there."""
+    unfit: dict[Amounts, Pause] = Factory(dict)
+    """The pauses after a job has left because nothing that waits could run there, by what it was asked for."""
     starved_since: float | None = None
     """Since when it has needed jobs and had none because of the limit of jobs in the queue."""
 
@@ -416,8 +422,8 @@ class WatchedComputation:
         if not is_first and content.timestamp != last.timestamp:
             self._changed_at = now
         has_other_master = not is_first and content.generation != last.generation
-        if has_other_master or content.kinds != last.kinds:
-            self.unfit.reset()
+        if has_other_master or _requirements(content) != _requirements(last):
+            self.unfit.clear()
         if has_other_master:
             self.failures = Failures()
             self._unconnected_since, self._unconnected = {}, []
@@ -501,6 +507,22 @@ class WatchedComputation:
         kinds[()] += max(0, self.content.slaves_needed - kinds.total())
         coming = self.coming
         return {each: -(-kinds[each] // self.slaves_per_job) - coming[each] for each in (*kinds, *(coming - kinds))}
+
+    def note_unfit(self, job_id: str, now: float) -> float:
+        """A job has left, because nothing that waits could run there. Return for how long no other of its kind is
+        submitted, in seconds."""
+        pause = self.unfit.setdefault(self.jobs.amounts.get(job_id, ()), Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
+        if now >= pause.until:
+            pause.begin(now)
+        return pause.until - now
+
+    def is_unfit(self, amounts: Amounts, now: float) -> bool:
+        """Whether a job that was asked for this has left, because nothing that waits could run there."""
+        return amounts in self.unfit and now < self.unfit[amounts].until
+
+    def wanted(self, now: float) -> dict[Amounts, int]:
+        """How many jobs to submit, by what they must be asked for."""
+        return {each: count for each, count in self.shortages.items() if count > 0 and not self.is_unfit(each, now)}
 
     @property
     def missing(self) -> int:

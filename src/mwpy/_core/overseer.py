@@ -435,9 +435,7 @@ class OverseerCore:
         if computation.finished_at is not None:
             return
         if outcome.exit_code == ExitCode.UNFIT:
-            if now >= computation.unfit.until:
-                computation.unfit.begin(now)
-            pause = f"no other is submitted for {computation.unfit.until - now:.0f} s"
+            pause = f"no other of its kind is submitted for {computation.note_unfit(job_id, now):.0f} s"
             remedy = "unless the tasks that wait require something else"
             self._say(computation, f"job {job_id} left: {explain(outcome)}, so {pause}, {remedy}")
         elif is_failure(outcome):
@@ -589,9 +587,8 @@ class OverseerCore:
 
     def _wish(self, computation: WatchedComputation, now: float) -> int:
         """How many jobs a computation would submit without limits."""
-        paused = now < max(computation.refusals.until, computation.unfit.until)
-        blocked = paused or computation.jobs.unexplained or self._lacks_time(computation)
-        missing = 0 if blocked else max(0, computation.missing)
+        blocked = computation.jobs.unexplained or now < computation.refusals.until or self._lacks_time(computation)
+        missing = 0 if blocked else sum(computation.wanted(now).values())
         return computation.failures.limit(missing, computation.unproven, now)
 
     def _lacks_time(self, computation: WatchedComputation) -> bool:
@@ -613,8 +610,8 @@ class OverseerCore:
         missing = counted(computation.content.slaves_needed, "slave")
         on_the_way = counted(computation.coming.total(), "job")
         where = f", not to {', '.join(avoided)}" if avoided else ""
-        for amounts, wanted in computation.shortages.items():
-            some = min(count, max(0, wanted))
+        for amounts, wanted in computation.wanted(now).items():
+            some = min(count, wanted)
             count -= some
             if some:
                 self._actions.submit.append(Submit(computation.mark, some, avoided, amounts))

@@ -13,9 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from glob import glob
@@ -54,7 +52,7 @@ def found(options: Options, environment: Mapping[str, str], root: str = "/") -> 
     amounts = {CPUS: max(1, min(each for each in cpus if each)), GPUS: len(_gpus(environment, root))}
     has = [options.job_memory, memory.limit_bytes(), memory.machine_bytes(), ad.get("memory", 0) << 20]
     amounts[MEMORY] = min(each for each in has if each)
-    free = shutil.disk_usage(tempfile.gettempdir()).free
+    free = _free_bytes(environment.get("TMPDIR") or "/tmp")
     amounts[DISK] = min(free, (ad.get("disk", 0) << 10) or free)
     texts = {
         PYTHON: platform.python_version(),
@@ -65,6 +63,15 @@ def found(options: Options, environment: Mapping[str, str], root: str = "/") -> 
     amounts |= {name: has for name, has in stated.items() if isinstance(has, int)}
     texts |= {name: has for name, has in stated.items() if isinstance(has, str)}
     return Offers(amounts, texts, sorted(stated), pins=amounts[CPUS] <= process.count_cores())
+
+
+def _free_bytes(folder: str) -> int:
+    """How much disk space is free for temporary files; 0 if there is no such folder."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return 0
+    return disk.f_bavail * disk.f_frsize
 
 
 def _machine_ad(path: str) -> dict[str, int]:
@@ -111,6 +118,8 @@ def _stated(text: str | None) -> dict[str, int | str]:
 
 def programs(names: Sequence[str]) -> dict[str, str]:
     """Return where programs are, by name; an empty text for one that is not found."""
+    import shutil  # only here, because it loads modules for compression
+
     return {name: shutil.which(name) or "" for name in names}
 
 

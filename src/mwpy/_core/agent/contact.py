@@ -340,7 +340,8 @@ class Outage:
     def _begin(self, reason: str, now: float) -> None:
         """Look for the master, unless the agent has no session or leaves anyway."""
         self._short = self._short + 1 if now < self._back_at + SHORT_S else 0
-        if not self.has_session or self._departure.code is not None or self._short >= SHORT_MAX:
+        leaves = self._departure.code is not None and not self._departure.drains
+        if not self.has_session or leaves or self._short >= SHORT_MAX:
             self._departure.disconnected(reason, now, now)
             return
         self._reason, self._since, self._rounds = reason, now, 0

@@ -50,7 +50,7 @@ from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares, StartOutput, Traffic
 from mwpy._core.holding import known
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_NAME, MAX_TASKS, Buffer, shortened
+from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_TASKS, Buffer, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, is_from_outside
 from mwpy._values.last_words import NO_WORDS, LastWords
@@ -186,6 +186,7 @@ class AgentCore:
                 if unfit:
                     self._state.record(records.Notice(f"nothing of this computation can run here: {unfit}"))
                 why = "nothing can run here" if unfit else "shut down by the master"
+                self.departure.drains = grace_s >= MAX_SECONDS
                 self.departure.leave(code, why, Cause.CANCELLED, grace_s, now)
             case messages.Refused():
                 self.outage.refused(message, now)

@@ -43,6 +43,8 @@ class Departure:
         self.why = ""
         self.cause = Cause.EVICTED
         """The cause of the loss of the tasks that do not finish in time."""
+        self.drains = False
+        """Whether it leaves after its tasks, however long they take. Then it needs its connection until the end."""
         self._deadline: float | None = None
         """When slaves are killed. After that: when the agent stops waiting for their exit."""
         self._idle_exit_s = state.settings.idle_exit_s

@@ -322,7 +322,7 @@ class Admission:
         for agent in chosen.values():
             self.retire(agent, "it is drained", Cause.SCALED_DOWN)
             self.state.send(agent, messages.Shutdown(finished=True, grace_s=MAX_SECONDS))
-        return messages.Drained([agent.place for agent in chosen.values()], running, unknown)
+        return messages.Drained([agent.place for agent in chosen.values()][: messages.MAX_DRAINED], running, unknown)
 
     def renew_slaves(self, command: RenewSlaves) -> None:
         """Let agents replace their slaves. Each slave ends after the tasks that it holds."""

@@ -24,7 +24,7 @@ from mwpy._core.master.tasks import Needs
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
-from mwpy._values.phrases import amount
+from mwpy._values.phrases import amount, counted, first_of
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Origin, Result, StoredAt, TaskState, UnrunnableTask
 
@@ -368,19 +368,24 @@ class HandBack:
         blocked = self.state.jar.blocked
         if blocked.bytes > REFERENCES_BYTES:
             self.state.notice(_REFERENCE_ADVICE.format(amount(REFERENCES_BYTES)), key=_REFERENCE_ADVICE)
-        while blocked.ripe:
+        ended: dict[str, list[str]] = {}
+        while blocked.ripe:  # each turn has the tasks that need those of the turn before: a chain needs no recursion
             ready: list[TaskRange] = []
             for task in sorted(blocked.ripe):
                 span = blocked.tasks[task]
                 missing = blocked.missing(span)
                 if missing is not None:
                     number, result = missing
+                    ended.setdefault(result.cause, []).append(str(task))
                     self.fail_dependent(span, number, result.cause, result.root)
                 elif self.fits(span, blocked.added_bytes(span)):
                     ready.append(span.whole)
             if ready:
                 spans = self.state.record(records.TasksUnblocked(ready))
                 self.release_orphans(spans, "is gone or never was")
+        for cause, tasks in ended.items():
+            these = f"{counted(len(tasks), 'task')} that {'needs' if len(tasks) == 1 else 'need'} its result"
+            self.state.notice(f"{cause}; {these} will not run: {first_of(tasks, len(tasks))}", key=cause)
 
 
 def _refused(agents: Iterable[ConnectedAgent]) -> Iterator[dict[int, str]]:
