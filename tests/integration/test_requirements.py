@@ -63,7 +63,8 @@ def test_a_task_sees_what_it_was_given_and_the_next_one_sees_everything_again() 
     policies: tuple[mwpy.Policies, ...] = ({}, {"cpus": 1, "memory": "512 MB"}, {})
     with mwpy.local_master(slaves=1) as mw:
         before, one, after = (next(iter(mw.map(had, [0.0], **policy))) for policy in policies)
-    assert one[:4] == ({"cpus": 1, "memory": 512 << 20}, "", cores[:1], "1")
+    own = cores[:1] if len(cores) < (os.cpu_count() or 1) else cores
+    assert one[:4] == ({"cpus": 1, "memory": 512 << 20}, "", own, "1")
     assert before[:4] == after[:4]
     assert (before[0], before[2]) == ({}, cores)
 

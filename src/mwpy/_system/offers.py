@@ -29,6 +29,9 @@ from mwpy._values.requires import CPUS, DISK, GPUS, HOST, MEMORY, PLATFORM, PYTH
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Each names the GPUs that a process may use, for one vendor or library."""
 
+NO_GPU = ("-1", "NoDevFiles", "none", "10000")
+"""What stands for no GPU in these variables; HTCondor writes the last one."""
+
 MACHINE_AD = "_CONDOR_MACHINE_AD"
 """Names a file with what HTCondor gave to this job."""
 
@@ -62,7 +65,8 @@ def found(options: Options, environment: Mapping[str, str], root: str = "/") -> 
     stated = _stated(options.offers)
     amounts |= {name: has for name, has in stated.items() if isinstance(has, int)}
     texts |= {name: has for name, has in stated.items() if isinstance(has, str)}
-    return Offers(amounts, texts, sorted(stated), pins=amounts[CPUS] <= process.count_cores())
+    pins = amounts[CPUS] <= process.count_cores() < (os.cpu_count() or 1)  # else other processes have the same ones
+    return Offers(amounts, texts, sorted(stated), pins=pins)
 
 
 def _free_bytes(folder: str) -> int:
@@ -82,10 +86,12 @@ def _machine_ad(path: str) -> dict[str, int]:
 
 def _gpus(environment: Mapping[str, str], root: str = "/") -> list[str]:
     """The names of the GPUs that this process may use."""
-    for variable in GPU_VARIABLES:
+    for variable in (*GPU_VARIABLES, "SLURM_JOB_GPUS"):
         if variable in environment:
             names = [name.strip() for name in environment[variable].split(",")]
-            return [name for name in names if name and name not in ("-1", "NoDevFiles", "none")]
+            return [name for name in names if name and name not in NO_GPU]
+    if MACHINE_AD in environment or "SLURM_JOB_ID" in environment:
+        return []  # the job did not ask for any
     nvidia = glob(os.path.join(root, "dev/nvidia[0-9]*"))
     amd = map(memory.read, glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/properties")))
     count = len(nvidia) or sum(bool(re.search(r"^simd_count [1-9]", each, re.MULTILINE)) for each in amd)
@@ -144,7 +150,8 @@ class Part:
         self.given = given
         if given is None:
             return
-        visible = ",".join(self._gpus[number] if number < len(self._gpus) else str(number) for number in given.gpus)
+        own = self._gpus  # if more are offered, they are offered several times
+        visible = ",".join(dict.fromkeys(own[number % len(own)] if own else str(number) for number in given.gpus))
         names = [name for name in GPU_VARIABLES if name in os.environ] or [GPU_VARIABLES[0]]
         changed = dict.fromkeys(names, visible)
         if cpus := given.amounts.get(CPUS):
