@@ -997,8 +997,7 @@ class AgentProcess:
         if self.world.now < self._frozen_until:
             self._alarm.set(self._frozen_until)
             return
-        if self._agent.looked_at >= self._frozen_until:  # it waited until now, and was not frozen
-            self._agent.looked_at = self.world.now
+        self._agent.looked_at = self.world.now - self.frozen_since(self._agent.looked_at)  # else it has waited
         self.is_short()
         for _ in range(SOON):
             code = self._agent.iterate()

@@ -248,6 +248,8 @@ class ConnectedSlave(Struct, eq=False):
     """What it was given for the tasks that it holds; None if they require nothing."""
     required: Requires | None = None
     """What these tasks require."""
+    runs_ended: bool = False
+    """Whether it may run a task that has ended for the master, and was given this for it."""
     gpus: Sequence[int] | None = None
     """The GPUs that it was ever given, because a process cannot change to others; None if it was given none."""
     report: tuple[int, Any, Report] | None = None

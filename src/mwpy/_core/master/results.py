@@ -82,7 +82,7 @@ class Results:
         if values:
             self._give_out(slave, group, frames, values, buffers)
         slave.last_heard = now
-        slave.gave_nothing_back = False
+        slave.gave_nothing_back = slave.runs_ended = False
         slave.agent.has_finished = True
         self.state.settle(slave)
 

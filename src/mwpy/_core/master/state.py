@@ -472,14 +472,15 @@ class MasterState:
         """Record the state of a slave whose tasks or whose agent have changed.
 
         Args:
-            killed: whether its tasks have ended for the master, but may still run there until its agent kills them. It
-                keeps what it was given until its end.
+            killed: whether tasks have ended for the master that it may still run, until its agent kills it. Then it
+                keeps what it was given until its end, unless it sends the result of another task before.
         """
         if not slave.given_back:
             self.members.given_back.pop(slave.sid, None)
         state = slave.next_state
+        slave.runs_ended = slave.given is not None and (killed or slave.runs_ended)
         if slave.given is not None and not slave.is_busy:
-            if killed and not self.settings.in_this_process:
+            if slave.runs_ended and not self.settings.in_this_process:
                 self.replace(slave)
                 return
             if state is not SlaveState.SHUTTING_DOWN or not slave.is_replaced:
