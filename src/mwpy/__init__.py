@@ -22,7 +22,7 @@ from mwpy._system import shadows
 
 try:
     from mwpy._system.time_left import seconds_left, warned
-    from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
+    from mwpy._values.algorithm import TaskAlgorithm, TaskCall, agent_setup, task, task_algorithm
     from mwpy._values.bounds import SlaveId, TaskId
     from mwpy._values.causes import Cause
     from mwpy._values.errors import (
@@ -58,6 +58,7 @@ except Exception as error:
 if TYPE_CHECKING:
     from mwpy._roles.join import drain, explain, status
     from mwpy._roles.replay import replay, to_frame
+    from mwpy._roles.set_up import agent_folder
     from mwpy._transport.shared_objects import share
     from mwpy.executor import Executor
     from mwpy.master import LocalMaster, LoopCounts, Master
@@ -107,6 +108,8 @@ __all__ = [
     "TooManyFailures",
     "UnrunnableTask",
     "UsageError",
+    "agent_folder",
+    "agent_setup",
     "checkpoint",
     "command",
     "drain",
@@ -152,6 +155,7 @@ _OF_ROLES = {
     "Outcome": "mwpy.sweep.command",
     "Slave": "mwpy.slave",
     "SlaveLoop": "mwpy.slave",
+    "agent_folder": "mwpy._roles.set_up",
     "command": "mwpy.sweep.command",
     "drain": "mwpy._roles.join",
     "explain": "mwpy._roles.join",

@@ -208,7 +208,7 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handle_here(signal.SIGTERM, signal.default_int_handler)
     in_process = options.role is Role.LOCAL and options.local == 0
-    computation = _start_in_process(options) if in_process else _start_master(options, rest)
+    computation = _start_in_process(options, found) if in_process else _start_master(options, rest, found)
     if not in_process:
         handle_here(signal.SIGTERM, _announced_end(options, computation.access.io.command))
     from mwpy._core.master.totals import summary_of  # while the agent starts
@@ -280,9 +280,10 @@ def _code_of(leaving: SystemExit) -> object:
     return 0 if leaving.code is None else leaving.code
 
 
-def _start_in_process(options: Options) -> Computation:
-    """Start a master whose tasks run in this process."""
+def _start_in_process(options: Options, found: dict[str, Any]) -> Computation:
+    """Start a master whose tasks run in this process. `found` is what slaves find of the script, by name."""
     from mwpy._roles.computation import start_own_slave
+    from mwpy._transport.codec import Codec
 
     if REGISTRY.slave() is not None:
         raise UsageError("--mw-local 0 starts no slave, and a slave algorithm needs one: give --mw-local 1")
@@ -291,13 +292,14 @@ def _start_in_process(options: Options) -> Computation:
             "--mw-local 0 runs all tasks in this process, so no slave can join: give --mw-master, too, or leave out "
             "--mw-resource-file and --mw-key-file"
         )
-    return start_own_slave(options, _audit(options))
+    return start_own_slave(options, _audit(options), Codec(found))
 
 
-def _start_master(options: Options, rest: list[str]) -> Computation:
-    """Start a master, and its slaves on this machine."""
+def _start_master(options: Options, rest: list[str], found: dict[str, Any]) -> Computation:
+    """Start a master, and its slaves on this machine. `found` is what slaves find of the script, by name."""
     from mwpy._roles.computation import only_here, start
     from mwpy._system.process import count_cores
+    from mwpy._transport.codec import Codec
 
     _require_file()
     local_slaves = options.local or 0
@@ -326,6 +328,7 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
         slave_command=published,
         local_command=_command_line(),
         local_slaves=local_slaves,
+        codec=lambda: Codec(found),
     )
 
 

@@ -422,6 +422,7 @@ _TEXTS: dict[type[records.Record], Callable[[Any], str]] = {
     records.SlaveEnded: _text_of_ended,
     records.AgentConnected: _text_of_connected,
     records.AgentOffered: _text_of_offered,
+    records.AgentSetUp: lambda record: f"{record.agent} -> set up in {record.seconds:.1f} s",
     records.AgentRefused: lambda record: f"REFUSED {record.address}: {record.reason}",
     records.AgentAway: lambda record: f"{record.agent} -> away: {record.reason}",
     records.AgentBack: lambda record: f"{record.agent} {record.address} -> back",

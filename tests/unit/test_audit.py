@@ -96,6 +96,7 @@ TEXTS: list[tuple[records.Record, str]] = [
         records.TasksReclaimed(SID, [records.TaskRange(1, 1, 2, 0, "max")], 1, SlaveId("SLAVE-7")),
         "SLAVE-0 -> answers task 1 (max), which SLAVE-7 had, with attempt 1",
     ),
+    (records.AgentSetUp("AGENT-0", 2.04), "AGENT-0 -> set up in 2.0 s"),
     (records.AgentOffered("AGENT-0", {"gs": "/bin/gs", "tex": ""}), "AGENT-0 has gs: /bin/gs, no tex"),
     (records.TasksAwaited(ONE), "AWAITED task 1 (max)"),
     (records.TasksDue(ONE), "DUE task 1 (max)"),

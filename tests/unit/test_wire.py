@@ -27,6 +27,8 @@ EXPLANATION = messages.Explanation(7, "f", "waits", reasons=["no slave is connec
 ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),
     (messages.Welcome("A", 0, 1 << 30, 30.0), []),
+    (messages.Welcome("A", 0, 1, 30.0, set_up=messages.SetUp(DEFINITION, b"x", 5.0, 1 << 30)), []),
+    (messages.SetUpEnded(1, 2.5, "why", True, {"PATH": "/usr/bin"}), []),
     (messages.Refused("why"), []),
     (messages.Algorithms([DEFINITION]), []),
     (messages.Installed({"p": "1", "q": ""}), []),
@@ -179,9 +181,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 20),
-        (wire.FROM_MASTER, "an agent", 18),
-        (wire.FROM_SLAVE, "an agent", 9),
+        (wire.FROM_AGENT, "a master", 21),
+        (wire.FROM_MASTER, "an agent", 19),
+        (wire.FROM_SLAVE, "an agent", 10),
         (wire.TO_INQUIRER, "an inquirer", 6),
     ],
 )

@@ -434,6 +434,8 @@ class Agent:
                 self._processes.leave_template()
             if actions.module_path:
                 os.environ[MODULE_PATH] = actions.module_path
+            if actions.environment:
+                self._edges.launcher.renew(actions.environment)
             for number in actions.start:
                 self._processes.start(number, now)
             for number in actions.fork:

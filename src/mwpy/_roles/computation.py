@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.master.state import CancelTasks, Running
+from mwpy._roles.definitions import setup_of
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
 from mwpy._roles.replay import look_in
 from mwpy._roles.submission import Calls
@@ -25,7 +26,7 @@ from mwpy._system import clock, forks, live_line, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
 from mwpy._system.script import LoadedScript
-from mwpy._transport.codec import Codec
+from mwpy._transport.codec import Codec, codec_of
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink
 from mwpy._values.errors import OutOfTime, UsageError
@@ -46,6 +47,7 @@ from mwpy._values.sources import SOURCES
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import MasterCore
+    from mwpy._core.master.state import MasterSettings
     from mwpy._database.store import Writer
     from mwpy._roles.master_io import MasterIo
     from mwpy._roles.network import ResourceKeeper
@@ -330,6 +332,7 @@ def start(
     slave_command: Sequence[str],
     local_command: Sequence[str],
     local_slaves: int,
+    codec: Callable[[], Codec],
     environment: dict[str, str] | None = None,
 ) -> Computation:
     """Start a master: bind, write the resource file, start the local agent.
@@ -342,6 +345,7 @@ def start(
         slave_command: the command in the resource file that starts an agent with slaves.
         local_command: the command that starts an agent here; `MWPY_AGENT` gives it its options.
         local_slaves: how many slaves to start here; 0 for none.
+        codec: makes what pickles the set-up of agents.
         environment: variables for the local agent.
 
     Raises:
@@ -370,7 +374,7 @@ def start(
         from mwpy._roles import master_io
 
         audit = open_audit()
-        core = _new_core(options, generation, connections, audit)
+        core = _new_core(options, generation, connections, audit, codec())
         if store is not None:
             read_into(core, store, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
@@ -397,7 +401,9 @@ def start(
     return Computation(Access(io, threading.current_thread()))
 
 
-def _new_core(options: Options, generation: str, connections: Connections, audit: AuditFile) -> MasterCore:
+def _new_core(
+    options: Options, generation: str, connections: Connections, audit: AuditFile, codec: Codec
+) -> MasterCore:
     """Make the core, and say so if there is room for few agents only."""
     from mwpy._core.master.core import MasterCore
     from mwpy._roles import master_io
@@ -411,7 +417,14 @@ def _new_core(options: Options, generation: str, connections: Connections, audit
             f"(ulimit -n) if you need more, or start agents with more slaves each (--mw-slave-processes)"
         )
         audit.write([Notice(notice)], clock.wall())
-    return MasterCore(replace(settings, max_agents=room, max_open_files=files, log_levels=log_levels()))
+    limits = {"max_agents": room, "max_open_files": files}
+    return MasterCore(replace(_with_setup(settings, codec), **limits, log_levels=log_levels()))
+
+
+def _with_setup(settings: MasterSettings, codec: Codec) -> MasterSettings:
+    """Add the set-up that the script declares."""
+    set_up, stops = setup_of(codec)
+    return replace(settings, set_up=set_up, set_up_stops=stops)
 
 
 def _publish(
@@ -424,7 +437,7 @@ def _publish(
     return ResourceKeeper(path, content)
 
 
-def start_own_slave(options: Options, audit: AuditFile) -> Computation:
+def start_own_slave(options: Options, audit: AuditFile, codec: Codec) -> Computation:
     """Start a master whose tasks run in this process, in the thread that calls this."""
     if options.run_database is not None:
         raise UsageError(
@@ -441,7 +454,7 @@ def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     settings = replace(
         master_io.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True
     )
-    io = master_io.MasterIo(MasterCore(settings), slave, audit, clock, process.start)
+    io = master_io.MasterIo(MasterCore(_with_setup(settings, codec)), slave, audit, clock, process.start)
     io.users.algorithm.outcomes = LiveOutcomes(slave)
     audit.write([Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
@@ -497,7 +510,7 @@ def start_local(slaves: int | None, options: Options, script: LoadedScript | Non
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     file = options.resource_file
     if slaves == 0 and file is None:
-        return start_own_slave(options, _without_a_file())
+        return start_own_slave(options, _without_a_file(), codec_of(script))
     command = agent_command()
     environment = {MODULE_PATH: module_path(), OWN_MODULE_PATH: os.environ.get(MODULE_PATH, "")}
     arguments: list[str] = []
@@ -511,6 +524,7 @@ def start_local(slaves: int | None, options: Options, script: LoadedScript | Non
         slave_command=[*command, *elsewhere],
         local_command=agent_command(arguments),
         local_slaves=count_cores() if slaves is None else slaves,
+        codec=lambda: codec_of(script),
         environment=environment,
     )
 

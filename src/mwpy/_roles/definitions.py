@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from functools import partial
+from itertools import count, repeat
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from attrs import Factory, define
+from msgspec.structs import replace
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import RenewSlaves
+from mwpy._system import process
 from mwpy._system.own_code import used_by
 from mwpy._system.packages import UserModules, module_path
 from mwpy._system.script import finds
 from mwpy._transport.codec import Codec, has_code
-from mwpy._values.algorithm import PYTHON, Algorithm, algorithm_of
+from mwpy._values.algorithm import PYTHON, REGISTRY, Algorithm, algorithm_of
 from mwpy._values.bounds import MAX_REASON
 from mwpy._values.errors import UsageError
-from mwpy._values.messages import AlgorithmDefinition
+from mwpy._values.messages import AlgorithmDefinition, SetUp
 from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import Shared, SharedObject
@@ -300,3 +303,28 @@ def _captured(reference: Reference, name: str) -> SharedObject:
     if isinstance(reference, Shared):
         return reference.shared
     raise UsageError(f"{name} has captured {reference!r}, which has a meaning only as an argument: pass it as one")
+
+
+SETUP_BYTES = 4 << 20
+"""How large the pickle of a set-up may be: each agent gets it with the first message of the master."""
+
+
+def setup_of(codec: Codec) -> tuple[SetUp | None, bool]:
+    """Return the set-up that the script declares, and whether the run ends if it fails; (None, False) without one.
+
+    Raises:
+        ArgumentNotPicklable: it travels by value and cannot be pickled; the caller's fault.
+        UsageError: there is more than one, or it is too large; the caller's fault.
+    """
+    declared = REGISTRY.setup()
+    if declared is None:
+        return None, False
+    function = partial(process.shell, declared.what) if isinstance(declared.what, str) else declared.what
+    record = Definitions(codec, numbers=repeat(0)).of(Algorithm(function)).record
+    if len(record.packed) > SETUP_BYTES:
+        raise UsageError(
+            f"the set-up {declared.name} travels by value with {len(record.packed) >> 20} MB: let it read what is "
+            f"large from a file"
+        )
+    limits = declared.policy.seconds_max, declared.policy.memory_max
+    return SetUp(replace(record.definition, name=declared.name), record.packed, *limits), declared.stops

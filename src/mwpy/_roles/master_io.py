@@ -247,9 +247,10 @@ class MasterIo:
             if self.resource is not None:
                 self._notice(self.resource.offer(self._content(self.resource), now))
             core.silence.waits_for_disk = self._store_watch is not None and self._store_watch.look()
-            if closing is None and platform.node() not in state.members.excluded:
-                self.local.look()
+            if closing is None:
                 self._look_for_help()
+                if platform.node() not in state.members.excluded:
+                    self.local.look()
         if closing is None:
             return False
         self._deliver()
@@ -259,6 +260,9 @@ class MasterIo:
     def _look_for_help(self) -> None:
         """If somebody waits for tasks, and no slave will ever run them, say why, again and again."""
         core = self.core
+        if core.losses.cannot_go_on and core.waiting is not Waiting.NOT:
+            self.users.fail(CannotRun(f"{core.losses.cannot_go_on}. Correct this, and start again"))
+            return
         why, members = self.local.why_none, core.state.members
         if why is None or members.agents or members.away or not core.state.settings.only_here:
             return

@@ -11,8 +11,11 @@ core would not survive it. An interrupted task counts as lost with its agent: th
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
+import tempfile
 from bdb import BdbQuit
 from collections.abc import Sequence
 from itertools import chain
@@ -26,6 +29,7 @@ from mwpy._core.master.state import Actions
 from mwpy._roles.inbox import USED_BY_A_TASK
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.runner import FOREVER_S, TaskRunner
+from mwpy._roles.set_up import attempt
 from mwpy._system import clock, offers
 from mwpy._system.process import HeldSignals
 from mwpy._transport import wire
@@ -38,6 +42,7 @@ from mwpy._values.algorithm import PYTHON, REGISTRY
 from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
+from mwpy._values.last_words import NO_WORDS
 from mwpy._values.requires import Offers
 from mwpy._values.task import Result
 
@@ -113,6 +118,8 @@ class OwnSlave:
         self._codec = _WatchedCodec()
         self._running = 0
         """The task that runs or ran last."""
+        self._was_set_up: messages.SetUp | None = None
+        """The set-up that has run here last."""
         self._join()
 
     def _join(self) -> None:
@@ -122,6 +129,8 @@ class OwnSlave:
         self._channel = _Channel()
         self._runner: TaskRunner | None = None
         """None before the master has answered, and after it has ended the computation."""
+        self._welcome: messages.Welcome | None = None
+        """The answer of the master, until its set-up has run."""
         self._say(wire.encode(self._hello))
 
     def _join_again(self, reason: str) -> None:
@@ -138,7 +147,7 @@ class OwnSlave:
     @property
     def idle(self) -> bool:
         """Whether there is no task to run and no message to read."""
-        return not (self._to_master or self._channel.arrived or self._renew)
+        return not (self._to_master or self._channel.arrived or self._renew or self._welcome)
 
     # ---- the connections of the master ---------------------------------------------------------------------
 
@@ -148,11 +157,10 @@ class OwnSlave:
             return
         message, _ = wire.decode(frames)
         match message:
+            case messages.Welcome(set_up=None):
+                self._get_ready(message)
             case messages.Welcome():
-                limits = message.result_group, message.max_result_bytes
-                self._runner = TaskRunner(self._channel, NUMBER, *limits, self._codec, is_own_process=False)
-                self._runner.get_ready()
-                self._pass_on()
+                self._welcome = message
             case messages.Shutdown():
                 self._runner = None
                 self._channel.arrived.clear()
@@ -173,6 +181,33 @@ class OwnSlave:
                 self._renew = True
             case _:
                 pass  # nothing to take back, because no task waits behind another one
+
+    def _get_ready(self, welcome: messages.Welcome) -> None:
+        limits = welcome.result_group, welcome.max_result_bytes
+        self._runner = TaskRunner(self._channel, NUMBER, *limits, self._codec, is_own_process=False)
+        self._runner.get_ready()
+        self._pass_on()
+
+    def _set_up(self, welcome: messages.Welcome, wanted: messages.SetUp) -> None:
+        """Run the set-up in this process, unless it was the last one that has run here."""
+        ended = messages.SetUpEnded(NUMBER)
+        if wanted != self._was_set_up:
+            folder = tempfile.mkdtemp(prefix="mwpy-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            self.signals.let_through()
+            try:
+                ended = attempt(wanted, NUMBER, os.path.join(folder, "set-up"))
+            finally:
+                self.signals.held = True
+        self._welcome = None
+        if ended.failure:
+            reason = f"the set-up {wanted.definition.name} failed: {ended.failure}"
+            self._say(wire.encode(messages.SlaveDied(NUMBER, 0, Cause.SET_UP, reason, NO_WORDS)))
+            return
+        self._was_set_up = wanted
+        os.environ.update(ended.environment)
+        self._say(wire.encode(replace(ended, environment={})))
+        self._get_ready(welcome)
 
     def _cancel(self, message: messages.Cancel) -> None:
         """Drop the task that waits, if it is among the cancelled ones."""
@@ -195,6 +230,8 @@ class OwnSlave:
         """
         if timeout_s <= 0:
             pass
+        elif self._welcome is not None and self._welcome.set_up is not None:
+            self._set_up(self._welcome, self._welcome.set_up)
         elif self._runner is not None and self._channel.arrived:
             self._run(self._runner)
         elif self._renew:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -53,7 +53,8 @@ class SlaveProcesses:
     def start(self, number: int, now: float) -> None:
         """Start a slave as a fresh interpreter."""
         try:
-            parts = self._edges.launcher.start(number, self._welcome)
+            sets_up = self._core.children[number].sets_up is not None
+            parts = self._edges.launcher.start(number, self._welcome, sets_up=sets_up)
         except OSError as error:
             self._cannot_start(number, error, now)
         else:
@@ -225,13 +226,18 @@ class Launcher:
     first: NewTemplate | None = None
     folders: SlaveFolders = Factory(SlaveFolders)
 
-    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
-        """Start a slave of an agent that the master has accepted, as a fresh interpreter.
+    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveParts:
+        """Start a slave of an agent that the master has accepted, or its set-up, as a fresh interpreter.
 
         Raises:
             OSError: it cannot be started.
         """
-        return self.launch(number, welcome, lambda settings, fds: self.command.start(settings.to_json(), fds))
+
+        def begin(settings: SlaveSettings, fds: Sequence[int]) -> process.Child:
+            folder = self.folders.for_set_up() if sets_up else ""
+            return self.command.start(replace(settings, sets_up=folder).to_json(), fds)
+
+        return self.launch(number, welcome, begin)
 
     def launch(
         self,
@@ -282,15 +288,20 @@ class Launcher:
         """Return where programs are that tasks require; an empty text for one that is not found."""
         return offers.programs(names)
 
+    def renew(self, environment: Mapping[str, str]) -> None:
+        """Start all processes with more environment variables from now on."""
+        os.environ.update(environment)
+        if self.first is not None:
+            self.first.kill()
+            self.first = None
+
     def reap(self, known: Container[int]) -> None:
         """Let the kernel forget children of this process that have ended, except for some that are watched."""
         forks.reap_orphans(known)
 
     def close(self) -> None:
         """End the first template if it was not used. Remove the folders of the slaves, which have ended."""
-        if self.first is not None:
-            self.first.kill()
-            self.first = None
+        self.renew({})
         self.folders.close()
 
 

@@ -638,6 +638,8 @@ class HistoryChecker:
         """How many bytes of results the algorithm got and did not fetch."""
         self.most_waiting = 0
         """How many of them may wait when a task is sent."""
+        self.set_up = ""
+        """The name of the set-up after which slaves may run tasks; empty for none."""
         self.edits = 0
         """How often a module of the algorithm was edited. No slave that has started may run a later task."""
         self.lives = lives

@@ -43,7 +43,7 @@ from mwpy._simulation.machines import (
 )
 from mwpy._simulation.network import Network
 from mwpy._simulation.world import Alarm, World
-from mwpy._values import records
+from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode
 from mwpy._values.messages import PART_BYTES
 from mwpy._values.policy import MaxFailures
@@ -104,7 +104,9 @@ class SimulatedMaster:
             max_failures=limit,
             max_waiting_bytes=world.random.choice([1 << 30, 1 << 30, 2000]),
             run_offers=RUN_OFFERS,
+            set_up=_set_up(world.seed, generation),
         )
+        checker.set_up = "" if settings.set_up is None else settings.set_up.definition.name
         checker.most_waiting = settings.max_waiting_bytes
         core = MasterCore(settings)
         if store is not None:
@@ -239,6 +241,14 @@ def offers_of(number: int, seed: int) -> Offers:
     if not number:
         amounts = {"cpus": 4, "gpus": 2, "memory": 10}
     return Offers(amounts, {"python": "3.11", "host": f"host {number}"}, pins=True)
+
+
+def _set_up(seed: int, generation: str) -> messages.SetUp | None:
+    """What agents run before their slaves start. A few computations have this, and edit it between two lives."""
+    if Random(f"set-up {seed}").random() < 0.7:
+        return None
+    name = Random(f"set-up {seed} {generation}").choice(["first", "first", "second"])
+    return messages.SetUp(messages.AlgorithmDefinition(0, name, "", "", "3.11"))
 
 
 class Cluster:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import signal
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
 from math import inf
@@ -70,6 +70,12 @@ STUCK_S = 1.0
 
 SLOW_S = 10.0
 """In a few slaves, each task takes up to this many seconds longer."""
+
+SET_UP_S = 5.0
+"""How long a set-up takes at most, in seconds."""
+
+SET_UP = "SET_UP"
+"""The environment variable that a set-up returns."""
 
 PROMISED_S = 0.05
 """Seconds that a result may wait in its slave."""
@@ -174,6 +180,10 @@ class SimulatedSlave(SimulatedProcess):
         """When it reported that it has too much memory."""
         self.printed = ""
         """What it wrote to standard error when it started."""
+        self.sets_up: messages.SetUp | None = None
+        """The set-up that it runs instead of tasks."""
+        self._after = agent.was_set_up
+        """The name of the last set-up that has run before it."""
         self.sid: SlaveId | None = None
         self.algorithms: dict[int, tuple[LoadFailure | None, str, bytes]] = {}
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
@@ -273,9 +283,20 @@ class SimulatedSlave(SimulatedProcess):
         if random.random() < 0.1:
             self.printed = f"slave {self.number} is slow today\n"
             self.outputs[2].write(self.printed)
+        if self.sets_up is not None:
+            self._world.after(random.random() * SET_UP_S, self._end_set_up)
+            return
         self.is_up = True
         self.channel.reply(messages.SlaveReady(self.number))
         self._step()
+
+    def _end_set_up(self) -> None:
+        """Its set-up ends. Sometimes the network fails."""
+        if self.code is None and not self._hangs and self.sets_up is not None:
+            failure = "no network" if self._world.chance(0.2) else ""
+            environment = {} if failure else {SET_UP: self.sets_up.definition.name}
+            self.channel.reply(messages.SetUpEnded(self.number, 1.0, failure, bool(failure), environment))
+            self.end(0)
 
     def _wake(self) -> None:
         """A message has arrived: read it soon, unless a task runs."""
@@ -392,6 +413,7 @@ class SimulatedSlave(SimulatedProcess):
         checker = self.life.checker
         checker.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
         checker.started(task, self.sid, self.life.peer, self._agent.running())
+        assert checker.set_up in ("", self._after), f"{self.sid} runs after the set-up {self._after}"
         self._check_wear()
         self._check_given(checker.tasks[task].policy.requires)
         self.running, self._attempt = task, attempt
@@ -620,6 +642,7 @@ class SimulatedTemplate(SimulatedProcess):
         self._world = agent.world
         self._agent = agent
         self._edits = edits
+        self._after = agent.was_set_up
         self._left = False
         """Whether it gets no orders any more."""
         self._is_loaded = False
@@ -648,6 +671,7 @@ class SimulatedTemplate(SimulatedProcess):
         assert self._starts is None, "it starts another slave"
         assert not self.is_over, "it takes no orders"
         slave = self._starts = self._agent.make_slave(number, self._edits)
+        assert self._agent.was_set_up == self._after, "the template was started before the set-up"
         if self._is_loaded:
             self._world.after(self._world.random.random() * FORK_S, self._fork)
         return slave.parts(self)
@@ -797,6 +821,8 @@ class AgentProcess:
             self.life.checker.unable[host.name] = None
         self.store = SimulatedStore(world)
         self.slaves: dict[int, SimulatedSlave] = {}
+        self.was_set_up = ""
+        """The name of its last set-up."""
         self._template: SimulatedTemplate | None = None
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
         self._signals: list[signal.Signals] = []
@@ -820,10 +846,11 @@ class AgentProcess:
 
     # ---- slaves --------------------------------------------------------------------------------------------
 
-    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveParts:
         """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
         slave = self.make_slave(number, self.life.checker.edits)
-        if self.world.chance(0.05):
+        slave.sets_up = welcome.set_up if sets_up else None
+        if not sets_up and self.world.chance(0.05):
             slave.hang(closes=False)
             self.check_start(slave)
         self.begin(slave, self._start_s)
@@ -841,6 +868,11 @@ class AgentProcess:
     def programs(self, names: Sequence[str]) -> dict[str, str]:
         """Return where programs are."""
         return {name: name if self.host.has_tool else "" for name in names}
+
+    def renew(self, environment: Mapping[str, str]) -> None:
+        """A set-up has ended well."""
+        assert environment[SET_UP] != self.was_set_up, "a set-up runs again"
+        self.was_set_up = environment[SET_UP]
 
     def reap(self, known: Container[int]) -> None:
         """Do nothing: simulated processes leave nothing behind."""

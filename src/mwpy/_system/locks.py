@@ -169,9 +169,9 @@ class SlaveFolders:
         if self._has_failed:
             return ""
         try:
-            if not self._own:
-                self._begin(_base())
-            path = os.path.join(self._own, str(next(self._numbers)))
+            path = self._next()
+            if len(os.path.dirname(path)) + len("/1000000") > LONGEST:
+                raise OSError(f"the path of {_base()} is so long that sockets in a folder below it could not be used")
             os.mkdir(path, 0o700)
         except OSError as error:
             self._has_failed = True
@@ -180,10 +180,21 @@ class SlaveFolders:
             return ""
         return path
 
+    def for_set_up(self) -> str:
+        """Return the path of a folder that the set-up of the agent may make. It stays until the end of the agent.
+
+        Raises:
+            OSError: the folder of the agent cannot be made.
+        """
+        return self._next() + "-set-up"
+
+    def _next(self) -> str:
+        if not self._own:
+            self._begin(_base())
+        return os.path.join(self._own, str(next(self._numbers)))
+
     def _begin(self, base: str) -> None:
         own = os.path.join(base, _prefix() + os.urandom(4).hex())
-        if len(own) + len("/1000000") > LONGEST:
-            raise OSError(f"the path of {base} is so long that sockets in a folder below it could not be used")
         for left in _leftovers(base):
             self._removals.give(left)
         os.mkdir(own, 0o700)

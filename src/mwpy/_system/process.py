@@ -32,7 +32,7 @@ from attrs import Factory, define
 from msgspec import Struct
 
 from mwpy._system import memory
-from mwpy._values.errors import CannotRun, describe_exit
+from mwpy._values.errors import CannotRun, describe_exit, is_from_outside
 from mwpy._values.options import AGENT
 
 UNKNOWN = 255
@@ -340,6 +340,24 @@ def run(
                 raise TimedOut(timeout_s, err.decode(errors="replace")) from None
             raise
     return Finished(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def shell(command: str) -> None:
+    """Run a command of a shell in this process's folder and with its streams.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    subprocess.run(command, shell=True, check=True)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the network or the machine may be why code has failed, so that another attempt may succeed."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return is_from_outside(error.returncode)
+    if isinstance(error, (FileNotFoundError, PermissionError)):  # something is missing on this machine
+        return False
+    return isinstance(error, (OSError, MemoryError, subprocess.TimeoutExpired))
 
 
 OUT_OF_MEMORY = (

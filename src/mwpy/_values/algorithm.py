@@ -13,11 +13,12 @@ import sys
 import types
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from attrs import Factory, define
+from attrs import Factory, define, frozen
 from msgspec import Struct
 
+from mwpy._values.bounds import shortened
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
 from mwpy._values.policy import Policies, TaskPolicy
 
@@ -135,12 +136,32 @@ def missing_module(name: str) -> str:
     )
 
 
+@frozen
+class AgentSetup:
+    """What the script declares as the set-up of agents; see `agent_setup`."""
+
+    what: Callable[[], object] | str
+    """The function, or a command for `/bin/sh`."""
+    module: str
+    """The module that declares it."""
+    policy: TaskPolicy
+    """Its limits."""
+    stops: bool
+    """Whether the run ends if it fails."""
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return shortened(" ".join(self.what.split()), 60) if isinstance(self.what, str) else Algorithm(self.what).name
+
+
 @define
 class Registry:
     """What is known about the script of this process. `mwpy.main` takes the declared algorithms from here."""
 
     masters: list[Callable[..., int]] = Factory(list)
     slaves: list[Callable[..., int]] = Factory(list)
+    setups: list[AgentSetup] = Factory(list)
     used: bool = False
     """Whether the script has called `mwpy.main` or `mwpy.local_master`."""
     is_slave: bool = False
@@ -165,6 +186,23 @@ class Registry:
             UsageError: there is more than one.
         """
         return _only(self.slaves, "slave") if self.slaves else None
+
+    def add_setup(self, setup: AgentSetup) -> None:
+        """Add a set-up, instead of an earlier one with the same name: a cell of a notebook may run again."""
+        others = [each for each in self.setups if (each.module, each.name) != (setup.module, setup.name)]
+        self.setups = [*others, setup]
+
+    def setup(self) -> AgentSetup | None:
+        """The set-up of agents, or None if there is none. The script's own one counts more than those of modules.
+
+        Raises:
+            UsageError: there is more than one.
+        """
+        own = [each for each in self.setups if each.module == "__main__"] or self.setups
+        if len(own) > 1:
+            names = ", ".join(each.name for each in own)
+            raise UsageError(f"more than one set-up of agents ({names}): call all of them in one function")
+        return own[0] if own else None
 
     def enter(self, name: str) -> None:
         """Record that the script calls a function which starts a computation.
@@ -229,6 +267,57 @@ def task_algorithm(
         TaskPolicy.of(**policy)
         return lambda function: _marked(function, policy)
     return _marked(function, policy)
+
+
+def agent_setup(
+    what: Any = None,
+    /,
+    *,
+    seconds_max: float | None = None,
+    memory_max: int | str | None = None,
+    on_failure: Literal["exclude", "stop"] = "exclude",
+) -> Any:
+    """Mark a function, or name a command, that runs once on each agent before its first task, such as a build.
+
+    It runs in a process of its own, in a new folder that tasks find with `mwpy.agent_folder()`, and that is removed
+    when the agent ends. Until it has ended, the slaves of the agent do not start, and `mwpy status` says so. If a dict
+    is returned, its items are environment variables of all slaves. Several masters of a process have the same set-up;
+    it counts for those that are opened later.
+
+    If an attempt ends by an `OSError`, such as one of the network or of a full disk, or is killed from outside, it is
+    tried again, three times at most; then this agent leaves, and others go on. Any other exception, a command that
+    fails, and a limit that is exceeded mean that the build is faulty there.
+
+    Args:
+        what: the function, without arguments; or a command for `/bin/sh`.
+        seconds_max: how long it may run, in seconds; None for no limit.
+        memory_max: how much memory its processes may use together, in bytes or as a text such as `"4 GB"`; None for no
+            limit.
+        on_failure: what follows when the build is faulty on a host: `"exclude"` sends this host no more work, `"stop"`
+            ends the run: the calls that wait for tasks raise `CannotRun`. If there are slaves on this machine only, the
+            run always ends. What it wrote last is in a message of the master.
+
+    Raises:
+        UsageError: an argument is wrong.
+
+    Examples:
+        >>> @agent_setup(seconds_max=600)                     # doctest: +SKIP
+        ... def build():
+        ...     subprocess.run(["make", "-C", "/shared/model", f"OUT={os.getcwd()}"], check=True)
+        >>> agent_setup("tar xzf /shared/data.tar.gz")         # doctest: +SKIP
+    """
+    if on_failure not in ("exclude", "stop"):
+        raise UsageError(f"on_failure={on_failure!r}: give 'exclude' or 'stop'")
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    policy = TaskPolicy.of(seconds_max=seconds_max, memory_max=memory_max)
+
+    def mark(what: Any) -> Any:
+        if not isinstance(what, str) and (not callable(what) or inspect.iscoroutinefunction(what)):
+            raise UsageError(f"{what!r} cannot set agents up: give a function without arguments, or a command")
+        REGISTRY.add_setup(AgentSetup(what, getattr(what, "__module__", caller), policy, on_failure == "stop"))
+        return None if isinstance(what, str) else what
+
+    return mark if what is None else mark(what)
 
 
 def _marked(function: Callable[P, R], policy: Policies) -> TaskAlgorithm[P, R]:

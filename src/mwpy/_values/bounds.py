@@ -32,6 +32,9 @@ MAX_TASKS = 4096
 MAX_PACKAGES = 1000
 """Packages in one message."""
 
+MAX_VARIABLES = 100
+"""Environment variables that a set-up may return."""
+
 MAX_SLAVES = 10_000
 """Slaves of one agent. No machine has as many cores."""
 
@@ -62,6 +65,7 @@ Attempts = Annotated[list[Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]], Meta(ma
 """The attempt of each span; 0 in a record about tasks that were never sent. It is stored as it arrives."""
 Places = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MAX_TASKS)]
 """Positions of results in their group, or how many buffers each result has."""
+Environment = Annotated[dict[Name, Stream], Meta(max_length=MAX_VARIABLES)]
 LostSpans = Annotated[list[tuple[int, int, int]], Meta(max_length=MAX_TASKS)]
 Packages = Annotated[dict[Name, Name], Meta(max_length=MAX_PACKAGES)]
 

@@ -48,6 +48,8 @@ class Cause(PlainEnum):
     """The task raised an exception, and its policy says that such a task is tried again."""
     START_UP = "slave start-up"
     """The slave did not get as far as the task."""
+    SET_UP = "set-up"
+    """The set-up of the agent failed, so no slave of it was started."""
     SCALED_DOWN = "scaled down"
     """The agent was removed by a person, or because it was not needed."""
     CANCELLED = "cancelled"

@@ -29,6 +29,7 @@ from mwpy._values.bounds import (
     Attempts,
     Buffer,
     Counts,
+    Environment,
     LostSpans,
     Name,
     Number,
@@ -144,6 +145,8 @@ class HostStatus(Struct):
     """Tasks that have results from there."""
     failed: int = 0
     """Those of these results that are failures."""
+    setting_up: int = 0
+    """Agents whose set-up runs, so that their slaves do not start yet."""
     excluded: str = ""
     """Why the host gets no more work; empty if it gets work."""
 
@@ -320,7 +323,7 @@ class ShareForgotten(Message, frozen=True):
     digest: str
 
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -354,6 +357,19 @@ class Hello(FromAgent, frozen=True):
     """What tasks can require of it."""
 
 
+class SetUp(Struct, frozen=True):
+    """What an agent runs once, in a process of its own, before its first slave starts."""
+
+    definition: AlgorithmDefinition
+    """How the process finds the function, as a slave finds an algorithm. Its number means nothing."""
+    pickle: bytes = b""
+    """The function; empty if it travels by name."""
+    seconds_max: float | None = None
+    """How long it may run, with the start of its process; None for no limit."""
+    memory_max: int | None = None
+    """How many bytes of memory its processes may use together; None for no limit."""
+
+
 class OffersWanted(FromMaster, frozen=True):
     """Master to agent: what do you have under these names? Tasks require it."""
 
@@ -384,6 +400,8 @@ class Welcome(FromMaster, frozen=True):
     """How many messages of the agent the master has handled, if a session goes on; None if the agent is new."""
     generation: Name = ""
     """The name of the master's generation."""
+    set_up: SetUp | None = None
+    """What the agent runs before its first slave starts, unless it has run the same before; None for nothing."""
 
 
 class Handled(FromAgent, FromMaster, frozen=True):
@@ -731,6 +749,24 @@ class Goodbye(FromAgent, frozen=True):
     reason: Reason
     cause: Cause
     """The cause of the loss of the tasks that its slaves hold."""
+
+
+class SetUpEnded(FromSlave, FromAgent, frozen=True):
+    """The process of a set-up to its agent: the set-up has ended, well or not.
+
+    Agent to master: it has ended well, so the slaves of this agent start now. The master learns of a failure as of that
+    of a slave's start (`SlaveDied`).
+    """
+
+    slave: Number
+    seconds: TimeLeft = 0.0
+    """How long it took; 0 if it was done before for another generation of the master."""
+    failure: Reason = ""
+    """Why it failed; empty if it did not."""
+    is_passing: bool = False
+    """Whether the machine or the network may be the reason, so that another attempt may succeed."""
+    environment: Environment = field(default_factory=dict)
+    """The environment variables that all processes get that are started from now on."""
 
 
 # Whether a message and its payload frames fit together.

@@ -174,6 +174,7 @@ class SlaveSettings(InVariable, frozen=True):
         max_result_bytes: the largest result that the master accepts.
         max_memory_bytes: how much memory the slave may have between two tasks; 0 if there is no limit.
         folder: its folder for temporary files; empty if it has none of its own.
+        sets_up: the folder in which it runs the set-up of its agent; empty if it runs tasks.
     """
 
     stream: int
@@ -185,6 +186,7 @@ class SlaveSettings(InVariable, frozen=True):
     max_result_bytes: int = 1 << 30
     max_memory_bytes: int = 0
     folder: str = ""
+    sets_up: str = ""
 
 
 class TemplateSettings(InVariable, frozen=True):

@@ -63,6 +63,14 @@ class AgentOffered(Record, frozen=True):
     """For each name a text; an empty one if it has nothing of this name."""
 
 
+class AgentSetUp(Record, frozen=True):
+    """The set-up of an agent has ended well, and its slaves start."""
+
+    agent: str
+    seconds: float
+    """How long it took; 0 if it was done before for another generation of the master."""
+
+
 class AgentRefused(Record, frozen=True):
     """The master refused a peer."""
 

@@ -104,6 +104,8 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield from _table("algorithm", TASKS, status["algorithms"])
     yield from _table("host", SLAVES, status["hosts"])
     for host, row in status["hosts"].items():
+        if row["setting_up"]:
+            yield f"{host}: the set-up runs on {counted(row['setting_up'], 'agent')}, and then the slaves start"
         if row["excluded"]:
             yield f"{host} gets no more work: {row['excluded']}"
     if status["failures"]:

@@ -146,6 +146,12 @@ class Child:
     """The former generation to which it belongs; None if it belongs to the present one. See `contact.py`."""
     is_asked: bool = False
     """Whether it was sent `NextGeneration`, and has not answered."""
+    sets_up: messages.SetUp | None = None
+    """The set-up of the agent that it runs, instead of tasks; None for a slave."""
+    set_up_ended: messages.SetUpEnded | None = None
+    """How this has ended; None while it runs."""
+    after: messages.SetUp | None = None
+    """The last set-up that was done before it was started."""
     failed_before: int = 0
     """How many slaves in a row before it could not load an algorithm, and were replaced."""
     load_failed: bool = False
@@ -272,7 +278,9 @@ class Child:
 
     @property
     def memory_limits(self) -> list[int | None]:
-        """The limit of memory of each span that it holds."""
+        """The limit of memory of each span that it holds, or of the set-up that it runs."""
+        if self.sets_up is not None:
+            return [self.sets_up.memory_max]
         return [None if span.limits is None else span.limits.memory for span in self.held]
 
     def cancel(self, ids: TaskIds, started: int, spared_until: float | None) -> messages.Revoked:
@@ -675,6 +683,8 @@ class AgentActions(Struct):
     """End the template, because its script was edited."""
     module_path: str = ""
     """Where all processes find modules that are started from now on; empty if this has not changed."""
+    environment: dict[str, str] = {}
+    """Environment variables for all processes that are started from now on."""
     start: list[int] = []
     """Slaves to start as fresh interpreters. Report `SlaveExited` for a slave that cannot be started."""
     fork: list[int] = []
@@ -738,7 +748,11 @@ class AgentState:
         return [child for child in self.children.values() if child.state in _LIVING]
 
     def stop(self, child: Child, finished: bool) -> None:
-        """Let a slave finish its running task and end, and take back its other tasks."""
+        """Let a slave finish its running task and end, and take back its other tasks. A set-up is killed."""
+        if child.sets_up is not None:
+            child.kill("because its agent leaves", child.loss)
+            self.actions.kill.append(child.number)
+            return
         if child.held:
             self.actions.recall.append((child.number, UNBOUNDED))
         child.change(ChildEvent.STOP)

@@ -102,7 +102,7 @@ class Succession:
         self._recalling.clear()
         self._taken = []
         for child in state.children.values():
-            if child.state is not ChildState.WAITING and child.former is None:
+            if child.state is not ChildState.WAITING and child.former is None and child.sets_up is None:
                 self._make_former(child, Former(self._generation, child.name))
             if refused.again and child.held and child in state.living():
                 child.kill("because the next generation of the master does not want its task", Cause.CANCELLED)
@@ -138,7 +138,7 @@ class Succession:
         if was_joining:
             self._starts.renew()
         self._say_taken()
-        for child in state.living():
+        for child in [child for child in state.living() if child.sets_up is None]:
             if is_other:
                 self.end_slave(child)
             elif was_joining and child.former is None:  # it was started meanwhile, and files may have been edited since
@@ -219,6 +219,8 @@ class Succession:
         if edited:
             text = f"{child.name} is replaced, because {edited} was edited since it was loaded"
             self._state.record(records.Notice(text))
+            self.end_slave(child)
+        elif self._starts.must_replace(child):
             self.end_slave(child)
         elif child.is_ready:
             self._starts.give_definitions(child)

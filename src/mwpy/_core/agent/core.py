@@ -210,6 +210,7 @@ class AgentCore:
         self.welcome = welcome
         self.outage.has_session = self.settings.hello.returns_s > 0.0
         self._watch.ends_silence = not welcome.result_group
+        self._starts.joined(welcome)
         self._succession.joined(welcome)
         if not self.outage.is_over:
             self.outage.end(now)
@@ -225,7 +226,9 @@ class AgentCore:
             case messages.Results(child.number):
                 self._traffic.results(child, message, frames)
                 self._watch.active(child, now)
-            case messages.SlaveReady(child.number) if not child.is_ready:
+            case messages.SetUpEnded(child.number) if child.sets_up is not None and child.set_up_ended is None:
+                self._starts.set_up(child, message)
+            case messages.SlaveReady(child.number) if not child.is_ready and child.sets_up is None:
                 self._succession.ready(child, message, frames)
             case messages.NextGeneration(child.number, edited) if child.is_asked:
                 self._succession.has_forgotten(child, edited)
@@ -287,6 +290,8 @@ class AgentCore:
         by_kernel = event.out_of_memory and not child.killed_because and not self.leaving
         cause = Cause.OUT_OF_MEMORY if by_kernel else child.loss
         limit = self._watch.about_limit(child, started) if cause is Cause.OUT_OF_MEMORY else ""
+        if by_kernel and child.sets_up is not None and child.sets_up.memory_max is not None:
+            cause = child.loss = Cause.SET_UP
         reason = _reason_of(child, event.reason + limit, running)
         words = replace(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
         # the rest of its last words was printed on the agent's own streams
@@ -308,9 +313,13 @@ class AgentCore:
         has_failed = was is ChildState.STARTING or (not child.is_up and (bool(child.condemned) or child.overdue))
         if was is ChildState.READY and not (event.started or child.former or child.condemned):
             has_failed = bool(event.code)  # a slave algorithm that ends with 0 may have waited long enough for a task
+        if child.sets_up is not None:
+            has_failed = not child.is_replaced
         why: str | None = None
         if has_failed and is_from_outside(event.code) and not (event.out_of_memory or child.killed_because):
             self._starts.killed(now)
+        elif has_failed and child.loss is Cause.SET_UP:
+            why = reason
         elif has_failed:
             why = self._starts.failed(child, reason, event.words.headline)
         if why is None:
@@ -387,6 +396,10 @@ def _reason_of(child: Child, reason: str, running: int) -> str:
         reason = f"killed by its agent {child.killed_because}"
     elif child.condemned:
         reason = f"{reason}; {child.condemned}"
+    elif child.set_up_ended is not None:
+        reason = child.set_up_ended.failure
     elif child.retiring and not running:
         reason = reason_of(child, reason)
+    if child.sets_up is not None:
+        return f"the set-up {child.sets_up.definition.name} failed: {reason}"
     return f"replaced, because it could not load an algorithm ({reason})" if child.load_failed else reason

@@ -225,6 +225,9 @@ class Watch:
         """The memory was measured that a slave and its descendants use, and the `kills` of the kernel were counted."""
         if child.ended:
             return
+        if child.sets_up is not None:
+            self._measured_set_up(child, used, kills, now)
+            return
         killed = kills > child.kills and child.measured == child.started
         span = child.span_at(child.started)
         child.measured = child.started if span is not None else child.started + 1
@@ -241,10 +244,23 @@ class Watch:
         why = f"because {{}} and {what} more than {amount(most)}, its memory_max"
         self._doom(child, f"{why}: {_REMEDY}", Cause.OUT_OF_MEMORY)
 
+    def _measured_set_up(self, child: Child, used: int, kills: int, now: float) -> None:
+        """A set-up has no tasks, so its limit is that of its process and all that this process starts."""
+        most = child.sets_up.memory_max if child.sets_up is not None else None
+        self._limit_memory(child, now + MEASURE_S)
+        if most is None or child.killed_because or not (used > most or kills > child.kills):
+            return
+        why = f"because its processes used {amount(used)} of memory, and its memory_max is {amount(most)}: raise it"
+        child.kill(why, Cause.SET_UP)
+        self._state.actions.kill.append(child.number)
+
     def about_limit(self, child: Child, started: int) -> str:
-        """The limit of memory of the task at a position, as the end of a sentence; empty if it has none."""
+        """The limit of memory of the task at a position, or of a set-up, as the end of a sentence; empty if there is
+        none."""
         span = child.span_at(started)
         most = None if span is None or span.limits is None else span.limits.memory
+        if child.sets_up is not None:
+            most = child.sets_up.memory_max
         limit = "" if most is None else f"; its memory_max is {amount(most)}: {_REMEDY}"
         return f"{limit}{self._about_offer()}"
 
@@ -261,7 +277,7 @@ class Watch:
         if has is not None:
             has = max(1, has - self._state.template_bytes)
         children = self._state.children.values()
-        users = [child for child in children if any(child.memory_limits)]
+        users = [child for child in children if any(child.memory_limits) and child.sets_up is None]
         used = sum(child.used for child in users)
         if has is None or used <= NEARLY * has:
             self._is_short = False

@@ -12,6 +12,11 @@ its first slave itself, and all other slaves start as fresh interpreters. They a
 
 A slave that another process kills has not failed: the next one may live. But somebody may kill each of them, so the
 starts after that pause for longer and longer.
+
+*The set-up* of a computation runs before all slaves, in a process of its own. It stands among the slaves, so its
+limits, its output and its end are those of a slave that starts. If the machine or the network may be why it failed, it
+is tried again, as the start of a slave is. If not, the agent leaves at once. The next generation of the master may want
+another set-up: then slaves of the former generation only finish their tasks.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from math import inf
+
+from msgspec.structs import replace
 
 from mwpy._core.agent.child import FAREWELL_S, AgentState, Child, ChildEvent, ChildState, Forked, Outgoing
 from mwpy._values import messages, records
@@ -213,6 +220,42 @@ class Starts:
         """The slave that the template starts now; 0 if it starts none."""
         self._is_stale = False
         """Whether the template ends after this start, because the script was edited."""
+        self._welcome: messages.Welcome | None = None
+        self._was_set_up: messages.SetUp | None = None
+        """The set-up that was done last."""
+
+    @property
+    def must_set_up(self) -> messages.SetUp | None:
+        """The set-up that must be done before slaves may start; None if there is none, or it is done."""
+        set_up = None if self._welcome is None else self._welcome.set_up
+        return None if set_up == self._was_set_up else set_up
+
+    def must_replace(self, child: Child) -> bool:
+        """Whether a slave was started after another set-up than the one that this master wants."""
+        wanted = None if self._welcome is None else self._welcome.set_up
+        return wanted not in (None, child.after)
+
+    def joined(self, welcome: messages.Welcome) -> None:
+        """A master has accepted this agent, and says what to set up."""
+        self._welcome = welcome
+        for child in self._state.living():
+            if child.sets_up not in (None, self.must_set_up):
+                child.is_replaced = True
+                self._state.stop(child, finished=False)
+        if welcome.set_up is not None and self.must_set_up is None:
+            self._state.to_master(messages.SetUpEnded(self._last_number))
+
+    def set_up(self, child: Child, ended: messages.SetUpEnded) -> None:
+        """A set-up has ended, well or not. Its process ends next."""
+        child.set_up_ended = ended
+        if not ended.failure:
+            child.is_replaced = True
+            self._was_set_up = child.sets_up
+            self._state.actions.environment |= ended.environment
+            self._state.to_master(replace(ended, environment={}))
+            self.renew()
+        elif not ended.is_passing:
+            child.loss = Cause.SET_UP
 
     def fill(self, now: float, failed_before: int = 0) -> None:
         """Start slaves until there are as many as the settings want.
@@ -220,22 +263,30 @@ class Starts:
         Args:
             failed_before: how many slaves in a row, up to the one that is replaced, could not load an algorithm.
         """
-        while len(self._state.children) < self._state.settings.hello.slaves:
-            self._last_number += 1
-            name = SlaveId(f"slave {self._last_number}")
-            child = Child(self._last_number, name, now, ChildState.WAITING, failed_before=failed_before)
-            self._state.children[child.number] = child
+        children, set_up = self._state.children, self.must_set_up
+        while len(children) < self._state.settings.hello.slaves and set_up is None:
+            self._add(now, failed_before=failed_before)
+        if set_up is not None and not any(child.sets_up for child in children.values()):
+            self._add(now, sets_up=set_up)
         self._start_waiting(now)
+
+    def _add(self, now: float, *, failed_before: int = 0, sets_up: messages.SetUp | None = None) -> None:
+        self._last_number += 1
+        name = SlaveId("the set-up" if sets_up else f"slave {self._last_number}")
+        child = Child(self._last_number, name, now, ChildState.WAITING, failed_before=failed_before, sets_up=sets_up)
+        self._state.children[child.number] = child
 
     def _start_waiting(self, now: float) -> None:
         """Start the slaves that wait. The template starts one at a time."""
         if self.deadline is not None:
             return
-        actions = self._state.actions
+        actions, set_up = self._state.actions, self.must_set_up
         for child in self._state.children.values():
-            if child.state is ChildState.WAITING and not self._forks:
+            if child.state is not ChildState.WAITING or (set_up is not None and child.sets_up is None):
+                continue
+            if child.sets_up is not None or not self._forks:
                 self._start(child, actions.start, now)
-            elif child.state is ChildState.WAITING and not self._forked:
+            elif not self._forked:
                 self._forked = child.number
                 self._start(child, actions.fork, now)
 
@@ -243,7 +294,15 @@ class Starts:
         child.change(ChildEvent.START)
         child.started_at, child.ready_by = now, now + self._state.settings.start_timeout_s
         way.append(child.number)
-        self.give_definitions(child)
+        child.after = self._was_set_up
+        if child.sets_up is None:
+            self.give_definitions(child)
+            return
+        most = child.sets_up.seconds_max
+        child.ready_by = None if most is None else now + most
+        child.measure_at = None if child.sets_up.memory_max is None else now
+        assert self._welcome is not None, "a set-up is that of a master"
+        self._state.to_slave(child, self._welcome)
 
     def give_definitions(self, child: Child) -> None:
         """Send a slave the definitions of all algorithms, before its first task."""
@@ -284,8 +343,9 @@ class Starts:
         """
         self._state.actions.module_path = module_path or self._state.actions.module_path
         for child in self._state.living():
-            child.is_replaced = child.is_replaced or child.state is ChildState.STARTING
-            self._state.stop(child, finished=False)
+            if child.sets_up is None:
+                child.is_replaced = child.is_replaced or child.state is ChildState.STARTING
+                self._state.stop(child, finished=False)
         self.renew()
 
     def renew(self) -> None:
@@ -318,7 +378,7 @@ class Starts:
             payload = () if definition.reference else (next(pickles),)
             self._definitions[definition.number] = definition, payload
         passed_on = Outgoing(message, (), received)
-        receivers = [child.number for child in self._state.living() if child.former is None]
+        receivers = [child.number for child in self._state.living() if child.former is None and not child.sets_up]
         self._state.actions.to_slaves += [(number, passed_on) for number in receivers]
         wanted = dict.fromkeys(name for each in message.definitions for name in each.packages)
         unknown = {name: None for name in wanted if name not in self._looked_up}
@@ -337,8 +397,11 @@ class Starts:
             return
         child.ready_by = None
         if not child.ended and child.state is not ChildState.KILLED:
-            limit = self._state.settings.start_timeout_s
-            child.kill(f"because it was not ready after {limit:g} s (--mw-slave-start-timeout)", Cause.START_UP)
+            limit, set_up = self._state.settings.start_timeout_s, child.sets_up
+            why, loss = f"because it was not ready after {limit:g} s (--mw-slave-start-timeout)", Cause.START_UP
+            if set_up is not None:
+                why, loss = f"because it ran for more than {set_up.seconds_max:g} s, its seconds_max", Cause.SET_UP
+            child.kill(why, loss)
             child.overdue = True
             child.kill_at = now + ABORT_S
             self._state.actions.abort.append(child.number)
@@ -379,5 +442,7 @@ class Starts:
         self._failed = max(self._failed, child.starts_failed) + 1
         if self._failed < FAILED_STARTS_ALLOWED:
             return None
+        if child.sets_up is not None:
+            return f"in {self._failed} attempts, {reason}"
         wrote = f" ({headline})" if headline else ""
         return f"{self._failed} slaves in a row ended before they could take a task: {reason}{wrote}"

@@ -260,7 +260,7 @@ class Admission:
         self.state.record(records.AgentConnected(name, address, *what))
         agent = self.state.members.connect(name, peer, now)
         limits = mine.result_group, mine.max_result_bytes, mine.client_timeout_s
-        welcome = messages.Welcome(name, *limits, generation=mine.generation)
+        welcome = messages.Welcome(name, *limits, generation=mine.generation, set_up=mine.set_up)
         self.state.send(agent, welcome)
         for number in list(self.state.jar.algorithms.defined):
             self._compare_python(agent, number)

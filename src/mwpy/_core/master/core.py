@@ -355,6 +355,8 @@ class MasterCore:
                 self.admission.compare_packages(agent, packages)
             case messages.Offered():
                 self.fitting.offered(agent, message)
+            case messages.SetUpEnded():
+                self.state.record(records.AgentSetUp(agent.name, message.seconds))
             case messages.Leaving(reason, cause):
                 self.admission.retire(agent, reason or "it gave no reason", cause)
             case messages.Goodbye(reason, cause):

@@ -72,6 +72,7 @@ class Why(PlainEnum):
     HOST_EXCLUDED = "the host is excluded: {text}"
     LEAVING = "leaving: {text}"
     AWAY = "away: nothing is heard from it, and it may come back"
+    SETTING_UP = "its set-up runs, for {number} s until now"
     STARTING = "no slave is ready yet"
     ENDING = "its slaves get no more tasks, and end"
     CANNOT_RUN = "cannot run {algorithm}: {text}"

@@ -273,7 +273,7 @@ class Hosts:
             text = f"host {host}: {text}. It still gets work, because {why_not}. For example: {suspicion.example}"
             self.state.notice(text, key=f"not excluded {host} {name}")
         else:
-            self._exclude(host, text, suspicion.example, now)
+            self.exclude(host, text, suspicion.example, now)
 
     def _why_not(self, host: str) -> str:
         """Why a host must not be excluded; empty if it may be."""
@@ -288,8 +288,8 @@ class Hosts:
                 return f"no other host can run {self.state.jar.algorithms.defined[number].name}"
         return ""
 
-    def _exclude(self, host: str, text: str, example: str, now: float) -> None:
-        """Send a host no more work."""
+    def exclude(self, host: str, text: str, example: str, now: float) -> None:
+        """Send a host no more work, for this reason, of which an example says more."""
         times = self._times.pop(host, 0)
         self._times[host] = min(times + 1, DOUBLINGS_MAX)
         if len(self._times) > HOSTS_KEPT:

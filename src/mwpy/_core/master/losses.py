@@ -65,6 +65,8 @@ class Losses:
     hosts: Hosts
     departures: dict[str, int] = Factory(dict)
     """Why agents left, and how many left for each reason; the last reason last."""
+    cannot_go_on: str = ""
+    """Why the run must end, because an agent could not be set up; empty if it may go on."""
     _silent: dict[str, _Silent] = Factory(dict)
     """The last agents from which nothing was heard, and their slaves."""
 
@@ -75,7 +77,10 @@ class Losses:
             cause = agent.loss
         slave = agent.slaves.get(message.slave)
         if slave is None:
-            self._died_before_ready(agent, message.slave, reason, message.words)
+            if cause is Cause.SET_UP:
+                self._set_up_failed(agent, reason, message.words)
+            else:
+                self._died_before_ready(agent, message.slave, reason, message.words)
             return
         running, ran, unstarted = _split(slave, message)
         named = f"{running[0]}, attempt {running[0].attempt}" if running else ""
@@ -167,6 +172,18 @@ class Losses:
             f"a slave of {agent.place} ended {ended}. It wrote last:\n{words.shown() or '(nothing)'}",
             key=reason + words.headline,
         )
+
+    def _set_up_failed(self, agent: ConnectedAgent, reason: str, words: LastWords) -> None:
+        """The set-up of an agent failed in a way that is no accident: its host gets no more work, or the run ends."""
+        self.state.record(records.SlaveEnded(SlaveId(f"{agent.name}/set-up"), Cause.SET_UP, reason, "", words))
+        self.state.notice(
+            f"{agent.place} was not set up: {reason}. It wrote last:\n{words.shown() or '(nothing)'}",
+            key=f"set-up {agent.host} {reason}",
+        )
+        if self.state.settings.set_up_stops or self.state.settings.only_here:
+            self.cannot_go_on = f"{reason} (on {agent.host}; what it wrote is in a message above)"
+        else:
+            self.hosts.exclude(agent.host, "it could not be set up", reason, self.state.now)
 
     def _lose(
         self, slave: ConnectedSlave, held: Sequence[Span], what: str, loss: Charge, words: LastWords = NO_WORDS

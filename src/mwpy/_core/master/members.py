@@ -145,6 +145,10 @@ class ConnectedAgent:
     state: AgentState = AgentState.CONNECTED
     waiting_bytes: int = 0
     """The size of the payloads that it was sent and has not confirmed; always 0 on the master's own machine."""
+    joined_at: float = 0.0
+    """When it joined, on the core's clock."""
+    is_set_up: bool = False
+    """Whether its set-up has ended well, so that its slaves start."""
     has_finished: bool = False
     """Whether one of its slaves has finished a task."""
     largest_bytes: int = 0
@@ -345,6 +349,7 @@ class Members:
             records.SlaveEnded: self._slave_ended,
             records.AgentConnected: self._agent_connected,
             records.AgentOffered: self._agent_offered,
+            records.AgentSetUp: self._agent_set_up,
             records.AgentLeaving: self._agent_leaving,
             records.AgentAway: self._agent_away_or_back,
             records.AgentBack: self._agent_away_or_back,
@@ -371,7 +376,7 @@ class Members:
     def connect(self, name: str, peer: bytes, now: float = 0.0) -> ConnectedAgent:
         """Set the connection of an agent that was just recorded, and when its time is over."""
         agent = self.peers[peer] = self.agents[name]
-        agent.peer = peer
+        agent.peer, agent.joined_at = peer, now
         agent.ends_at = None if agent.seconds_left is None else now + agent.seconds_left
         return agent
 
@@ -448,6 +453,9 @@ class Members:
         agent = self.agents[record.agent]
         agent.offers = replace(agent.offers, texts=agent.offers.texts | record.texts)
         agent.asked -= record.texts.keys()
+
+    def _agent_set_up(self, record: records.AgentSetUp) -> None:
+        self.agents[record.agent].is_set_up = True
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
         agent = self.agents[record.agent]

@@ -220,6 +220,10 @@ class Silence:
         if agents := len(self.state.members.agents):
             if awaited:
                 return f"{counted(agents, 'agent')} connected: {awaited}"
+            if (set_up := self.state.settings.set_up) and (setting_up := self.answers.being_set_up()):
+                longest_s = now - min(agent.joined_at for agent in setting_up)
+                name, more = set_up.definition.name, " at most" if len(setting_up) > 1 else ""
+                return f"The set-up {name} runs on {counted(len(setting_up), 'agent')}, for {longest_s:.0f} s{more}"
             connected = "1 agent is connected, but its" if agents == 1 else f"{agents} agents are connected, but their"
             return f"{connected} slaves are not ready yet: see what they write on standard error"
         if departures := self.losses.departures:
@@ -502,10 +506,14 @@ class Answers:
         """The agents and slaves of each machine, and the machines that get no more work."""
         excluded = self.state.members.excluded
         found = {host: HostStatus(excluded=shortened(why, NOTICE_CHARACTERS)) for host, why in excluded.items()}
+        setting_up = {*self.being_set_up()}
         for agent in self.state.members.agents.values():
             row = found.setdefault(agent.host, HostStatus())
             row.agents += 1
-            row.starting += agent.coming
+            if agent in setting_up:
+                row.setting_up += 1
+            else:
+                row.starting += agent.coming
             for slave in agent.slaves.values():
                 figure = _FIGURES.get(slave.state, "leaving")
                 setattr(row, figure, getattr(row, figure) + 1)
@@ -585,6 +593,11 @@ class Answers:
 
     # ---- slaves and agents -----------------------------------------------------------------------------------
 
+    def being_set_up(self) -> list[ConnectedAgent]:
+        """The agents whose set-up has not ended."""
+        agents = self.state.members.agents.values() if self.state.settings.set_up is not None else ()
+        return [agent for agent in agents if agent.coming and not agent.is_set_up]
+
     def why_by_agent(self, span: Span, now: float) -> list[tuple[Why, str]]:
         """Why agents are not sent a task: all, or that of the slave to which it is addressed. Equal reasons are one."""
         found: dict[tuple[Why, str], tuple[list[str], list[float]]] = {}
@@ -609,6 +622,8 @@ class Answers:
         if agent.is_away:
             return WaitReason(Why.AWAY)
         serving = [slave for slave in agent.slaves.values() if slave.state in SERVING and only in (None, slave.sid)]
+        if not serving and agent in self.being_set_up():
+            return WaitReason(Why.SETTING_UP, number=now - agent.joined_at)
         if not serving:
             return WaitReason(Why.STARTING if agent.coming and only is None else Why.ENDING)
         serving.sort(key=lambda slave: slave.state is not SlaveState.IDLE)  # the reason of an idle one says most

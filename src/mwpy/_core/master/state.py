@@ -24,7 +24,7 @@ from mwpy._core.master.tasks import Tags, Taskjar
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_WAITING_BYTES, Buffer, SlaveId, TaskId
 from mwpy._values.groups import spans_of
-from mwpy._values.messages import LogRow, Message, Report
+from mwpy._values.messages import LogRow, Message, Report, SetUp
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
 from mwpy._values.phrases import counted
 from mwpy._values.policy import MaxFailures
@@ -355,6 +355,10 @@ class MasterSettings(Struct, frozen=True):
     """When the master ends then."""
     started_at: float = 0.0
     """When the master started, on the core's clock."""
+    set_up: SetUp | None = None
+    """What each agent runs before its first slave starts; None for nothing."""
+    set_up_stops: bool = False
+    """Whether the run ends if this fails on a host. If not, the host is excluded."""
     run_offers: dict[str, int] = field(default_factory=dict)
     """The amounts that the whole run has, by name; those of agents do not count for these names."""
 
