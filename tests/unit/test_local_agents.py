@@ -72,6 +72,11 @@ def test_an_agent_that_ends_is_replaced(machine: Machine) -> None:
     assert machine.said == ["the local agent ended (exit code 1); starting another"]
 
 
+def test_an_agent_with_a_wrong_option_is_not_replaced(machine: Machine) -> None:
+    assert machine.pause(ExitCode.USAGE) is None
+    assert machine.said == ["the local agent ended (exit code 2), as it says above"]
+
+
 def test_an_agent_that_cannot_start_any_slave_is_not_replaced(machine: Machine) -> None:
     """The agent has printed the reason itself."""
     assert machine.pause(ExitCode.CANNOT_START) is None

@@ -127,6 +127,10 @@ class LocalAgent:
         if code == ExitCode.CANNOT_START:  # the agent printed the reason, and has sent it to the master
             self.why_none = ""
             return
+        if code == ExitCode.USAGE:  # the next one would read the same options
+            self.why_none = f"the local agent ended ({how}), as it says above"
+            self._notify(self.why_none)
+            return
         is_early = now < self._started_at + EARLY_S and self._joined() == self._joined_before
         if not is_early:
             self._early_ends, self._pause_s = 0, 0.0

@@ -111,7 +111,8 @@ def _stated(text: str | None) -> dict[str, int | str]:
         ended = process.run(["/bin/sh", "-c", text[1:]], timeout_s=COMMAND_S)
         if not ended.returncode:
             return offers_in(ended.out)
-        why = f"it ended with {describe_exit(ended.returncode)}: {ended.err.strip()[-300:]}"
+        wrote = ended.err.strip()[-300:]
+        why = f"it ended with {describe_exit(ended.returncode)}" + (f": {wrote}" if wrote else "")
     except ValueError as error:
         why = f"its output {error}"
     except (OSError, process.TimedOut) as error:
