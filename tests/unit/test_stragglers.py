@@ -184,6 +184,23 @@ def test_a_cancelled_task_that_was_given_away_may_finish_where_it_runs(master: M
     assert (result.value, len([*master.core.state.jar.spans()])) == (1, 0)
 
 
+def test_a_task_that_two_slaves_of_an_agent_run_is_named_once_when_it_may_finish() -> None:
+    """Another agent had it in between."""
+    master = Master()
+    master.agent("a", slaves=2)
+    for _ in range(3):
+        task = master.work()
+        master.answer("a1" if master.held("a1") else "a2", task)
+    task = master.work()
+    master.agent("b")
+    master.pass_time(1.1)
+    assert master.held("b1") == [task]
+    master.tell("b", messages.SlaveDied(1, task, Cause.CRASH, "killed by signal 11", NO_WORDS))
+    assert master.held("a1") + master.held("a2") == [task]
+    sends = master.step(CancelTasks([(task, 1)], Running.FINISH)).sends
+    assert [send.message for send in sends] == [messages.Cancel([task], [1], kill=False)]
+
+
 # The policy
 
 

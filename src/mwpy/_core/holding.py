@@ -55,6 +55,11 @@ class TaskIds:
                 self._firsts.append(begin)
                 self._ends.append(first + count)
 
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The ranges in ascending order: the first id and the count of each."""
+        return [(first, end - first) for first, end in zip(self._firsts, self._ends, strict=True)]
+
     def among(self, span: Held) -> Iterator[tuple[int, int]]:
         """The ids of a span that are in this set, as ranges in ascending order: the first id and the count of each."""
         end = span.first + span.count

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, IntEnum
-from operator import attrgetter
 from typing import Any
 
 from attrs import Factory, define, frozen
@@ -600,11 +599,11 @@ class MasterState:
         """Let an agent cancel tasks that its slaves hold.
 
         Args:
+            tasks: two of its slaves may run the same task, which is then named twice.
             kill: whether it kills slaves that run them.
         """
-        ascending = sorted(tasks, key=attrgetter("first"))
-        firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
-        self.send(agent, messages.Cancel(firsts, counts, kill=kill))
+        ranges = ids_in(tasks).ranges
+        self.send(agent, messages.Cancel([first for first, _ in ranges], [count for _, count in ranges], kill=kill))
 
     def send(
         self,
