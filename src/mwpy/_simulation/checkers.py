@@ -514,8 +514,8 @@ class LifeChecker:
     """The calls that must not run twice and were started, in any life, and that life."""
     used_up: dict[Occurrence, None] = Factory(dict)
     """The calls whose attempts were used up, in any life. The master may have been killed before it stored this."""
-    spent: dict[Occurrence, None] = Factory(dict)
-    """Those of them that the algorithm got back. No later life may run them."""
+    spent: dict[Occurrence, int] = Factory(dict)
+    """Those of them that the algorithm got back, and in which life. No later life may run them."""
     _once: dict[int, None] = Factory(dict)
     """Tasks that must not run twice."""
     _made: Counter[Identity] = Factory(Counter)
@@ -556,7 +556,8 @@ class LifeChecker:
             before = self.ran.setdefault(self.occurrences[task], self.life)
             assert before == self.life, f"task {task} ran in life {before}, and again in life {self.life}"
         occurrence = self.occurrences.get(task)
-        assert occurrence not in self.spent, f"task {task} runs, but its attempts were used up in an earlier life"
+        spent = occurrence is not None and self.spent.get(occurrence, self.life) < self.life
+        assert not spent, f"task {task} runs, but its attempts were used up in an earlier life"
         answered = occurrence in self.earlier
         assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
 
@@ -564,7 +565,7 @@ class LifeChecker:
         """The algorithm gets a task back."""
         occurrence = self.occurrences.get(task.task_id)
         if occurrence in self.used_up and occurrence not in self.earlier:
-            self.spent[occurrence] = None
+            self.spent[occurrence] = self.life
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result."""

@@ -256,7 +256,8 @@ class Network:
             if not (came_before or returns):
                 self._checker.heard(agent, *decoded)
             self.master.arrive(Frames(connection.peer, ADDRESS, frames))
-        if again and isinstance(message, ONCE):  # the master drops the agent, and reads nothing that arrives after this
+        names = isinstance(message, messages.Results) and any(share.size for share in message.shares)
+        if again and (names or isinstance(message, ONCE)):  # the master drops the agent, and reads nothing after this
             self._checker.unheard[agent] = None
 
     def _came_before(self, agent: bytes) -> bool:
