@@ -115,6 +115,19 @@ def finish_with_output(master: Master, share: Share = OUTPUT) -> Actions:
     return master.receive(group, groups.payload(1, [entry]), b"abc", peer=master.peer)
 
 
+def test_an_agent_that_gives_a_large_output_the_name_of_another_one_is_dropped() -> None:
+    """Else a task could get the wrong content from an agent that has the other one."""
+    master = Master()
+    master.call("a")
+    master.come()
+    master.dependent(1)
+    finish_with_output(master)
+    finish_with_output(master)
+    assert [record.reason for record in master.of(records.PeerDropped)] == [
+        "Results: the name of a shared buffer is that of another one"
+    ]
+
+
 def test_a_task_gets_the_name_of_a_large_output_and_agents_fetch_it_in_parts() -> None:
     master = Master()
     master.call("a")

@@ -238,7 +238,8 @@ class Network:
         connection.to_master_at = max(connection.to_master_at, self._world.now + self._delay())
         arrive = partial(self._arrive_at_master, connection, frames, decoded)
         self._world.at(connection.to_master_at, arrive)
-        if connection.repeats and self._world.chance(0.02):
+        names = isinstance(message, messages.Results) and any(share.size for share in message.shares)
+        if connection.repeats and self._world.chance(0.02) and not names:  # for some of them, the master drops the agent
             self._world.at(connection.to_master_at, partial(arrive, again=True))
 
     def _arrive_at_master(
@@ -256,8 +257,7 @@ class Network:
             if not (came_before or returns):
                 self._checker.heard(agent, *decoded)
             self.master.arrive(Frames(connection.peer, ADDRESS, frames))
-        names = isinstance(message, messages.Results) and any(share.size for share in message.shares)
-        if again and (names or isinstance(message, ONCE)):  # the master drops the agent, and reads nothing after this
+        if again and isinstance(message, ONCE):  # the master drops the agent, and reads nothing that arrives after this
             self._checker.unheard[agent] = None
 
     def _came_before(self, agent: bytes) -> bool:
