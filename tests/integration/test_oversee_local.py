@@ -231,6 +231,42 @@ def test_the_overseer_waits_for_an_incomplete_file(stage: Stage, shown: str | No
     assert overseer.out.count("nothing is decided") == 1
 
 
+def test_an_important_computation_gets_the_places_of_another_one_and_no_task_runs_twice(stage: Stage) -> None:
+    """The other one has all places when the important one starts. It keeps one, and gets the others back at the end."""
+
+    def master(name: str) -> Running:
+        own = ["--mw-master", "--mw-resource-file", f"{name}.rsc", "--mw-master-host", "127.0.0.1"]
+        own += ["--mw-audit-file", f"{name}.audit", "--mw-resource-file-update-interval", "2"]
+        return stage.start("turns.py", *own, name)
+
+    def places(name: str) -> int:
+        return len(json.loads((stage.folder / f"{name}.rsc").read_text())["connected-jobs"])
+
+    def has_ended(name: str, master: Running) -> None:
+        (stage.folder / f"{name}.enough").touch()
+        assert master.end() == 0, master.err
+        ran = [*map(int, (stage.folder / f"{name}.ran").read_text().split())]
+        assert master.report == {"tasks": len(ran), "exact": True}
+        assert sorted(ran) == [*range(len(ran))]
+
+    first = master("usual")
+    until(lambda: (stage.folder / "usual.rsc").exists(), "a resource file")
+    program = [sys.executable, "-m", "mwpy", "oversee", "usual.rsc", "urgent.rsc", "--with", "local", "--max", "4"]
+    program += ["--priority", "urgent.rsc=5", "--interval", "0.2"]
+    overseer = stage.start("", program=program, variables={"XDG_STATE_HOME": str(stage.folder / "state")})
+    until(lambda: places("usual") == 4, lambda: overseer.out)
+    second = master("urgent")
+    until(lambda: (stage.folder / "urgent.rsc").exists(), "a resource file")
+    until(lambda: (places("usual"), places("urgent")) == (1, 3), lambda: overseer.out)
+    has_ended("urgent", second)
+    until(lambda: places("usual") == 4, lambda: overseer.out)
+    assert "usual.rsc: 3 jobs leave, because urgent.rsc is more important; it waits for them" in overseer.out
+    assert "removes" not in overseer.out
+    has_ended("usual", first)
+    assert overseer.end() == 0
+    assert (overseer.err, first.err, second.err) == ("", "", "")
+
+
 def test_new_files_of_a_directory_are_found(stage: Stage) -> None:
     """The overseer watches the directory even when all computations are finished, because new files may appear."""
     program = [sys.executable, "-m", "mwpy", "oversee", str(stage.folder), "--with", "local", "--interval", "0.1"]

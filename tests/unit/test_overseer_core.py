@@ -8,12 +8,14 @@ import pytest
 from attrs import evolve
 from msgspec.structs import replace
 
-from mwpy._core.overseen import JOBS_REMEMBERED, WatchedComputation
+from mwpy._core.overseen import DRAIN_AGAIN_S, FIRST_RETRY_S, JOBS_REMEMBERED, WatchedComputation
 from mwpy._core.overseer import (
+    Drained,
     Ended,
     FileRead,
     FileUnread,
     Listed,
+    NotDrained,
     NotListed,
     NotSubmitted,
     OverseerActions,
@@ -69,6 +71,14 @@ class Desk:
     ) -> None:
         self.jobs[job_id] = Job(job_id, mark, state, running_s, note, host, memory)
 
+    def at_work(self, mark: str, *job_ids: str, busy: int = 1) -> None:
+        """Jobs run and are connected. Each has run for longer than the next one."""
+        content = self.contents[mark]
+        assert isinstance(content, ResourceFile)
+        for number, job_id in enumerate(job_ids):
+            self.job(job_id, RUNNING, 1000.0 - number, mark=mark)
+        self.write(mark, connected_jobs={**content.connected_jobs, **dict.fromkeys(job_ids, busy)})
+
     def gone(self, *job_ids: str, outcome: Outcome | None = None) -> None:
         for job_id in job_ids:
             self.jobs.pop(job_id, None)
@@ -93,6 +103,7 @@ class Desk:
             decided.say += actions.say
             decided.remove += actions.remove
             decided.submit += actions.submit
+            decided.drain |= actions.drain
             self.asked += actions.ask
             if not actions.ask:
                 return decided
@@ -179,7 +190,7 @@ def test_a_batch_system_without_a_queue_gets_only_jobs_that_have_a_place(desk: D
     desk.watch("b", slaves_needed=1)
     actions = desk.look()
     assert [(each.mark, each.count) for each in actions.submit] == [("a", 2), ("b", 1)]
-    assert "A: 6 more jobs would be useful, but all hosts are full, or --max allows only 1000" in said(actions)
+    assert "A: 7 more jobs would be useful, but all hosts are full, or --max allows only 1000" in said(actions)
     desk.submitted("1", "2")
     desk.submitted("3", mark="b")
     desk.free_places = 0
@@ -229,18 +240,160 @@ def test_equal_computations_share_the_limit_and_important_ones_come_first() -> N
     assert "A: 6 more jobs would be useful, but --max allows only 10" in said(actions)
 
 
-def test_an_important_computation_takes_the_places_of_waiting_jobs_but_not_of_running_ones() -> None:
+def test_an_important_computation_takes_the_places_of_waiting_jobs_first() -> None:
     desk = Desk(max_jobs=4)
     desk.watch("a", slaves_needed=4)
-    for number in range(4):
-        desk.job(f"1.{number}", QUEUED if number else RUNNING)
+    desk.at_work("a", "1.0")
+    for number in range(1, 4):
+        desk.job(f"1.{number}", QUEUED)
     desk.look()
     desk.watch("b", slaves_needed=2, priority=1)
     actions = desk.look()
-    assert (actions.remove, actions.submit) == (["1.2", "1.3"], [])
+    assert (actions.remove, actions.drain, actions.submit) == (["1.3", "1.2"], {}, [])
     desk.gone("1.2", "1.3")
     assert desk.look().submit == [Submit("b", 2)]
     assert desk.asked == []
+
+
+@pytest.fixture
+def crowded() -> Desk:
+    """A computation has all four places, and wants more."""
+    desk = Desk(max_jobs=4)
+    desk.watch("a", slaves_needed=4)
+    desk.at_work("a", "1.0", "1.1", "1.2", "1.3")
+    desk.look()
+    return desk
+
+
+def test_an_important_computation_gets_the_places_of_jobs_at_work_when_their_tasks_have_ended(crowded: Desk) -> None:
+    """One job stays. Nothing is removed, nothing is asked for twice, and the other computation takes no place back."""
+    crowded.watch("b", slaves_needed=9, priority=5)
+    actions = crowded.look()
+    assert (actions.drain, actions.remove, actions.submit) == ({"a": ["1.3", "1.2", "1.1"]}, [], [])
+    text = "A: 3 jobs leave, because B is more important; it waits for them to finish their tasks: 1.3, 1.2, 1.1"
+    assert text in actions.say
+    crowded.core.handle(Drained("a"), crowded.now)
+    crowded.write("a", slaves_needed=7)
+    assert crowded.look(200.0) == OverseerActions()
+    crowded.gone("1.3", outcome=Outcome.of_process(0, 5.0, ""))
+    actions = crowded.look()
+    assert (actions.submit, actions.drain) == ([Submit("b", 1)], {})
+    crowded.submitted("2.0", mark="b")
+    crowded.gone("1.1", "1.2", outcome=Outcome.of_process(0, 5.0, ""))
+    assert crowded.look().submit == [Submit("b", 2)]
+    crowded.submitted("2.1", "2.2", mark="b")
+    for _ in range(5):
+        actions = crowded.look()
+        assert (actions.submit, actions.remove, actions.drain) == ([], [], {})
+
+
+def test_equal_computations_get_equal_numbers_of_places(crowded: Desk) -> None:
+    """The one that gave places wants them back and does not get them. A difference of one job remains."""
+    crowded.watch("b", slaves_needed=3)
+    actions = crowded.look()
+    assert actions.drain == {"a": ["1.3", "1.2"]}
+    assert "A: 2 jobs leave, because B has fewer; it waits for them to finish their tasks: 1.3, 1.2" in actions.say
+    crowded.write("a", slaves_needed=6)
+    for job_id, new in ("1.3", "2.0"), ("1.2", "2.1"):
+        crowded.gone(job_id, outcome=Outcome.of_process(0, 99.0, ""))
+        assert crowded.look().submit == [Submit("b", 1)]
+        crowded.at_work("b", new)
+    crowded.write("b", slaves_needed=1)
+    crowded.watch("c", slaves_needed=1)
+    assert crowded.look().drain == {"a": ["1.1"]}
+    crowded.gone("1.1", outcome=Outcome.of_process(0, 99.0, ""))
+    assert crowded.look().submit == [Submit("c", 1)]
+    crowded.at_work("c", "3.0")
+    for _ in range(5):
+        actions = crowded.look()
+        assert (actions.submit, actions.drain) == ([], {})
+
+
+def test_no_job_leaves_while_there_are_free_places() -> None:
+    desk = Desk(max_jobs=6)
+    desk.watch("a", slaves_needed=4)
+    desk.at_work("a", "1.0", "1.1", "1.2", "1.3")
+    desk.watch("b", slaves_needed=2, priority=5)
+    actions = desk.look()
+    assert (actions.submit, actions.drain) == ([Submit("b", 2)], {})
+
+
+def test_the_least_important_computation_with_most_jobs_gives_first() -> None:
+    """It keeps one job, and a more important computation gives none."""
+    desk = Desk(max_jobs=9)
+    for mark, priority, number in ("a", 1, 3), ("b", 0, 3), ("c", 0, 2), ("d", 3, 1):
+        desk.watch(mark, priority=priority)
+        desk.at_work(mark, *(f"{mark}.{each}" for each in range(number)))
+    desk.look()
+    desk.watch("e", slaves_needed=4, priority=2)
+    assert desk.look().drain == {"b": ["b.2", "b.1"], "c": ["c.1"], "a": ["a.2"]}
+
+
+def test_idle_jobs_leave_first_and_jobs_that_are_not_connected_do_not(crowded: Desk) -> None:
+    """Such a job may be on its way to its master, which then can let it leave."""
+    crowded.write("a", connected_jobs={"1.0": 1, "1.1": 0, "1.2": 1})
+    crowded.watch("b", slaves_needed=1, priority=5)
+    assert crowded.look().drain == {"a": ["1.1"]}
+    crowded.write("b", slaves_needed=4)
+    assert crowded.look().drain == {"a": ["1.2", "1.0"]}
+
+
+def test_the_last_job_of_a_computation_stays() -> None:
+    desk = Desk(max_jobs=1)
+    desk.watch("a", slaves_needed=1)
+    desk.at_work("a", "1.0")
+    desk.watch("b", slaves_needed=1, priority=5)
+    for _ in range(20):
+        actions = desk.look()
+        assert (actions.remove, actions.drain) == ([], {})
+
+
+def test_a_master_that_cannot_be_asked_is_asked_again_after_growing_pauses(crowded: Desk) -> None:
+    """This is said once. Meanwhile its jobs count as before."""
+    crowded.watch("b", slaves_needed=2)
+    drained = {"a": ["1.3", "1.2"]}
+    assert crowded.look().drain == drained
+    crowded.core.handle(NotDrained("a", drained["a"], "no answer"), crowded.now)
+    actions = crowded.look(FIRST_RETRY_S - 1.0)
+    assert "A: its master was not asked to let jobs leave, as far as is known: no answer" in actions.say
+    assert actions.drain == {}
+    assert crowded.look(1.0).drain == drained
+    crowded.core.handle(NotDrained("a", drained["a"], "no answer"), crowded.now)
+    actions = crowded.look(2 * FIRST_RETRY_S - 1.0)
+    assert ("no answer" in said(actions), actions.drain) == (False, {})
+    assert crowded.look(1.0).drain == drained
+    crowded.core.handle(Drained("a"), crowded.now)
+    assert crowded.look().say == ["A: its master answers again"]
+
+
+def test_the_job_of_another_computation_leaves_while_a_master_does_not_answer(crowded: Desk) -> None:
+    crowded.core.handle(NotDrained("a", ["1.3"], "no answer"), crowded.now)
+    crowded.watch("b")
+    crowded.gone("1.3")
+    crowded.write("a", slaves_needed=0)
+    crowded.look()
+    crowded.at_work("b", "2.0", "2.1")
+    crowded.core.handle(NotDrained("a", ["1.3"], "no answer"), crowded.now)
+    crowded.watch("c", slaves_needed=1, priority=1)
+    assert crowded.look().drain == {"b": ["2.1"]}
+
+
+def test_a_master_is_asked_again_about_a_job_that_does_not_leave(crowded: Desk) -> None:
+    """It had perhaps lost its connection. A report does not repeat."""
+    crowded.watch("b", slaves_needed=1)
+    assert crowded.look().drain == {"a": ["1.3"]}
+    assert crowded.look(DRAIN_AGAIN_S - 1.0).drain == {}
+    actions = crowded.look(1.0)
+    assert (actions.drain, actions.say) == ({"a": ["1.3"]}, [])
+    assert crowded.look().drain == {}
+
+
+def test_a_job_that_was_evicted_before_it_could_leave_waits_like_others(crowded: Desk) -> None:
+    crowded.watch("b", slaves_needed=1)
+    assert crowded.look().drain == {"a": ["1.3"]}
+    crowded.job("1.3", QUEUED)
+    crowded.write("a", connected_jobs={"1.0": 1, "1.1": 1, "1.2": 1})
+    assert crowded.look().remove == ["1.3"]
 
 
 def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_never_busy_ones() -> None:
@@ -547,35 +700,6 @@ def test_a_held_job_gives_up_its_place_before_one_that_runs_and_never_connects()
     desk.look(600.0)
     desk.write("b", slaves_needed=1)
     assert desk.look().remove == ["1.0"]
-
-
-def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None:
-    """This costs the donor the smallest loss, and never its last job or a job of a more important computation."""
-    desk = Desk(max_jobs=4)
-    desk.watch("a", slaves_needed=2, connected_jobs={"1.0": 1, "1.1": 1, "1.2": 1})
-    desk.watch("b", slaves_needed=0, priority=1, connected_jobs={"2.0": 1})
-    desk.watch("c", slaves_needed=3)
-    for job_id, running_s in (("1.0", 50.0), ("1.1", 40.0), ("1.2", 60.0)):
-        desk.job(job_id, RUNNING, running_s)
-    desk.job("2.0", RUNNING, 10.0, mark="b")
-    assert desk.look().remove == []
-    assert desk.look(59.0).remove == []
-    actions = desk.look(1.0)
-    assert (actions.remove, actions.submit) == (["1.1"], [])
-    assert "A: removes 1 job, because C has none, and --max is 4: 1.1" in said(actions)
-    desk.gone("1.1")
-    desk.write("a", connected_jobs={"1.0": 1, "1.2": 1})
-    assert desk.look().submit == [Submit("c", 1)]
-    desk.submitted("3.0", mark="c")
-    assert desk.look(1000.0).remove == []
-
-
-def test_the_last_job_of_a_computation_stays() -> None:
-    desk = Desk(max_jobs=1)
-    desk.watch("a", slaves_needed=1, connected_jobs={"1.0": 1})
-    desk.watch("b", slaves_needed=1)
-    desk.job("1.0", RUNNING, 50.0)
-    assert [desk.look().remove for _ in range(20)] == [[]] * 20
 
 
 def test_the_reason_for_waiting_is_said_after_half_a_minute(desk: Desk) -> None:

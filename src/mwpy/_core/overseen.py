@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import Factory, define
 from msgspec import Struct
@@ -186,6 +186,10 @@ SETTLE_S = 30.0
 REMOVE_AGAIN_S = 60.0
 """After this many seconds, a removed job that is still in the list is removed again."""
 
+DRAIN_AGAIN_S = 300.0
+"""After this many seconds, the master of a drained job that still runs is asked again. It may not have reached the
+agent, or another agent may have started in the job."""
+
 QUESTIONS_PER_JOB = 3
 """How often the batch system is asked how a job ended."""
 
@@ -219,6 +223,8 @@ class JobTable:
     _uncertain_at: float = 0.0
     _removed: dict[str, float] = Factory(dict)
     """Listed jobs that were removed, and when."""
+    drained: dict[str, float] = Factory(dict)
+    """Running jobs whose agents leave after their tasks, and when their master was last asked for this."""
     unexplained: dict[str, int] = Factory(dict)
     """Jobs that left the list for an unknown reason, and how often the batch system was asked for the reason."""
 
@@ -238,6 +244,11 @@ class JobTable:
             job_id: since
             for job_id, since in self._removed.items()
             if job_id in jobs and (jobs[job_id].state is JobState.LEAVING or now < since + REMOVE_AGAIN_S)
+        }
+        self.drained = {
+            job_id: since
+            for job_id, since in self.drained.items()
+            if job_id in jobs and jobs[job_id].state is JobState.RUNNING
         }
         kept = {*jobs, *self._expected, *self.unexplained}
         self.amounts = {job: has for job, has in self.amounts.items() if job in kept}
@@ -283,6 +294,18 @@ class JobTable:
         """Record that the removal of these jobs failed."""
         self._removed = {job: since for job, since in self._removed.items() if job not in job_ids}
 
+    def mark_drained(self, job_ids: Iterable[str], now: float) -> None:
+        """Record that the master is asked now to let the agents of these jobs leave."""
+        self.drained.update(dict.fromkeys(job_ids, now))
+
+    def unmark_drained(self, job_ids: Sequence[str]) -> None:
+        """Record that the master was not asked."""
+        self.drained = {job: since for job, since in self.drained.items() if job not in job_ids}
+
+    def to_drain_again(self, now: float) -> list[str]:
+        """The jobs about which their master must be asked again."""
+        return [job_id for job_id, since in self.drained.items() if now >= since + DRAIN_AGAIN_S]
+
     # ---- jobs that ended -------------------------------------------------------------------------------------
 
     def questions(self) -> list[str]:
@@ -311,13 +334,14 @@ class JobTable:
         """The listed jobs in one of these states, without removed jobs."""
         return [job for job in self.listed.values() if job.state in states and job.job_id not in self._removed]
 
-    def coming(self, connected: Container[str]) -> Counter[Amounts]:
+    def coming(self, connected: Iterable[str]) -> Counter[Amounts]:
         """How many jobs are on their way to the master, by what they were asked for.
 
         Args:
             connected: the jobs that are not on their way any more.
         """
-        live = [job.job_id for job in self.live(JobState.QUEUED, JobState.RUNNING) if job.job_id not in connected]
+        arrived = {*connected, *self.drained}
+        live = [job.job_id for job in self.live(JobState.QUEUED, JobState.RUNNING) if job.job_id not in arrived]
         found = Counter(self.amounts.get(job_id, ()) for job_id in (*live, *self._expected))
         found[()] += self._uncertain
         return found
@@ -334,8 +358,13 @@ class JobTable:
 
     @property
     def freeing(self) -> int:
-        """How many of these places will soon be free, because their jobs were removed."""
-        return sum(self.listed[job_id].state is not JobState.LEAVING for job_id in self._removed)
+        """How many of these places will be free, because their jobs were removed or are drained."""
+        return sum(self.listed[job_id].state is not JobState.LEAVING for job_id in self._removed | self.drained)
+
+    @property
+    def kept(self) -> int:
+        """How many of these places will not become free."""
+        return self.occupied - self.freeing
 
 
 CERTAIN_S = 3.0
@@ -349,7 +378,7 @@ ROUNDING_S = 1e-6
 """A period counts as complete when less than this is left."""
 
 FIRST_RETRY_S = 10.0
-"""Seconds until a batch system that refused a submission is tried again."""
+"""Seconds until a batch system that refused a submission, or a master that did not answer, is asked again."""
 
 LONGEST_RETRY_S = 600.0
 
@@ -399,8 +428,8 @@ class WatchedComputation:
     """Those of them that probably never connect."""
     unfit: dict[Amounts, Pause] = Factory(dict)
     """The pauses after a job has left because nothing that waits could run there, by what it was asked for."""
-    starved_since: float | None = None
-    """Since when it has needed jobs and had none because of the limit of jobs in the queue."""
+    silence: Pause = Factory(lambda: Pause(FIRST_RETRY_S, LONGEST_RETRY_S))
+    """The pause after its master could not be asked to let agents leave."""
 
     @property
     def finished(self) -> bool:
@@ -481,11 +510,14 @@ class WatchedComputation:
         outside = [job_id for job_id in self._unconnected if job_id not in self.content.connected_jobs]
         return [job for job in self.jobs.live(JobState.RUNNING) if job.job_id in outside]
 
-    def serving(self) -> list[Job]:
-        """The jobs that serve it or will serve it. The last one is the smallest loss: it waits, idles, or is young."""
-        jobs = self.jobs.live(JobState.QUEUED, JobState.RUNNING)
-        idle = self._idle_since
-        return sorted(jobs, key=lambda job: (job.state is JobState.QUEUED, job.job_id in idle, -job.running_s))
+    def drainable(self, now: float) -> list[Job]:
+        """The jobs whose agents its master can let leave. The last one is the smallest loss: it idles, or is young."""
+        if now < self.silence.until:
+            return []
+        connected, idle = self.content.connected_jobs, self._idle_since
+        stay = [job for job in self.jobs.live(JobState.RUNNING) if job.job_id not in self.jobs.drained]
+        able = [job for job in stay if job.job_id in connected]
+        return sorted(able, key=lambda job: (job.job_id in idle, -job.running_s))
 
     @property
     def coming(self) -> Counter[Amounts]:

@@ -1,16 +1,19 @@
-"""What an overseer decides: how many jobs to submit for which computation, which jobs to remove, and what to say.
+"""What an overseer decides: how many jobs to submit for which computation, which jobs leave, and what to say.
 
 Theory of operation. In each round the shell reports the content of every resource file and the batch system's list of
 jobs. Then `decide` decides, once. If a file could not be read, nothing is decided for its computation. If the list is
 missing, nothing is decided at all. The core stores nothing that is necessary: it finds all jobs in the list, by their
 mark. What it stores in addition (see `JobTable`) only leads to fewer submissions and later removals. So an overseer
-that was killed and started again continues where it stopped.
+that was killed and started again continues where it stopped. It may ask a master again to let the same agents leave.
+
+No job at work is removed to make room for others. Its master is asked to let its agent leave: the agent ends after its
+tasks, however long they take. Until then, its place counts as one that will be free.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from attrs import Factory, define
 from msgspec import Struct, field
@@ -105,7 +108,23 @@ class NotRemoved(Struct, frozen=True):
     reason: str
 
 
-OverseerEvent = FileRead | FileUnread | Listed | NotListed | Ended | Submitted | NotSubmitted | NotRemoved
+class Drained(Struct, frozen=True):
+    """A master lets agents leave, as far as it has them."""
+
+    mark: str
+
+
+class NotDrained(Struct, frozen=True):
+    """A master could not be asked to let agents leave, or its answer was lost."""
+
+    mark: str
+    job_ids: Sequence[str]
+    reason: str
+
+
+OverseerEvent = (
+    FileRead | FileUnread | Listed | NotListed | Ended | Submitted | NotSubmitted | NotRemoved | Drained | NotDrained
+)
 
 
 class Submit(Struct, frozen=True):
@@ -127,6 +146,8 @@ class OverseerActions(Struct):
     """Jobs that have ended: ask the batch system how. Answer each question with `Ended`, then call `decide` again."""
     remove: list[str] = field(default_factory=list)
     submit: list[Submit] = field(default_factory=list)
+    drain: dict[str, list[str]] = field(default_factory=dict)
+    """Jobs whose agents must leave after their tasks, by the mark of the computation whose master must be asked."""
 
 
 # When rounds are, and what is said about them.
@@ -155,9 +176,6 @@ EXPLAIN_AFTER_S = 30.0
 FINISH_S = 60.0
 """Seconds in which the jobs of a finished computation can end by themselves."""
 
-STARVED_S = 60.0
-"""Seconds that a computation waits for its first job until another computation must give it a place."""
-
 TRIAL_S = 300.0
 """Seconds that a tried job may wait for a machine other than those where jobs failed. Perhaps there is none."""
 
@@ -169,17 +187,66 @@ SPENT_S = 10.0
 """Seconds of a job's time in which its slaves run no task: the agent and its slaves start, and the agent ends."""
 
 
-def share(wanting: Sequence[tuple[WatchedComputation, int]], budget: int) -> list[int]:
-    """Divide `budget` jobs: higher priorities first. Computations of equal priority get equal numbers of places.
+# Who gets a place: computations of higher priority first, and those of equal priority get equal numbers. One rule
+# divides free places and takes places from others. So a place that was taken does not go back.
+
+
+@define(eq=False, repr=False)
+class Claim:
+    """A computation that claims places, or gives places to others."""
+
+    computation: WatchedComputation
+    lacks: int
+    """How many more places it wants."""
+    has: int
+    """How many places it has, will get, and does not give."""
+    offers: list[Job] = Factory(list)
+    """The jobs whose places it can give. The last one is the smallest loss."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The claim with the smallest rank gets the next place."""
+        return -self.computation.priority, self.has
+
+    def get(self) -> None:
+        """Get a place."""
+        self.lacks, self.has = self.lacks - 1, self.has + 1
+
+    def precedes(self, other: Claim) -> bool:
+        """Whether it may take a place of another computation. Then the other one cannot take it back."""
+        mine, its = self.computation.priority, other.computation.priority
+        return mine > its or (mine == its and self.has + 1 < other.has)
+
+
+def share(claims: Sequence[Claim], places: int) -> None:
+    """Divide free places."""
+    for _ in range(min(places, sum(each.lacks for each in claims))):
+        min((each for each in claims if each.lacks), key=lambda each: each.rank).get()
+
+
+def take(claims: Sequence[Claim], keeps: int) -> Iterator[tuple[Claim, Claim, Job]]:
+    """Take places from computations, first from those with the lowest priority and most jobs.
 
     Args:
-        wanting: computations, and how many jobs each would submit without limits.
+        keeps: how many places each of them keeps at least.
+
+    Yields:
+        The claim that gives, the claim that gets, and the job.
     """
-    shares, occupied = [0] * len(wanting), [each.jobs.occupied for each, _ in wanting]
-    for _ in range(min(budget, sum(count for _, count in wanting))):
-        open_wishes = [number for number, (_, count) in enumerate(wanting) if shares[number] < count]
-        shares[min(open_wishes, key=lambda n: (-wanting[n][0].priority, occupied[n] + shares[n]))] += 1
-    return shares
+    while (found := _next_move(claims, keeps)) is not None:
+        giver, taker = found
+        giver.has -= 1
+        taker.get()
+        yield giver, taker, giver.offers.pop()
+
+
+def _next_move(claims: Sequence[Claim], keeps: int) -> tuple[Claim, Claim] | None:
+    """Find the claim that gives the next place, and the claim that gets it."""
+    givers = [each for each in claims if each.offers and each.has > keeps]
+    for taker in sorted((each for each in claims if each.lacks), key=lambda each: each.rank):
+        if able := [each for each in givers if taker.precedes(each)]:
+            return max(able, key=lambda each: each.rank), taker
+    return None
 
 
 @define(eq=False, repr=False)
@@ -251,6 +318,14 @@ class OverseerCore:
                 self._complain(None, "removal", f"jobs could not be removed: {reason}", now)
                 for each in self.computations.values():
                     each.jobs.unmark_removed(job_ids)
+            case Drained(mark):
+                self.computations[mark].silence.reset()
+                self._resolve(self.computations[mark], "drain", "its master answers again")
+            case NotDrained(mark, job_ids, reason):  # as far as is known
+                self.computations[mark].silence.begin(now)
+                self.computations[mark].jobs.unmark_drained(job_ids)
+                text = f"its master was not asked to let jobs leave, as far as is known: {reason}"
+                self._complain(self.computations[mark], "drain", text, now)
 
     def decide(self, now: float) -> None:
         """Decide, if this round's events have arrived. Call this once a round, and after the answers to questions."""
@@ -271,14 +346,10 @@ class OverseerCore:
             self._report_hosts(each, now)
             self._report_delays(each, now)
             self._report_time(each, now)
-        shortages = self._submit_missing(active, now)
-        short = [each for each, count in shortages if count and not each.jobs.occupied]
-        for each in active:
-            self._feed(each, active, now, hungry=each in short)
+            self._drain(each, each.jobs.to_drain_again(now), now)
+        self._submit_missing(active, now)
         excess = max(0, -self._free - self._freeing)
-        for each, count in shortages:
-            self._make_room(active, each.priority, count, now)
-            self._report_limit(each, count, now)
+        self._make_room(active, now)
         reason = f"more than --max {self._settings.max_jobs}"  # never jobs at work
         excess -= self._remove_some(active, WatchedComputation.waiting, excess, f"waiting, and {reason}", now)
         self._remove_some(active, lambda each: each.idle(0.0, now), excess, f"idle, and {reason}", now)
@@ -493,35 +564,43 @@ class OverseerCore:
         if since is not None and now >= since + TRIAL_S:
             self._remove(computation, computation.waiting(), "waiting, and there is no other machine", now)
 
-    def _make_room(self, active: Sequence[WatchedComputation], priority: int, count: int, now: float) -> None:
-        """Remove `count` jobs: first useless jobs, then waiting jobs of computations with a lower priority."""
+    def _make_room(self, active: Sequence[WatchedComputation], now: float) -> None:
+        """Take places for the computations that lack jobs: of useless jobs, of waiting jobs, and then of jobs at work,
+        whose agents leave after their tasks. A computation keeps one of its jobs at work."""
 
         def useless(each: WatchedComputation) -> list[Job]:
             return [*each.unconnected(), *each.jobs.live(JobState.HELD)]
 
-        reason = "held or not connected, and others need their places"
-        count -= self._remove_some(active, useless, count, reason, now)
-        lower = [each for each in active if each.priority < priority]
-        reason = "waiting, and others are more important"
-        self._remove_some(lower, WatchedComputation.waiting, count, reason, now)
+        lacking = sum(each.lacks for each in self._claims(active, now)) - max(0, self._free + self._freeing)
+        self._remove_some(active, useless, lacking, "held or not connected, and others need their places", now)
+        claims = self._claims(active, now)
+        wanting = [each for each in claims if each.lacks]
+        share(claims, self._free + self._freeing)
+        for each in claims:
+            each.offers = each.computation.waiting()
+        taken = [(giver, job) for giver, _, job in take(claims, keeps=0)]
+        for each in claims:
+            jobs = [job for giver, job in taken if giver is each]
+            self._remove(each.computation, jobs, "waiting, and others need their places", now)
+            each.offers = each.computation.drainable(now)
+        moves: dict[tuple[str, str], list[str]] = {}
+        for giver, taker, job in take(claims, keeps=1):
+            moves.setdefault((giver.computation.mark, taker.computation.mark), []).append(job.job_id)
+        for (mark, to), job_ids in moves.items():
+            giving, getting = self.computations[mark], self.computations[to]
+            self._drain(giving, job_ids, now)
+            why = "is more important" if getting.priority > giving.priority else "has fewer"
+            leave = f"{counted(len(job_ids), 'job')} {'leaves' if len(job_ids) == 1 else 'leave'}"
+            text = f"{leave}, because {getting.name} {why}; it waits for them to finish their tasks"
+            self._say(giving, f"{text}: {first_of(job_ids, len(job_ids))}")
+        for each in wanting:
+            self._report_limit(each.computation, each.lacks, now)
 
-    def _feed(
-        self, computation: WatchedComputation, active: Sequence[WatchedComputation], now: float, *, hungry: bool
-    ) -> None:
-        """Give a computation that has lacked its first job for a while a place of the computation with most jobs.
-
-        A job at work is removed only if no job waits or is idle. Its tasks run again. The donor keeps at least one job.
-        """
-        if not hungry:
-            computation.starved_since = None
-        elif computation.starved_since is None:
-            computation.starved_since = now
-        elif now >= computation.starved_since + STARVED_S - ROUNDING_S:
-            equals = [each for each in active if each.priority <= computation.priority]
-            donor = max(equals, key=lambda each: len(each.serving()))
-            reason = f"because {computation.name} has none, and --max is {self._settings.max_jobs}"
-            self._remove(donor, donor.serving()[1:][-1:], reason, now)
-            computation.starved_since = None
+    def _drain(self, computation: WatchedComputation, job_ids: Sequence[str], now: float) -> None:
+        """Request that the agents of jobs leave after their tasks."""
+        if job_ids:
+            self._actions.drain.setdefault(computation.mark, []).extend(job_ids)
+            computation.jobs.mark_drained(job_ids, now)
 
     def _remove_some(
         self,
@@ -550,23 +629,16 @@ class OverseerCore:
 
     # ---- submissions -----------------------------------------------------------------------------------------
 
-    def _submit_missing(self, active: Sequence[WatchedComputation], now: float) -> list[tuple[WatchedComputation, int]]:
-        """Submit the missing jobs of these computations within the limits, in the order of priority.
+    def _claims(self, active: Sequence[WatchedComputation], now: float) -> list[Claim]:
+        """What each computation has and lacks. A place that becomes free belongs to nobody."""
+        return [Claim(each, self._wish(each, now), each.jobs.kept) for each in active]
 
-        Returns:
-            The computations that lack jobs, in the order of priority, and how many jobs each cannot get because of the
-            limit of jobs in the queue. The places of jobs that are being removed count as free.
-        """
-        wanting = [(each, count) for each in active if (count := self._wish(each, now))]
-        budget = min(self._free, self._allowance(now))
-        for (each, _), count in zip(wanting, share(wanting, budget), strict=True):
-            self._submit(each, count, now)
-        left = max(0, self._free + self._freeing)
-        shortages = []
-        for each, count in wanting:
-            shortages.append((each, max(0, count - left)))
-            left = max(0, left - count)
-        return shortages
+    def _submit_missing(self, active: Sequence[WatchedComputation], now: float) -> None:
+        """Submit the missing jobs of these computations within the limits."""
+        claims = self._claims(active, now)
+        share(claims, min(self._free, self._allowance(now)))
+        for each in claims:
+            self._submit(each.computation, each.has - each.computation.jobs.kept, now)
 
     def _is_urgent(self, now: float) -> bool:
         """Whether a computation without any job needs one, and can get it now."""
@@ -582,7 +654,7 @@ class OverseerCore:
 
     @property
     def _freeing(self) -> int:
-        """How many places will become free because jobs were removed."""
+        """How many places will become free because jobs were removed or are drained."""
         return sum(each.jobs.freeing for each in self.computations.values())
 
     def _wish(self, computation: WatchedComputation, now: float) -> int:

@@ -32,12 +32,14 @@ from mwpy._batch import Batch, BatchUnavailable, Launch
 from mwpy._core import overseer as events
 from mwpy._core.overseen import WatchedComputation
 from mwpy._core.overseer import OverseerActions, OverseerCore, OverseerEvent, OverseerSettings, Submit
+from mwpy._roles import join
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._system.locks import FileLock, LockHeld
 from mwpy._system.process import Question
-from mwpy._values.errors import ExitCode, ResourceFileError, UsageError
+from mwpy._values.errors import ExitCode, MasterUnreachable, MwpyError, ResourceFileError, UsageError
 from mwpy._values.jobs import JobState
+from mwpy._values.messages import MAX_DRAINED
 from mwpy.resource_file import ResourceFile
 
 # The resource files that an overseer watches: finding them, locking their computations, and launching from them.
@@ -60,6 +62,9 @@ PRUNE_AGAIN_S = 3600.0
 
 PATIENCE_S = 2.0
 """How long one file system may delay all computations."""
+
+ANSWER_S = 10.0
+"""How long one master may delay all computations when it is asked to let agents leave."""
 
 
 class OverseerOptions(Struct, frozen=True):
@@ -194,6 +199,25 @@ class OverseenFiles:
         return Launch(
             mark, str(file.path), command, slaves, str(file.log_dir), own.extra, prologue=own.prologue, name=own.name
         )
+
+    def drain(self, mark: str, job_ids: Sequence[str]) -> None:
+        """Ask the master of a computation to let the agents of jobs leave after their tasks, as `mwpy drain` does.
+
+        It is no error if the master has no such agent, or if the computation is finished.
+
+        Raises:
+            MwpyError: the master cannot be asked, or it refuses.
+        """
+        path = self._files[mark].path
+        for start in range(0, len(job_ids), MAX_DRAINED):
+            some = job_ids[start : start + MAX_DRAINED]
+            question = Question(partial(join.ask, path, drain=some), f"drain {path.name}")
+            try:
+                question.ask(ANSWER_S)
+            except TimeoutError:
+                raise MasterUnreachable(f"the master of {path} gave no answer for {ANSWER_S:.0f} s") from None
+            finally:
+                question.close()
 
     def close(self) -> None:
         """Unlock the computations, so that other overseers can watch them."""
@@ -331,11 +355,13 @@ class Overseer:
     _say: Callable[[str], None]
     dry_run: bool = False
     failed: bool = False
-    """Whether a file could not be read, or the batch system did not answer or refused."""
+    """Whether a file could not be read, or the batch system or a master did not answer or refused."""
     _decided: OverseerActions = Factory(OverseerActions)
     """What was decided in the last round."""
     _removed: list[str] = Factory(list)
     """The jobs that were removed in the last round."""
+    _drained: list[str] = Factory(list)
+    """The jobs whose agents their masters were asked to let leave in the last round."""
     _submitted: dict[str, Sequence[str]] = Factory(dict)
     """The jobs that were submitted in the last round, by the mark of the computation."""
 
@@ -375,6 +401,8 @@ class Overseer:
             "submitted": [*self._submitted.get(mark, ())],
             "to_remove": [job_id for job_id in self._decided.remove if job_id in jobs],
             "removed": [job_id for job_id in self._removed if job_id in jobs],
+            "to_drain": self._decided.drain.get(mark, []),
+            "drained": [job_id for job_id in self._drained if job_id in jobs],
         }
 
     def _look(self) -> None:
@@ -388,7 +416,7 @@ class Overseer:
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
                 self._handle(events.Ended(job_id, self._batch.outcome(job_id)))
-        self._decided, self._removed, self._submitted = actions, [], {}
+        self._decided, self._removed, self._drained, self._submitted = actions, [], [], {}
         if not self.dry_run:
             self._act(actions)
             self._decide()
@@ -439,6 +467,14 @@ class Overseer:
                 self._removed = actions.remove
         for submit in actions.submit:
             self._submit(submit)
+        for mark, job_ids in actions.drain.items():
+            try:
+                self._files.drain(mark, job_ids)
+            except MwpyError as error:
+                self._fail(events.NotDrained(mark, job_ids, str(error)))
+            else:
+                self._handle(events.Drained(mark))
+                self._drained += job_ids
 
     def _submit(self, submit: Submit) -> None:
         try:

@@ -24,7 +24,8 @@ from mwpy._simulation.checkers import SimulationFailure
 from mwpy._simulation.cluster import Cluster
 from mwpy._simulation.machines import AgentHost, Pace
 from mwpy._simulation.world import World
-from mwpy._values.errors import ExitCode, ResourceFileError
+from mwpy._values import messages
+from mwpy._values.errors import ExitCode, MasterUnreachable, ResourceFileError
 from mwpy._values.jobs import Job, JobState, Outcome
 from mwpy.resource_file import FINISHED, MemberKeys, ResourceFile
 
@@ -88,8 +89,6 @@ class SimulatedBatch:
     _world: World
     _after_submission: Callable[[str], None]
     """This function is called with the mark after each attempt to submit."""
-    _may_take: Callable[[SimulatedJob], bool]
-    """This function returns whether a job may be removed although it is at work."""
     lag_s: int = 0
     """A submitted job may be missing in the list for this many seconds."""
     broken: bool = False
@@ -149,9 +148,8 @@ class SimulatedBatch:
 
     def _remove(self, job: SimulatedJob) -> None:
         worked_s = self._world.now - job.idle_at if job.host is not None else 0
-        takes = worked_s > NOTICE_S
-        assert not takes or self._may_take(job), f"{job.job_id} is removed and has worked for {worked_s} s"
-        self.replaceable[job.mark] += takes or job.state is JobState.QUEUED  # others may have needed its place
+        assert worked_s <= NOTICE_S, f"{job.job_id} is removed and has worked for {worked_s} s"
+        self.replaceable[job.mark] += job.state is JobState.QUEUED  # others may have needed its place
         if self._world.chance(0.05):  # the removal does not work
             job.uncounted = True
             self.replaceable[job.mark] += 1
@@ -239,8 +237,8 @@ class SimulatedBatch:
 # again. The same seed always gives the same history.
 #
 # Checkers look from outside. Every task ends exactly once in each life of a master that is long enough. There are never
-# more jobs than the tasks could have used, or than are allowed. A job that has been at work for a while is removed only
-# if another computation has none. When the faults stop, all computations finish and no job is left.
+# more jobs than the tasks could have used, or than are allowed. A job that has been at work for a while is never
+# removed. When the faults stop, all computations finish and no job is left.
 
 
 FAULTY_S = 600
@@ -348,10 +346,10 @@ class OverseenPool:
         self.world = World(seed, FAULTY_S, 0.0)
         random = self.world.random
         self.transcript = self.world.transcript
-        self.batch = SimulatedBatch(self.world, self._check_for_storm, self._is_other_starved)
+        self.batch = SimulatedBatch(self.world, self._check_for_storm)
         self.batch.has_bad_machine = random.random() < 0.5
         slaves = self.slaves_per_job = random.choice([1, 1, 4])
-        most, a_minute, patience_s = (random.choice(each) for each in ([10, 20, 1000], [3, 200], [0.0, 30.0]))
+        most, a_minute, patience_s = (random.choice(each) for each in ([4, 10, 1000], [3, 200], [0.0, 30.0]))
         self.settings = OverseerSettings(int(most), int(a_minute), patience_s, 5.0)
         self.computations = {
             f"m{number}": _Computation(f"m{number}", number, self.world, self.batch, slaves, random.choice([1, 10, 60]))
@@ -420,6 +418,18 @@ class OverseenPool:
             raise ResourceFileError("torn")
         return seen[-1]
 
+    def drain(self, mark: str, job_ids: Sequence[str]) -> None:
+        """Ask a master to let agents leave after their tasks; sometimes lose the answer."""
+        computation = self.computations[mark]
+        if self.world.now < computation.down_until:
+            raise MasterUnreachable("no answer")
+        if not computation.finished:
+            master = computation.clusters[-1].master
+            mine = master.io.core.state.settings
+            master.network.inquire(messages.Ask(mine.member_id, mine.generation, drain=[*job_ids]))
+        if self.world.chance(0.1):
+            raise MasterUnreachable("the answer is lost")
+
     def launch(self, mark: str, content: ResourceFile) -> Launch:
         """Prepare a launch."""
         slaves = self.slaves_per_job
@@ -450,11 +460,6 @@ class OverseenPool:
         useful = sum(job.mark == mark and job.useful for job in jobs)
         most = -(-self.computations[mark].most_useful // self.slaves_per_job)
         assert useful <= most, f"there are {useful} jobs of {mark}, which never had work for more than {most}"
-
-    def _is_other_starved(self, job: SimulatedJob) -> bool:
-        """Whether another computation needs jobs and has none at work."""
-        served = {each.mark for each in self.batch.queue.values() if each.host is not None}
-        return any(each.useful and each.mark not in (job.mark, *served) for each in self.computations.values())
 
     def _check_end(self) -> None:
         assert not self.batch.queue, f"jobs are left: {list(self.batch.queue)}"

@@ -1102,9 +1102,9 @@ class AgentProcess:
         assert self._over or frozen or slave.code is not None, f"slave {slave.number} hangs and was not killed"
 
     def _check_replaced(self, last: SimulatedSlave) -> None:
-        """Check that another slave has started, unless more slaves have ended since, or one just starts."""
+        """Check that another slave has started, unless more slaves have ended since, one just starts, or all leave."""
         slaves = self.slaves.values()
-        if self._over or self._freezes or any(slave.ended_at > last.ended_at for slave in slaves):
+        if self._over or self.core.leaving or self._freezes or any(slave.ended_at > last.ended_at for slave in slaves):
             return
         living = [slave for slave in slaves if slave.code is None]
         template_starts = self._template is not None and self._template.is_starting

@@ -319,6 +319,11 @@ class Network:
             self.master.arrive(Frames(connection.peer, ADDRESS, [b"nonsense"]))
             self.cut(connection)
 
+    def inquire(self, question: messages.Ask) -> None:
+        """A member without slaves asks the master, and leaves when the answer comes."""
+        self._peers += 1
+        self.master.arrive(Frames(f"inquirer {self._peers}".encode(), ADDRESS, wire.encode(question)))
+
     def stranger(self) -> None:
         """A process without keys connects to the master."""
         self.master.arrive(StrangerSeen(ADDRESS, "no key"))

@@ -549,6 +549,10 @@ class Question(Generic[T]):
             raise error
         return value  # type: ignore[return-value]  # one of the two is None
 
+    def close(self) -> None:
+        """Let the thread end as soon as the function has returned."""
+        self._background.close(0.0)
+
     def _answer(self, _: None) -> None:
         try:
             value = self._do()

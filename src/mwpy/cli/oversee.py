@@ -1,9 +1,10 @@
 """mwpy oversee RESOURCE_FILE ... --with SYSTEM: keep the right number of agents in a batch system.
 
 Oversee computations: read their resource files, submit agents to a batch system while their masters lack slaves, and
-remove jobs that wait or idle without being needed. The command ends when all computations are finished and have no
-jobs left. When it is stopped (Ctrl-C, SIGTERM), its jobs stay with their masters; the next start finds them. A job
-runs the program that the resource file names, in the working directory of this command.
+remove jobs that wait or idle without being needed. If --max is too small for all computations, important ones come
+first, and agents of others leave after the tasks that they run. The command ends when all computations are finished
+and have no jobs left. When it is stopped (Ctrl-C, SIGTERM), its jobs stay with their masters; the next start finds
+them. A job runs the program that the resource file names, in the working directory of this command.
 
 examples:
   mwpy oversee app.rsc --with htcondor
@@ -79,7 +80,8 @@ def make_parser() -> Parser:
     add("--interval", type=number(0.1, float), default=10.0, metavar="SECONDS", help=interval)
     patience = "remove jobs that have waited or idled this long without being needed; default 60; with --once, 0"
     add("--patience", type=number(0, float), metavar="SECONDS", help=patience)
-    priority = "computations with a higher number get jobs first when --max is reached; default 0 (repeatable)"
+    priority = "when --max is reached, computations with a higher number get jobs first, and others give theirs after "
+    priority += "the tasks that run; default 0 (repeatable)"
     add("--priority", type=_priority, action="append", default=[], metavar="RESOURCE_FILE=N", help=priority)
     add_job_options(parser)
     add = parser.add_argument_group("the command itself").add_argument
