@@ -16,8 +16,8 @@ from mwpy import resource_file
 from mwpy._core.overseer import OverseerSettings
 from mwpy._roles import overseer
 from mwpy._roles.overseer import OverseenFiles, OverseerOptions, agent_command, mark_of, paths_of
-from mwpy._values.errors import ResourceFileError, UsageError
-from mwpy.resource_file import IN_PROGRESS, MemberKeys, ResourceFile
+from mwpy._values.errors import MasterUnreachable, ResourceFileError, UsageError
+from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile
 
 Overseen = Callable[..., OverseenFiles]
 
@@ -93,6 +93,29 @@ def test_a_computation_is_found_once_with_its_priority(overseen: Overseen, tmp_p
     assert (launch.mark, launch.resource_path, launch.slaves, launch.extra) == (first, str(a), 4, ("x",))
     assert Path(launch.log_dir) == tmp_path / "a.rsc.jobs"
     assert Path(launch.log_dir).is_dir()
+
+
+def test_a_master_that_hangs_is_not_waited_for(
+    overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr("mwpy._roles.join.ask", lambda *_, **__: answer.wait())
+    monkeypatch.setattr("mwpy._roles.overseer.ANSWER_S", 0.05)
+    resource_file.write(tmp_path / "a.rsc", CONTENT)
+    files = overseen([tmp_path / "a.rsc"])
+    [found] = files.find()
+    with pytest.raises(MasterUnreachable, match="gave no answer"):
+        files.drain(found.mark, ["1.0"])
+    answer.set()
+    monkeypatch.setattr("mwpy._roles.overseer.ANSWER_S", 60.0)
+    files.drain(found.mark, ["1.0"])
+
+
+def test_the_master_of_a_computation_that_has_just_finished_is_not_asked(overseen: Overseen, tmp_path: Path) -> None:
+    resource_file.write(tmp_path / "a.rsc", replace(CONTENT, computation_status=FINISHED))
+    files = overseen([tmp_path / "a.rsc"])
+    [found] = files.find()
+    files.drain(found.mark, ["1.0"])
 
 
 def test_a_path_that_hangs_is_reported_once(
