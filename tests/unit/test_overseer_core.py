@@ -270,7 +270,7 @@ def test_an_important_computation_gets_the_places_of_jobs_at_work_when_their_tas
     crowded.watch("b", slaves_needed=9, priority=5)
     actions = crowded.look()
     assert (actions.drain, actions.remove, actions.submit) == ({"a": ["1.3", "1.2", "1.1"]}, [], [])
-    text = "A: 3 jobs leave, because B is more important; it waits for them to finish their tasks: 1.3, 1.2, 1.1"
+    text = "A: 3 jobs leave, because B is more important, and waits for them to finish their tasks: 1.3, 1.2, 1.1"
     assert text in actions.say
     crowded.core.handle(Drained("a"), crowded.now)
     crowded.write("a", slaves_needed=7)
@@ -292,7 +292,7 @@ def test_equal_computations_get_equal_numbers_of_places(crowded: Desk) -> None:
     crowded.watch("b", slaves_needed=3)
     actions = crowded.look()
     assert actions.drain == {"a": ["1.3", "1.2"]}
-    assert "A: 2 jobs leave, because B has fewer; it waits for them to finish their tasks: 1.3, 1.2" in actions.say
+    assert "A: 2 jobs leave, because B has fewer jobs, and waits for them to finish their tasks: 1.3, 1.2" in actions.say
     crowded.write("a", slaves_needed=6)
     for job_id, new in ("1.3", "2.0"), ("1.2", "2.1"):
         crowded.gone(job_id, outcome=Outcome.of_process(0, 99.0, ""))
@@ -316,6 +316,18 @@ def test_no_job_leaves_while_there_are_free_places() -> None:
     desk.watch("b", slaves_needed=2, priority=5)
     actions = desk.look()
     assert (actions.submit, actions.drain) == ([Submit("b", 2)], {})
+
+
+def test_when_all_hosts_are_full_jobs_leave_although_max_allows_more(crowded: Desk) -> None:
+    crowded.core = OverseerCore(OverseerSettings())
+    crowded.free_places = 0
+    crowded.watch("a")
+    crowded.watch("b", slaves_needed=2)
+    actions = crowded.look()
+    assert (actions.drain, actions.submit) == ({"a": ["1.3", "1.2"]}, [])
+    crowded.gone("1.3")
+    crowded.free_places = 1
+    assert crowded.look().submit == [Submit("b", 1)]
 
 
 def test_the_least_important_computation_with_most_jobs_gives_first() -> None:

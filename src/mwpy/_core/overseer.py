@@ -203,7 +203,6 @@ class Claim:
     offers: list[Job] = Factory(list)
     """The jobs whose places it can give. The last one is the smallest loss."""
 
-    @property
     def rank(self) -> tuple[int, int]:
         """The claim with the smallest rank gets the next place."""
         return -self.computation.priority, self.has
@@ -221,7 +220,7 @@ class Claim:
 def share(claims: Sequence[Claim], places: int) -> None:
     """Divide free places."""
     for _ in range(min(places, sum(each.lacks for each in claims))):
-        min((each for each in claims if each.lacks), key=lambda each: each.rank).get()
+        min((each for each in claims if each.lacks), key=Claim.rank).get()
 
 
 def take(claims: Sequence[Claim], keeps: int) -> Iterator[tuple[Claim, Claim, Job]]:
@@ -233,20 +232,17 @@ def take(claims: Sequence[Claim], keeps: int) -> Iterator[tuple[Claim, Claim, Jo
     Yields:
         The claim that gives, the claim that gets, and the job.
     """
-    while (found := _next_move(claims, keeps)) is not None:
-        giver, taker = found
+    while True:
+        takers = [each for each in claims if each.lacks]
+        givers = [each for each in claims if each.offers and each.has > keeps]
+        if not takers or not givers:
+            return
+        taker, giver = min(takers, key=Claim.rank), max(givers, key=Claim.rank)
+        if not taker.precedes(giver):  # then no other one may take a place either
+            return
         giver.has -= 1
         taker.get()
         yield giver, taker, giver.offers.pop()
-
-
-def _next_move(claims: Sequence[Claim], keeps: int) -> tuple[Claim, Claim] | None:
-    """Find the claim that gives the next place, and the claim that gets it."""
-    givers = [each for each in claims if each.offers and each.has > keeps]
-    for taker in sorted((each for each in claims if each.lacks), key=lambda each: each.rank):
-        if able := [each for each in givers if taker.precedes(each)]:
-            return max(able, key=lambda each: each.rank), taker
-    return None
 
 
 @define(eq=False, repr=False)
@@ -589,10 +585,11 @@ class OverseerCore:
         for (mark, to), job_ids in moves.items():
             giving, getting = self.computations[mark], self.computations[to]
             self._drain(giving, job_ids, now)
-            why = "is more important" if getting.priority > giving.priority else "has fewer"
-            leave = f"{counted(len(job_ids), 'job')} {'leaves' if len(job_ids) == 1 else 'leave'}"
-            text = f"{leave}, because {getting.name} {why}; it waits for them to finish their tasks"
-            self._say(giving, f"{text}: {first_of(job_ids, len(job_ids))}")
+            leaves, them, their = ("leaves", "it", "its") if len(job_ids) == 1 else ("leave", "them", "their")
+            why = "is more important" if getting.priority > giving.priority else "has fewer jobs"
+            text = f"because {getting.name} {why}, and waits for {them} to finish {their} tasks"
+            ids = first_of(job_ids, len(job_ids))
+            self._say(giving, f"{counted(len(job_ids), 'job')} {leaves}, {text}: {ids}")
         for each in wanting:
             self._report_limit(each.computation, each.lacks, now)
 
