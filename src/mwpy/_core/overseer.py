@@ -422,6 +422,13 @@ class OverseerCore:
         text = f"{counted(short, 'more job')} would be useful, but {full}--max allows only {self._settings.max_jobs}"
         self._complain(computation, "limit", text if short > 0 else "", now)
 
+    def _report_leaving(self, giving: WatchedComputation, getting: WatchedComputation, job_ids: Sequence[str]) -> None:
+        """Say which jobs leave, and which computation waits for their places."""
+        leaves, them, their = ("leaves", "it", "its") if len(job_ids) == 1 else ("leave", "them", "their")
+        why = "is more important" if getting.priority > giving.priority else "has fewer jobs"
+        text = f"because {getting.name} {why}, and waits for {them} to finish {their} tasks"
+        self._say(giving, f"{counted(len(job_ids), 'job')} {leaves}, {text}: {first_of(job_ids, len(job_ids))}")
+
     def _report_hosts(self, computation: WatchedComputation, now: float) -> None:
         """Complain about machines on which jobs or tasks fail although they run well elsewhere."""
         failing, excluded = computation.failures.failing(now), computation.failures.excluded
@@ -583,13 +590,9 @@ class OverseerCore:
         for giver, taker, job in take(claims, keeps=1):
             moves.setdefault((giver.computation.mark, taker.computation.mark), []).append(job.job_id)
         for (mark, to), job_ids in moves.items():
-            giving, getting = self.computations[mark], self.computations[to]
-            self._drain(giving, job_ids, now)
-            leaves, them, their = ("leaves", "it", "its") if len(job_ids) == 1 else ("leave", "them", "their")
-            why = "is more important" if getting.priority > giving.priority else "has fewer jobs"
-            text = f"because {getting.name} {why}, and waits for {them} to finish {their} tasks"
-            ids = first_of(job_ids, len(job_ids))
-            self._say(giving, f"{counted(len(job_ids), 'job')} {leaves}, {text}: {ids}")
+            if (mark, "drain") not in self._open:  # else its master did not answer, and this was said before
+                self._report_leaving(self.computations[mark], self.computations[to], job_ids)
+            self._drain(self.computations[mark], job_ids, now)
         for each in wanting:
             self._report_limit(each.computation, each.lacks, now)
 
