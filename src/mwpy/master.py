@@ -8,6 +8,7 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
@@ -26,7 +27,8 @@ from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import PLAIN
-from mwpy._values.messages import Report
+from mwpy._values.messages import Report, plain_status
+from mwpy._values.options import LOOPBACK
 from mwpy._values.phrases import counted
 from mwpy._values.policy import FailureLimit, MaxFailures, Policies, TaskPolicy, check_sid
 from mwpy._values.shares import PLAIN_CALLS
@@ -695,6 +697,47 @@ class Master:
         left_out = b"[%d bytes are left out]\n" % (new - len(end)) if new > len(end) else b""
         return left_out + end[max(0, len(end) - new) :]
 
+    def page(self, port: int = 0, *, host: str = LOOPBACK) -> Any:
+        """Show a live page of this master in a browser: progress, rate, failures with their tracebacks, hosts, slaves,
+        what each of them does, and why nothing moves. Print its address. `--mw-page` calls this.
+
+        It needs `pip install 'mwpy-cluster[page]'`. Everybody who knows the token in the address can read the page. It
+        ends with the master. A second call returns the same page.
+
+        Args:
+            port: the port on which it listens; 0 for any that is free.
+            host: the interface: its name or address. By default, only this machine can reach the page.
+
+        Returns:
+            The page (`mwpy.page.Page`): `.url` is its address, and `.close()` ends it. A notebook shows a link.
+
+        Raises:
+            UsageError: the port is in use, or what it needs is not installed; the caller's fault.
+
+        Examples:
+            >>> mw.page(8787)                                  # doctest: +SKIP
+            <mwpy page http://127.0.0.1:8787/?token=kXp1...>
+        """
+        return self._access.io.open_page(host, port)
+
+    def status(self, *, detailed: bool = False) -> dict[str, Any]:
+        """Return what the master does now: what `mwpy status RESOURCE_FILE --json` prints.
+
+        Args:
+            detailed: whether to include what each slave does, and what failed and was logged lately.
+
+        Raises:
+            MasterUnreachable: the master gave no answer for ten seconds.
+
+        Examples:
+            >>> mw.status()["tasks"]["pending"]                # doctest: +SKIP
+            17
+        """
+        found = self._access.io.overview(is_here=self._access.drive is not None)
+        if found is None:
+            return {"state": "finished"}
+        return plain_status(found if detailed else found.status)
+
     def summary(self) -> str:
         """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their
         failures by kind, and the lost attempts by cause.
@@ -780,6 +823,10 @@ class LocalMaster(Master):
 
     def __repr__(self) -> str:
         return _shown(self._io, self._is_closed)
+
+    def _repr_html_(self) -> str:
+        page = None if self._is_closed else self._io.page
+        return f"<pre>{escape(repr(self))}</pre>{'mw.page() shows more' if page is None else page._repr_html_()}"
 
     def __enter__(self) -> Self:
         return self

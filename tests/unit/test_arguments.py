@@ -17,7 +17,20 @@ from mwpy._values.options import parse as parse_options
 from mwpy.app import report_errors
 from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, number
 
-COMMANDS = ("compare", "doctor", "drain", "explain", "logs", "oversee", "pack", "runs", "slave", "status", "sweep")
+COMMANDS = (
+    "compare",
+    "doctor",
+    "drain",
+    "explain",
+    "logs",
+    "oversee",
+    "pack",
+    "page",
+    "runs",
+    "slave",
+    "status",
+    "sweep",
+)
 
 
 def parse(*arguments: str) -> argparse.Namespace:

@@ -23,6 +23,16 @@ STATUS = messages.Status(
     *({"f": AlgorithmStatus(pending=1)}, {"node1": HostStatus(busy=2)}, {"ValueError": 1}, {"crash": 1}),
     notices=[Notice(1.5, "text")],
 )
+OVERVIEW = messages.Overview(
+    STATUS,
+    "no slave is connected",
+    [messages.SlaveStatus("SLAVE-0", "AGENT-0", "h", "4711.0", "busy", 7, "f", 1.5, 2, 3, 4.5, 6.0)],
+    0,
+    [messages.AlgorithmAtHost("f", "h", 3, 1, 4.5, 2.0, 0, 0.0, 1 << 30)],
+    [messages.FailureExample("ValueError", 1, 5, "f", "h", "ValueError: no", "3", "Traceback", 9.5)],
+    [messages.MapStatus("f", 3, None, 1)],
+    [messages.LogLine("SLAVE-0", "h", 5, "f", 5.5, 20, "app", "text")],
+)
 EXPLANATION = messages.Explanation(7, "f", "waits", reasons=["no slave is connected"])
 ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),
@@ -71,6 +81,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Drained(["AGENT-1 on h"], 3, ["x (no agent)"]), []),
     (STATUS, []),
     (EXPLANATION, []),
+    (OVERVIEW, []),
 ]
 
 
@@ -184,7 +195,7 @@ def test_a_list_is_counted_before_it_is_built() -> None:
         (wire.FROM_AGENT, "a master", 21),
         (wire.FROM_MASTER, "an agent", 19),
         (wire.FROM_SLAVE, "an agent", 10),
-        (wire.TO_INQUIRER, "an inquirer", 6),
+        (wire.TO_INQUIRER, "an inquirer", 7),
     ],
 )
 def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(

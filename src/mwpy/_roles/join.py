@@ -279,7 +279,9 @@ ANSWER_S = 60.0
 """Seconds in which a master answers. Other inquirers may be served first."""
 
 
-def ask(path: str | PathLike[str], task: int | None = None, drain: Sequence[str] = ()) -> messages.Message | None:
+def ask(
+    path: str | PathLike[str], task: int | None = None, drain: Sequence[str] = (), *, detailed: bool = False
+) -> messages.Message | None:
     """Ask the master of a resource file what it does, or about a task, or to let agents leave. Return None if the
     computation is finished.
 
@@ -292,7 +294,7 @@ def ask(path: str | PathLike[str], task: int | None = None, drain: Sequence[str]
     if mine.computation_status == resource_file.FINISHED:
         return None
     try:
-        answer = _answer_of(mine, path, messages.Ask(mine.member_id, mine.generation, task, [*drain]))
+        answer = _answer_of(mine, path, messages.Ask(mine.member_id, mine.generation, task, [*drain], detailed))
     except MasterUnreachable:
         if resource_file.read(str(path)).computation_status == resource_file.FINISHED:
             return None
@@ -326,11 +328,12 @@ def _answer_of(content: ResourceFile, path: str | PathLike[str], question: messa
     return answer
 
 
-def status(resource_file: str | PathLike[str]) -> dict[str, Any]:
+def status(resource_file: str | PathLike[str], *, detailed: bool = False) -> dict[str, Any]:
     """Ask a running master what it does: what `mwpy status RESOURCE_FILE --json` prints.
 
     Args:
         resource_file: the file that the master writes (`--mw-resource-file`).
+        detailed: whether to include what each slave does, and what failed and was logged lately.
 
     Returns:
         A dictionary of texts, numbers, lists and dictionaries; the manual describes its keys. `"state"` is `"running"`,
@@ -341,9 +344,9 @@ def status(resource_file: str | PathLike[str]) -> dict[str, Any]:
         MasterUnreachable: no master answers at its addresses. The master may have ended without finishing.
         Refused: the program there is another master, or has another version of mwpy.
     """
-    answer = ask(resource_file)
+    answer = ask(resource_file, detailed=detailed)
     if answer is not None:
-        return {"state": "running", **to_plain(answer)}
+        return messages.plain_status(answer)
     content = read(str(resource_file))
     return {"state": "finished", "member_id": content.member_id, "generation": content.generation}
 

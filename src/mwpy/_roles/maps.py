@@ -22,6 +22,7 @@ from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, Ended, PackedCalls, Stretch, count_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
+from mwpy._values.messages import MapStatus
 from mwpy._values.policy import FailuresByKind, MaxFailures
 from mwpy._values.task import Result, UnrunnableTask, failed, size_of, stored_at
 
@@ -430,6 +431,13 @@ class MapRun:
         """How many results arrived and were not given out."""
         return sum(map(count_of, self.arrived)) + sum(map(count_of, self._early.values()))
 
+    @property
+    def status(self) -> MapStatus:
+        """How far the run is. Any thread may ask."""
+        terms = self.source.terms
+        name = "calls" if terms is None else terms[0].name
+        return MapStatus(name, self._submitted - self.num_open, self._total, self._num_failed)
+
     def ids(self, last: int) -> list[int]:
         """The ids of the tasks that may not have ended, up to the id `last`."""
         return [number for portion in self.open.values() for number in portion.ids if number <= last]
@@ -501,9 +509,13 @@ class MapRun:
 
     def _figures(self) -> Figures:
         """How far the run is."""
-        total = None if self.progress is None else self.progress.total
         slaves = self.access.io.num_slaves if self.access.usable else 0
-        return Figures(self._submitted - self.num_open, total, self._num_failed, slaves, self._num_reused)
+        return Figures(self._submitted - self.num_open, self._total, self._num_failed, slaves, self._num_reused)
+
+    @property
+    def _total(self) -> int | None:
+        """How many items there are; None if this is unknown."""
+        return self.source.total if self.progress is None else self.progress.total
 
     def _parts_of(self, stretch: Stretch) -> Iterator[Iterable[Any]]:
         """The values of a stretch, or its results, in parts. Read more items in between, if the user is slow."""
@@ -582,7 +594,7 @@ class MapRun:
                 sizes.read(num_read, size, now - began, READ_S / READS)
                 began = now
             self._exhausted = num_read < count
-            total = source.total if self.progress is None else self.progress.total
+            total = self._total
             self.unread = 0 if self._exhausted else None if total is None else max(0, total - self._submitted)
             if link.asleep:  # the I/O thread has no work, as with a slow iterable
                 link.wake()

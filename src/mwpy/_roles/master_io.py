@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import itertools
 import platform
+import reprlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from math import inf
-from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from attrs import Factory, define
@@ -55,10 +58,12 @@ from mwpy._roles.users import OpenMap, Users
 from mwpy._system import clock, process
 from mwpy._system.clock import Clock
 from mwpy._transport import shared_objects, wire
+from mwpy._transport.codec import plain_arguments
 from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
+from mwpy._values.bounds import shortened
 from mwpy._values.earlier import Given
-from mwpy._values.errors import CannotRun, MwpyError, ProtocolError, RunDatabaseError
+from mwpy._values.errors import CannotRun, MasterUnreachable, MwpyError, ProtocolError, RunDatabaseError, UsageError
 from mwpy._values.messagepack import as_read, encode
 from mwpy._values.messages import Handled
 from mwpy._values.options import Options
@@ -76,6 +81,12 @@ TICK_S = 1.0
 
 END_TICK_S = 0.02
 """The same during shutdown. It is short, because the exit of a local agent raises no event."""
+
+ARGUMENTS_CHARACTERS = 500
+"""How long the arguments of a failed task are at most in an overview."""
+
+ANSWER_S = 10.0
+"""How long a thread of this process waits for an overview. Without slaves, nobody answers while a task runs."""
 
 FAREWELL_S = 2.5
 """Seconds beyond the grace period for the agents' goodbyes."""
@@ -153,6 +164,8 @@ class MasterIo:
         self.local_slaves = 0
         """How many slaves are started on this machine."""
         self.commands: deque[Command] = deque()
+        self._questions: deque[SimpleQueue[messages.Overview]] = deque()
+        """Where threads of this process wait for an overview."""
         self.maps: WeakSet[OpenMap] = WeakSet()
         """The maps, also those of executors. `open_maps` has those that are not closed."""
         self.unread_maps = 0
@@ -165,8 +178,12 @@ class MasterIo:
         """About how many bytes of results were handed over to it."""
         self.store_failure: RunDatabaseError | None = None
         """Why nothing can be stored any more."""
+        self.page: Any = None
+        """The page that shows this master; None if there is none."""
         self.failed_calls = FailedCalls()
         """The calls that failed lately, for `mwpy.replay`."""
+        core.overviews.maps = lambda: [tasks.status for tasks in self.open_maps()]
+        core.overviews.arguments = self._arguments_of
         self.resource: ResourceKeeper | None = None
         """The resource file; None if there is none."""
         self._audit = audit
@@ -214,7 +231,7 @@ class MasterIo:
         until = until if due is None else min(due, until)
         self.link.asleep = True  # from here on, a thread that adds work wakes the link
         submissions = self.submissions
-        has_work = submissions.total > submissions.taken or bool(self.commands)
+        has_work = submissions.total > submissions.taken or bool(self.commands or self._questions)
         timeout_s = 0.0 if has_work or any(each.can_feed() for each in self.users.submitters) else until - now
         self._deliver()  # last, because the waiting thread needs the interpreter lock, which this thread releases next
         return timeout_s
@@ -239,6 +256,8 @@ class MasterIo:
         feeding.unfetched = self._handed_bytes - self.users.algorithm.fetched_bytes
         core.decide(now)
         self.holds_back = feeding.holds_back
+        while self._questions:
+            self._questions.popleft().put(core.overviews.overview(now))
         said = self._sessions.due(now) if now >= self._sessions.say_at else []
         self._do(core.take_actions(), said)
         closing = state.closing
@@ -419,6 +438,58 @@ class MasterIo:
         if self.link.asleep:
             self.link.wake()
 
+    def overview(self, *, is_here: bool = False) -> messages.Overview | None:
+        """Return what the master and its slaves do; None if it has ended. Any thread may call this.
+
+        Args:
+            is_here: whether this thread does the work of the I/O thread.
+
+        Raises:
+            MasterUnreachable: there was no answer in time.
+        """
+        answer: SimpleQueue[messages.Overview] = SimpleQueue()
+        if self._has_ended():
+            return None
+        if is_here:
+            return self.core.overviews.overview(self._clock.monotonic())
+        self._questions.append(answer)
+        if self.link.asleep:
+            self.link.wake()
+        try:
+            return answer.get(timeout=ANSWER_S)
+        except Empty:
+            if self._has_ended():
+                return None
+        raise MasterUnreachable(f"the master gave no answer for {ANSWER_S:g} s. Without slaves, its thread runs a task")
+
+    def open_page(self, host: str, port: int) -> Any:
+        """Show a page of this master, print its address, and return it. There is at most one.
+
+        Raises:
+            UsageError: the port is in use, or what it needs is not installed; the caller's fault.
+        """
+        if self.page is None:
+            try:
+                module = import_module("mwpy.page")  # it is a user of mwpy, so no part of mwpy needs it
+            except ImportError as error:
+                raise UsageError(f"the page needs `pip install 'mwpy-cluster[page]'` ({error})") from None
+            self.page = module.Page(self._described, host=host, port=port)
+            print(f"mwpy: {self.page}", file=sys.stderr, flush=True)
+        return self.page
+
+    def _described(self) -> dict[str, Any]:
+        found = self.overview()
+        return {"state": "finished"} if found is None else messages.plain_status(found)
+
+    def _has_ended(self) -> bool:
+        return self.core.state.closing is not None
+
+    def _arguments_of(self, task: int) -> str:
+        """The arguments of a task that failed, if they are plain values; else an empty text."""
+        call = self.failed_calls.get(task)
+        found = None if call is None else plain_arguments(call.payload)
+        return "" if found is None else shortened(", ".join(map(reprlib.repr, found)), ARGUMENTS_CHARACTERS)
+
     def open_maps(self) -> list[OpenMap]:
         """The maps whose values may still be asked for. Any thread may call this."""
         return [tasks for tasks in list(self.maps) if not tasks.closed]
@@ -444,6 +515,8 @@ class MasterIo:
                 self._run()
             elif threading.current_thread() is not self.thread:
                 self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)
+            if self.page is not None:
+                self.page.close()
 
 
 # What a master is made of, besides its connections. It is imported while the local agent starts: it takes as long.

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mwpy._core.master.state import Actions, LogGroup, Waiting
 from mwpy._roles.progress import OpenProgress
 from mwpy._values.groups import Ended, count_of
-from mwpy._values.messages import LogRow, size_of_records
+from mwpy._values.messages import LogRow, MapStatus, size_of_records
 
 NO_NEWS = Actions()
 """What a thread has no need to get."""
@@ -42,6 +42,8 @@ class OpenMap(Owner, Protocol):
 
     @property
     def num_waiting(self) -> int: ...
+    @property
+    def status(self) -> MapStatus: ...
     def arrive(self, ended: Sequence[Ended]) -> None: ...
     def item(self, task_id: int) -> Any: ...
     def ids(self, last: int) -> list[int]: ...

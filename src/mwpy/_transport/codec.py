@@ -549,6 +549,14 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     return args, kwargs
 
 
+def plain_arguments(payload: Buffer) -> Sequence[Any] | None:
+    """Return the positional arguments of a call; None if it has others, or ones that must be unpickled."""
+    entry: Any = decode(payload)
+    if type(entry) is Pickled and entry.kind == EXTENDED:
+        entry = decode(_extended(entry)[2])
+    return None if type(entry) is Pickled or any(type(each) is Pickled for each in entry) else entry
+
+
 def _loads_referring(data: bytes, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
     """Load a call with the values of the results to which it refers."""
     own = int.from_bytes(data[:SIZE_BYTES], "big")

@@ -46,7 +46,7 @@ from mwpy._values.bounds import (
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.last_words import LastWords
-from mwpy._values.messagepack import decode
+from mwpy._values.messagepack import decode, to_plain
 from mwpy._values.policy import Limits
 from mwpy._values.requires import Given, Offers, Texts
 from mwpy._values.task import loaded
@@ -98,6 +98,8 @@ class Ask(FromAgent, frozen=True):
     """The task; None for what the master does."""
     drain: Annotated[list[Name], Meta(max_length=MAX_DRAINED)] = field(default_factory=list)
     """The agents that must leave after their tasks, by name, host or job; if there are some, this is the question."""
+    detailed: bool = False
+    """Whether the answer to what the master does is an `Overview`; else it is a `Status`."""
 
 
 class Drained(ToInquirer, frozen=True):
@@ -189,6 +191,109 @@ class Status(ToInquirer, frozen=True):
     """Why no tasks are sent at all; empty if they are sent."""
     reused: int = 0
     """How many of the tasks that have ended were answered from the run database."""
+
+
+class SlaveStatus(Struct):
+    """What a slave does."""
+
+    sid: str
+    agent: str
+    host: str
+    job: str
+    """The job of a batch system in which its agent runs; empty if there is none."""
+    state: str
+    task: int
+    """The task that it runs; 0 if it runs none."""
+    algorithm: str
+    running_s: float
+    """How long this has been running, about."""
+    waiting: int
+    """How many tasks it was sent in advance."""
+    finished: int
+    """How many results it has sent."""
+    busy_s: float
+    """How long the tasks with these results ran, together."""
+    up_s: float
+    """How long ago it got ready."""
+
+
+class AlgorithmAtHost(Struct):
+    """What the tasks of one algorithm did on one host."""
+
+    algorithm: str
+    host: str
+    tasks: int
+    failed: int
+    seconds: float
+    """How long the tasks with results ran, together."""
+    longest_s: float
+    lost: int
+    """How many attempts were lost."""
+    lost_s: float
+    memory_used: int
+    """The most memory that a task with a limit used, in bytes; 0 if nothing was measured."""
+
+
+class FailureExample(Struct):
+    """The failures of one kind, and the newest of them."""
+
+    kind: str
+    count: int
+    task: int
+    algorithm: str
+    host: str
+    text: str
+    arguments: str
+    """The arguments of the task; empty if they are no plain values, or are not kept any more."""
+    traceback: str
+    """Empty if the task has no end of its own, because it is unrunnable."""
+    age_s: float
+
+
+class MapStatus(Struct):
+    """How far a map is."""
+
+    name: str
+    done: int
+    total: int | None
+    """How many items there are; None if this is unknown."""
+    failed: int
+
+
+class LogLine(Struct):
+    """A record of `logging` of a task."""
+
+    sid: str
+    host: str
+    task: int
+    algorithm: str
+    created: float
+    """When, by the clock of the slave, in seconds since 1970."""
+    level: int
+    logger: str
+    text: str
+
+
+class Overview(ToInquirer, frozen=True):
+    """Master to inquirer: what the master and each slave does, and what happened lately."""
+
+    status: Status
+    stuck: str
+    """Why nothing progresses; empty if something does, or nothing has to."""
+    slaves: list[SlaveStatus]
+    slaves_left_out: int
+    """How many slaves are not in this list."""
+    rows: list[AlgorithmAtHost]
+    examples: list[FailureExample]
+    maps: list[MapStatus]
+    log: list[LogLine]
+    """The newest records, the oldest of them first."""
+
+
+def plain_status(answer: Message) -> dict[str, Any]:
+    """Return a `Status`, or an `Overview`, as a dictionary of texts, numbers, lists and dictionaries."""
+    plain = to_plain(answer)
+    return {"state": "running", **plain.pop("status", {}), **plain}
 
 
 class Explanation(ToInquirer, frozen=True):
@@ -323,7 +428,7 @@ class ShareForgotten(Message, frozen=True):
     digest: str
 
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 

@@ -345,6 +345,10 @@ Output:
   --mw-progress
       Show the progress of all tasks on standard error: a line on a terminal, lines at growing intervals in a log
       file, nothing in a pipe.
+  --mw-page [HOST:]PORT
+      Show a page in a browser: what the computation does, what failed, and why nothing moves. The master prints its
+      address. It needs `pip install 'mwpy-cluster[page]'`. Port 0 is any that is free. Without HOST, only this
+      machine can reach it. Default: no page.
   --mw-summary
       At the end, write to standard error what was done and lost, for each task algorithm and each host.
   --mw-audit-file FILE
@@ -416,11 +420,19 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
 
 _COUNT = _number(1, 1e6, int)
 
+LOOPBACK = "127.0.0.1"
+"""The interface that only this machine can reach."""
+
 
 def _offers(value: str) -> str:
     if not value.startswith("!"):
         offers_in(_text(value))
     return value
+
+
+def _page(value: str) -> tuple[str, int]:
+    host, _, port = _text(value).rpartition(":")
+    return host or LOOPBACK, _number(0, 65535, int)(port)
 
 
 def _run_offers(value: str) -> dict[str, int]:
@@ -436,6 +448,7 @@ _CONVERSIONS: dict[str, Callable[[str], Any]] = {
     "PATH": _text,
     "STRING": _name,
     "PORT": _number(1, 65535, int),
+    "page": _page,
     "N": _COUNT,
     "N|P%": MaxFailures.read,
     "offers": _offers,
@@ -541,6 +554,8 @@ class Options:
     slave_start: str | None = None
     max_waiting_results: int = 1 << 30
     progress: bool = False
+    page: tuple[str, int] | None = None
+    """The interface and the port of the page."""
     summary: bool = False
     run_database: str | None = None
     run_database_sync: str = "normal"

@@ -378,6 +378,7 @@ class Admission:
         sid, kind = self.state.members.next_sid, next(vacancies, SlaveKind.UNORDERED)
         self.state.record(records.SlaveConnected(sid, agent.name, agent.address, kind, number))
         slave = self.state.members.slaves[sid]
+        slave.connected_at = self.state.now
         self.state.settle(slave)
         self.state.send(agent, messages.SlaveNamed(number, sid, self.state.settings.log_levels))
         if kind is not SlaveKind.UNORDERED:

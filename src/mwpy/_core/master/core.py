@@ -42,6 +42,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.overview import Overviews
 from mwpy._core.master.restart import Reuse
 from mwpy._core.master.results import Interim, Results
 from mwpy._core.master.silence import Answers, Inquiries, LongTasks, Rate, Silence
@@ -100,6 +101,7 @@ class Logs:
     """Takes over records."""
 
     state: MasterState
+    overviews: Overviews
     handled: int = 0
     """About how many bytes of records the algorithm's thread has handled."""
     given: int = 0
@@ -112,6 +114,7 @@ class Logs:
         slave = agent.slaves.get(logged.slave)
         if slave is None:
             return
+        self.overviews.logged(slave.sid, agent.host, logged.rows)
         size = sum(map(size_of_records, logged.rows), GROUP_BYTES)
         self.left_out += logged.left_out
         if self.given - self.handled + size > LOGS_BYTES:
@@ -188,8 +191,9 @@ class MasterCore:
         self.silence = Silence(
             self.state, self.kinds, self.admission, self.losses, self.handback, self.feeding, self.answers
         )
-        self.inquiries = Inquiries(self.state, self.admission, self.answers)
-        self.logs = Logs(self.state)
+        self.overviews = Overviews(self.state, self.answers, self.silence, self.totals)
+        self.inquiries = Inquiries(self.state, self.admission, self.answers, self.overviews.overview)
+        self.logs = Logs(self.state, self.overviews)
         self.counts = self.answers.counts
         """The figures of this moment."""
         self.take_actions = self.state.take_actions

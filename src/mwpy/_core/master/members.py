@@ -232,6 +232,12 @@ class ConnectedSlave(Struct, eq=False):
     """What else it may run: tasks that were given to other slaves, and have not ended. Its results of them count."""
     last_heard: float = 0.0
     """When its last result arrived, or when it was sent tasks while it had none."""
+    connected_at: float = 0.0
+    """When it got ready."""
+    finished: int = 0
+    """How many results of it counted."""
+    busy_s: float = 0.0
+    """How long the tasks with these results ran, together."""
     last_left: float = 0.0
     """When the last state arrived that a task left there for its next attempt."""
     state: SlaveState = SlaveState.CONNECTING

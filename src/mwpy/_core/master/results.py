@@ -213,9 +213,12 @@ class Results:
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 
     def _learn(self, slave: ConnectedSlave, seconds_of: Mapping[int, Sequence[float]], overhead_s: float) -> None:
-        """Learn how long the tasks of each algorithm take: from their number and the sum of their compute times."""
+        """Count tasks, and learn how long those of each algorithm take: from their number and the sum of their compute
+        times."""
         overall = self.state.members.pace
         for number, (count, total_s) in seconds_of.items():
+            slave.finished += int(count)
+            slave.busy_s += total_s
             mean = total_s / count
             slave.pace[number] = dispatch.learn(slave.pace.get(number), mean, overhead_s)
             overall[number] = dispatch.learn(overall.get(number), mean, overhead_s)

@@ -10,7 +10,7 @@ progress. A new reason does not wait for the long interval.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import inf
 from typing import TypeVar
@@ -162,6 +162,13 @@ class Silence:
         """Whether the user waits for slaves; `mw.loop(1.0)` without any task may be meant as a sleep."""
         wants_slaves = waiting is Waiting.FOR_A_WHILE and any(self.kinds.vacancies())
         return wants_slaves or waiting is Waiting.FOREVER
+
+    def reason_now(self, now: float) -> str:
+        """Why nothing progresses; empty if a slave has a task, or no task waits."""
+        jar = self.state.jar
+        if not jar.runnable or (jar.num_allocated and not self.losses.waits):
+            return ""
+        return self._why_stuck("", now)[1]
 
     def _why_stuck(self, awaited: str, now: float) -> tuple[str, str]:
         """Why nothing can progress: the name of the reason, and the text for the user."""
@@ -698,6 +705,8 @@ class Inquiries:
     state: MasterState
     admission: Admission
     answers: Answers
+    overview: Callable[[float], messages.Overview]
+    """Returns what the master and its slaves do at a time."""
     open: dict[bytes, messages.Ask] = Factory(dict)
     """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
     _next_at: float = 0.0
@@ -762,7 +771,7 @@ class Inquiries:
         if question.drain:
             answer = self.admission.drain(question.drain)
         elif question.task is None:
-            answer = self.answers.status(now)
+            answer = self.overview(now) if question.detailed else self.answers.status(now)
         else:
             answer = self.answers.explanation(question.task, now)
         self._next_at = now + PAUSE_S

@@ -19,7 +19,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import CancelTasks, GoOn, MasterState, Running, Stopped
 from mwpy._values import records
-from mwpy._values.bounds import TaskId, shortened
+from mwpy._values.bounds import Buffer, TaskId, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.messagepack import Pickled
@@ -228,6 +228,9 @@ def _numbers(counts: Mapping[str, int]) -> str:
 FAILURES_KEPT = 1000
 """How many of the newest failures are kept."""
 
+EXAMPLE_BYTES = 64 << 10
+"""How large an encoded exception is at most that is kept."""
+
 TEXT_CHARACTERS = 500
 
 
@@ -258,6 +261,8 @@ class RecentFailures:
     state: MasterState
     kinds: dict[str, int] = Factory(dict)
     """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
+    examples: dict[str, tuple[RecentFailure, bytes]] = Factory(dict)
+    """The newest failure of each of these kinds, and its encoded exception; empty if it has none that is small."""
     newest: dict[int, RecentFailure] = Factory(dict)
     """The newest failures by the id of the task; the last one is the newest."""
     _seen: int = 0
@@ -281,12 +286,15 @@ class RecentFailures:
         value, _ = encoded_in(result)
         if isinstance(value, TaskCancelled | DependencyFailed):
             return  # the jar counts it as cancelled
-        text = headline(value.pickle) if type(value) is Pickled else in_one_line(value.type_name, value.text)
+        encoded = value.pickle if type(value) is Pickled else b""
+        text = headline(encoded) if encoded else in_one_line(value.type_name, value.text)
         failure = RecentFailure(result.task_id, result.algorithm, result.host, text, now)
-        self._add(text.partition(":")[0], failure)
+        self._add(text.partition(":")[0], failure, encoded if len(encoded) <= EXAMPLE_BYTES else b"")
 
-    def _add(self, kind: str, failure: RecentFailure) -> None:
+    def _add(self, kind: str, failure: RecentFailure, encoded: Buffer = b"") -> None:
         _count_kind(self.kinds, kind)
+        if kind in self.kinds:
+            self.examples[kind] = failure, bytes(encoded)
         self.newest.pop(failure.task, None)
         self.newest[failure.task] = failure
         if len(self.newest) > FAILURES_KEPT:
