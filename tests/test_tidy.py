@@ -33,7 +33,7 @@ LAYERS = (
     ("batch", ("_batch",)),
     ("roles", ("_roles", "master", "slave", "executor", "joblib")),
     ("doctor", ("_doctor",)),
-    ("doors", ("app", "cli", "testing", "_simulation", "sweep", "farm", "web", "__init__", "__main__")),
+    ("doors", ("app", "cli", "testing", "_simulation", "sweep", "page", "__init__", "__main__")),
 )
 """The name of each layer and the folders or modules in it, lowest first. A module imports only from lower layers and
 from its own layer."""
@@ -62,10 +62,13 @@ OWNERS = {
     "pandas": "_roles.replay",
     "pex": "cli.pack",
     "threadpoolctl": "_system.offers",
+    "prometheus_client": "page.metrics",
+    "starlette": "page.server",
+    "uvicorn": "page.server",
 }
 """The modules that may import each outside thing."""
 
-BUILT_ON_PUBLIC_NAMES = ("sweep",)
+BUILT_ON_PUBLIC_NAMES = ("sweep", "page")
 """Folders that use mwpy as its users do: they import public names only, and anything from outside. `mwpy` itself offers
 some of their names, and imports them when they are used."""
 
@@ -400,7 +403,11 @@ def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
         match each:
             case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
                 own.add(name)
-            case ast.FunctionDef(name=name) | ast.Attribute(ast.Name(id="self"), attr=name, ctx=ast.Store()):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.Attribute(ast.Name(id="self"), attr=name, ctx=ast.Store())
+            ):
                 own.add(name)
     for each in module.nodes:
         if isinstance(each, ast.Attribute) and is_private(each.attr) and each.attr not in own:

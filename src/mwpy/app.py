@@ -221,6 +221,8 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
         master = Master(computation.access, Codec(found), for_all=options.policies)
         if options.progress:
             master.progress()
+        if options.page is not None:
+            _show_page(master, *options.page)
         sys.argv[1:] = rest if has_own else sys.argv[1:]
         returned = algorithm(master, rest)
         computation.end_executors(give_up=False)
@@ -293,6 +295,14 @@ def _start_in_process(options: Options, found: dict[str, Any]) -> Computation:
             "--mw-resource-file and --mw-key-file"
         )
     return start_own_slave(options, _audit(options), Codec(found))
+
+
+def _show_page(master: Master, host: str, port: int) -> None:
+    """Show the page of a master. Without it, the computation goes on."""
+    try:
+        master.page(port, host=host)
+    except UsageError as error:
+        print(f"mwpy: --mw-page: {error}. The computation goes on without a page", file=sys.stderr)
 
 
 def _start_master(options: Options, rest: list[str], found: dict[str, Any]) -> Computation:

@@ -77,6 +77,8 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
     rate: str | None = None
     """How many runs may start in a time, such as `10/s`, `5/min` or `100/h`."""
     on_end: str | None = None
+    page: str | int | None = None
+    """Where a page shows the sweep: `PORT`, or `HOST:PORT`."""
 
     def pause_s(self) -> float:
         """Return the least time between the starts of two runs, in seconds.

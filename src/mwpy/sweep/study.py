@@ -222,6 +222,8 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
             total = len(numbers) * len(sweep.stages)
             job.begin(sweep.folder, total)
             mw.progress(not sweep.settings.unnamed, total=total)
+            if sweep.settings.page is not None:
+                _show_page(mw, str(sweep.settings.page))
             _Runs(mw, sweep, known, report, interrupts).make(numbers)
         write_tables(sweep, report)
     if not interrupts:
@@ -232,6 +234,15 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     _end(sweep, report, job.summary)
     job.code = int(ExitCode.INTERRUPTED) if interrupts else 1 if report.failures else int(ExitCode.OK)
     return report
+
+
+def _show_page(mw: mwpy.Master, where: str) -> None:
+    """Show a page. Without it, the sweep goes on."""
+    host, _, port = where.rpartition(":")
+    try:
+        mw.page(int(port), host=host or "127.0.0.1")
+    except (ValueError, mwpy.UsageError) as error:
+        _say(f"mwpy sweep: --page {where}: {error}. The sweep goes on without a page")
 
 
 def remove_archives(folder: Path) -> None:
