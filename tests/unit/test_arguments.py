@@ -18,18 +18,8 @@ from mwpy.app import report_errors
 from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, number
 
 COMMANDS = (
-    "compare",
-    "doctor",
-    "drain",
-    "explain",
-    "logs",
-    "oversee",
-    "pack",
-    "page",
-    "runs",
-    "slave",
-    "status",
-    "sweep",
+    *("compare", "doctor", "drain", "explain", "logs", "oversee"),
+    *("pack", "page", "runs", "slave", "status", "sweep"),
 )
 
 

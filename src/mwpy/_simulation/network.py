@@ -239,9 +239,8 @@ class Network:
         arrive = partial(self._arrive_at_master, connection, frames, decoded)
         self._world.at(connection.to_master_at, arrive)
         names = isinstance(message, messages.Results) and any(share.size for share in message.shares)
-        if (
-            connection.repeats and self._world.chance(0.02) and not names
-        ):  # for some of them, the master drops the agent
+        # for some results that name shared buffers, the master drops the agent
+        if connection.repeats and self._world.chance(0.02) and not names:
             self._world.at(connection.to_master_at, partial(arrive, again=True))
 
     def _arrive_at_master(
