@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.driven import Driven
-from tests.spans import MIN
+from tests.spans import MAX, MIN
 
 from mwpy._core.master.state import CancelTasks, Running
 from mwpy._values import messages, records
@@ -145,6 +145,18 @@ def test_the_largest_costs_are_first_and_then_the_order_of_submission() -> None:
         driven.finish(order[place])
         order += driven.sent
     assert order == [2, 3, 1]
+
+
+def test_of_tasks_that_require_the_same_those_that_took_longer_before_are_first() -> None:
+    driven = Driven()
+    driven.join(offers=offers(cpus=1))
+    for algorithm, seconds in ((MAX, 1.0), (MIN, 50.0)):
+        driven.finish(driven.submit(1, algorithm, needing(cpus=1)), seconds=seconds)
+    busy = driven.submit(1, MAX, needing(cpus=1))
+    driven.submit(1, MAX, needing(cpus=1))
+    longer = driven.submit(1, MIN, needing(cpus=1))
+    driven.finish(busy, seconds=1.0)
+    assert driven.sent == [longer]
 
 
 def test_what_the_whole_run_has_is_counted_over_all_agents() -> None:

@@ -251,7 +251,7 @@ class Fitting:
         for needs in found:
             self._since.setdefault(needs, now)
         aged = {needs: since for needs, since in self._since.items() if since <= now - AGED_S}
-        return sorted(found, key=lambda needs: (aged.get(needs, inf), needs is None, *_width(needs)))
+        return sorted(found, key=lambda needs: (aged.get(needs, inf), needs is None, *self._width(needs)))
 
     def offered(self, agent: ConnectedAgent, message: messages.Offered) -> None:
         """An agent said what it has under names about which it was asked, or what tasks of a former generation have."""
@@ -405,6 +405,15 @@ class Fitting:
                 key=f"not offered: {requires}",
             )
 
+    def _width(self, needs: Needs | None) -> tuple[float, ...]:
+        """The queue of the smallest width is first: chains that were begun, the largest cost, the largest amounts, and
+        the tasks that have taken longest until now."""
+        if needs is None or needs.requires is None or needs.algorithm is None:
+            return ()
+        amounts, (_, begun, cost) = dict(needs.requires.amounts), needs.rank
+        most = amounts.get(GPUS, 0), amounts.get(CPUS, 0), sum(amounts.values())
+        return -begun, -cost, *(-each for each in most), -self.state.members.pace.get(needs.algorithm, 0.0)
+
     def _nearest(self, requires: Requires) -> str:
         """Which agent lacks the least of what is required."""
         agents = self.state.members.agents.values()
@@ -427,16 +436,6 @@ class Fitting:
             elif now - agent.unfit_since >= UNFIT_S:
                 kind = next(iter(kinds))
                 self.admission.dismiss(agent, f"all that waits requires more than it offers, such as {kind}")
-
-
-def _width(needs: Needs | None) -> tuple[float, ...]:
-    """The queue of the smallest width is first: chains that were begun, the largest cost, the largest amounts."""
-    if needs is None:
-        return ()
-    assert needs.requires is not None, "tasks without requirements have no width"
-    amounts = dict(needs.requires.amounts)
-    _, begun, cost = needs.rank
-    return -begun, -cost, -amounts.get(GPUS, 0), -amounts.get(CPUS, 0), -sum(amounts.values())
 
 
 def _waste(agent: ConnectedAgent, requires: Requires) -> int:
