@@ -21,20 +21,17 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve
 
 from mwpy._batch import BatchUnavailable, Launch, end_of, mark_in
-from mwpy._system import process
+from mwpy._batch._queued import COUNT, FILES, NAMED, OPTION, PERHAPS, TIMEOUT_S, run
+from mwpy._system.process import Finished
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.requires import MEMORY
 
-TIMEOUT_S = 60.0
-"""Seconds that a command may take. Slurm's own commands give up on a dead controller after 10 to 20 s."""
-
 WARNED_S = 60
 """A job gets SIGTERM this many seconds before its time limit: enough for an agent's grace period and its goodbye."""
 
-OPTION = ("-", "#")
 EXCLUDE = "--exclude="
-"""The beginnings of a user's lines that are options, and of the option that names nodes which a job avoids."""
+"""The beginning of the option that names nodes which a job avoids."""
 
 QUEUE_FORMAT = "%i|%T|%M|%r|%N|%j"
 """Id, state, time since the start, reason, node, name. The name is last: other jobs' names may contain a `|`."""
@@ -89,10 +86,9 @@ class Slurm:
         log_dir = launch.log_dir.replace("%", "%%")
         words += [f"--output={log_dir}/{launch.mark}.%A_%a.out"]
         words += [f"--error={log_dir}/{launch.mark}.%A_%a.err"]
-        perhaps = "the jobs may be in the queue anyway: list them before submitting again"
-        ran = _run(words, standard_input=script(launch), hint=perhaps)
+        ran = _run(words, standard_input=script(launch), hint=PERHAPS)
         if ran.returncode:
-            lost = f"; {perhaps}" if "timed out" in ran.complaint.lower() else ""
+            lost = f"; {PERHAPS}" if "timed out" in ran.complaint.lower() else ""
             raise BatchUnavailable(f"Slurm did not take {count} jobs: {ran.complaint}{lost}")
         array = ran.out.strip().partition(";")[0]  # if there are several clusters, the name of the cluster follows
         return [f"{array}_{number}" for number in range(count)]
@@ -139,10 +135,10 @@ _OWN = re.compile(r"(?:--(job-name|array|output|error)\b|-([Jaoe])(?=[ \w/]))")
 """The options that `submit` gives to `sbatch` itself. They take precedence over the same options in a script."""
 
 OWN_REASONS = {
-    "job-name": "the overseer finds its jobs by their name; --job-name puts yours before it",
-    "array": "the overseer decides how many jobs are submitted",
-    "output": "the overseer names the files of its jobs; --log-dir chooses their folder",
-    "error": "the overseer names the files of its jobs; --log-dir chooses their folder",
+    "job-name": NAMED,
+    "array": COUNT,
+    "output": FILES,
+    "error": FILES,
 }
 SHORT = {"J": "job-name", "a": "array", "o": "output", "e": "error"}
 
@@ -237,13 +233,7 @@ def outcome(shown: str, log_dirs: Mapping[str, str]) -> Outcome | None:
     return None
 
 
-def _run(words: Sequence[str], *, standard_input: str = "", hint: str = "is slurmctld overloaded?") -> process.Finished:
+def _run(words: Sequence[str], *, standard_input: str = "", hint: str = "is slurmctld overloaded?") -> Finished:
     """Run a command of Slurm; `hint` is the advice if it takes too long."""
     left_out = {name: None for name in os.environ if name.startswith(LEFT_OUT) and name not in KEPT}
-    try:
-        return process.run(words, timeout_s=TIMEOUT_S, standard_input=standard_input.encode(), environment=left_out)
-    except process.TimedOut as error:
-        raise BatchUnavailable(f"{words[0]} gave {error}; {hint}") from None
-    except OSError as error:
-        remedy = "run this where Slurm's commands are, with them in PATH"
-        raise BatchUnavailable(f"{words[0]} cannot be run: {error.strerror}; {remedy}") from None
+    return run("Slurm", words, standard_input=standard_input, hint=hint, timeout_s=TIMEOUT_S, environment=left_out)

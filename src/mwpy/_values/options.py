@@ -23,7 +23,7 @@ from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import MaxFailures, Policies
 from mwpy._values.requires import offers_in
 
-BATCH_SYSTEMS = ("htcondor", "slurm", "ssh", "local")
+BATCH_SYSTEMS = ("htcondor", "slurm", "sge", "ssh", "local")
 """The batch systems that commands and masters accept."""
 
 # The environment variables that mwpy reads, and what a slave process is given through one of them.
@@ -104,8 +104,8 @@ THREAD_VARIABLES = (
 )
 """Each numeric library reads one of them when it is loaded. Without a limit it starts one thread per core."""
 
-JOB_CPUS_VARIABLES = ("PYTHON_CPU_COUNT", CPUS_VARIABLE, "SLURM_CPUS_PER_TASK", "NCPUS", "NSLOTS")
-"""Set by HTCondor, Slurm, PBS and Grid Engine to the number of processors that a job has on its machine."""
+JOB_CPUS_VARIABLES = ("PYTHON_CPU_COUNT", CPUS_VARIABLE, "SLURM_CPUS_PER_TASK", "NCPUS", "PBS_NUM_PPN", "NSLOTS")
+"""Set by HTCondor, Slurm, PBS, Torque and Grid Engine to the number of processors that a job has on its machine."""
 
 
 def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> dict[str, str]:

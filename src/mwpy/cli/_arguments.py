@@ -110,24 +110,27 @@ USED_BY = {
     "transfer": ("htcondor",),
     "hosts": ("ssh",),
     "ssh_options": ("ssh",),
-    "line": ("htcondor", "slurm"),
-    "job_name": ("htcondor", "slurm"),
-    "account": ("htcondor", "slurm"),
-    "queue": ("slurm",),
-    "log_dir": ("htcondor", "slurm", "local"),
+    "line": ("htcondor", "slurm", "sge"),
+    "job_name": ("htcondor", "slurm", "sge"),
+    "account": ("htcondor", "slurm", "sge"),
+    "queue": ("slurm", "sge"),
+    "log_dir": ("htcondor", "slurm", "sge", "local"),
 }
 """The options of a job that only some batch systems use, and these systems."""
 
 IN_OWN_WORDS = {
     ("account", "htcondor"): "accounting_group = {}",
     ("account", "slurm"): "--account={}",
+    ("account", "sge"): "-A {}",
     ("queue", "slurm"): "--partition={}",
+    ("queue", "sge"): "-q {}",
 }
 """Options in the language of each batch system."""
 
 INSTEAD = {
     ("queue", "htcondor"): ", because HTCondor has no queues; write --line='requirements = ...' to choose machines",
     ("memory", "slurm"): "; for Slurm, write --line=--mem=SIZE",
+    ("memory", "sge"): "; for Grid Engine, write --line='-l mem_free=SIZE'",
     ("disk", "slurm"): "; for Slurm, write --line=--tmp=SIZE",
     ("log_dir", "ssh"): "; each host keeps the output of its jobs in ~/.mwpy-ssh",
 }
@@ -164,6 +167,11 @@ def batch_system(arguments: argparse.Namespace) -> Batch:
 
             slurm.check_lines(arguments.line)
             return slurm.Slurm()
+        case "sge":
+            from mwpy._batch import sge
+
+            sge.check_lines(arguments.line)
+            return sge.GridEngine()
         case "ssh":
             from mwpy._batch.ssh import Ssh
 

@@ -102,6 +102,10 @@ def _job_limit_s(parsed: argparse.Namespace) -> float | None:
         from mwpy._batch import slurm
 
         limits.append(slurm.time_limit_s(parsed.line))
+    elif parsed.system == "sge":
+        from mwpy._batch import sge
+
+        limits.append(sge.time_limit_s(parsed.line))
     elif parsed.system == "htcondor":
         from mwpy._batch import htcondor
 
