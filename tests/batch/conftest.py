@@ -14,6 +14,7 @@ from tests.batch.condor_jobs import Jobs
 from tests.batch.packing import Packing, versions
 from tests.batch.systems import START_S, in_use, skip, user_folder
 from tests.systems.condor import CondorPool
+from tests.systems.sge import SgeNode
 from tests.systems.slurm import SlurmNode
 from tests.systems.ssh import SshNode
 
@@ -106,6 +107,21 @@ def slurm_dir(slurm: SlurmNode) -> Iterator[Path]:
         jobs = [line.split("|") for line in slurm("squeue", "-h", "-o", "%A|%Z").stdout.splitlines()]
         if mine := sorted({job for job, place in jobs if place.startswith(str(folder))}):
             slurm("scancel", *mine, check=False)
+
+
+@pytest.fixture(scope="session")
+def sge() -> Iterator[SgeNode]:
+    """A Grid Engine; `sge("qstat", cwd=sge_dir)` runs a command there."""
+    with in_use(SgeNode()) as node:
+        yield node
+
+
+@pytest.fixture
+def sge_dir(sge: SgeNode) -> Iterator[Path]:
+    """A folder with the files of a clone. At the end, the jobs of all tests are deleted: the next test starts later."""
+    with user_folder(sge) as folder:
+        yield folder
+        sge("qdel", "-f", "-u", "submit", user="root", check=False)
 
 
 @pytest.fixture(scope="session")

@@ -176,6 +176,24 @@ def run_two_kinds(desk: Desk, overseer: Run, master: Run, cpus: Callable[[dict[s
     assert (master.end(), overseer.end()) == (0, 0), overseer.out
 
 
+def run_named(desk: Desk, *words: object) -> str:
+    """Run a job with a name, an account and a prologue, and perhaps more options. Return its id while it runs."""
+    desk.master()
+    desk.need(1)
+    ran = desk.folder / "prologue.ran"
+    names = ("--job-name", "my.own", "--account", "physics", "--prologue", f"echo $MWPY_JOB >{ran}")
+    desk.oversee(*names, *words)
+    [job] = desk.until_jobs(1)
+    assert ran.read_text() == f"{job}\n"
+    return job
+
+
+def test_names_accounts_and_prologues_arrive_in_htcondor(desk: Desk) -> None:
+    job = run_named(desk)
+    shown = desk.pool("condor_q", job, "-af", "JobBatchName", "AcctGroup").stdout
+    assert shown == "my.own physics\n"
+
+
 def test_the_overseer_asks_htcondor_for_what_tasks_require(desk: Desk) -> None:
     master = desk.master()
     desk.order("tasks 1 narrow 1")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.batch.systems import until
-from tests.batch.test_oversee_htcondor import PATIENT_S, Desk, Run, run_two_kinds
+from tests.batch.test_oversee_htcondor import PATIENT_S, Desk, Run, run_named, run_two_kinds
 from tests.systems.slurm import SlurmNode
 
 
@@ -65,6 +65,13 @@ def test_the_overseer_asks_slurm_for_what_tasks_require(desk: SlurmDesk) -> None
     desk.order("tasks 1 narrow 1")
     desk.order("tasks 1 wide 2")
     run_two_kinds(desk, desk.oversee("--max", 4), master, lambda job: int(job["cpus"]))
+
+
+def test_names_accounts_queues_and_prologues_arrive_in_slurm(desk: SlurmDesk) -> None:
+    job = run_named(desk, "--queue", "other")
+    name, account, partition = desk.pool("squeue", "-h", "-j", job, "-o", "%j|%a|%P").stdout.strip().split("|")
+    assert name.startswith("my.own.mwpy.waves-")
+    assert (account, partition) == ("physics", "other")
 
 
 @pytest.mark.long

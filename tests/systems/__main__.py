@@ -11,11 +11,12 @@ from pathlib import Path
 
 from tests.systems.condor import CondorPool
 from tests.systems.namespace import SystemFailed
+from tests.systems.sge import SgeNode
 from tests.systems.slurm import SlurmNode
 from tests.systems.ssh import SshNode
 from tests.systems.system import USERS, System, purge
 
-SYSTEMS: dict[str, Callable[[], System]] = {"condor": CondorPool, "slurm": SlurmNode, "ssh": SshNode}
+SYSTEMS: dict[str, Callable[[], System]] = {"condor": CondorPool, "slurm": SlurmNode, "sge": SgeNode, "ssh": SshNode}
 
 DOWN = 3
 """Exit code of `status` for a system that is not running."""
