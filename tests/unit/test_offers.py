@@ -32,6 +32,10 @@ def devices(tmp_path: Path) -> str:
         ({"SLURM_JOB_ID": "7"}, []),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1"}, ["1"]),
         ({MACHINE_AD: "/no/such/file"}, []),
+        ({"SGE_TASK_ID": "undefined"}, []),
+        ({"SGE_TASK_ID": "1", "SGE_HGR_gpu": "1 3"}, ["1", "3"]),
+        ({"PBS_JOBID": "7.head"}, []),
+        ({"PBS_JOBID": "7.head", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, ["GPU-a", "GPU-b"]),
     ],
 )
 def test_gpus_are_those_of_the_job_or_of_the_machine(
@@ -48,7 +52,8 @@ def test_the_smallest_number_counts(tmp_path: Path) -> None:
     amounts = found(Options(), {MACHINE_AD: str(ad)}).amounts
     assert (amounts["cpus"], amounts["memory"], amounts["disk"]) == (1, 64 << 20, 1 << 20)
     assert found(Options(job_memory=5 << 20), {}).amounts["memory"] == 5 << 20
-    assert found(Options(), {"NSLOTS": "1"}).amounts["cpus"] == 1
+    for variable in ("NSLOTS", "NCPUS", "PBS_NUM_PPN"):
+        assert found(Options(), {variable: "1"}).amounts["cpus"] == 1
 
 
 def test_a_task_is_pinned_to_its_processors_and_the_next_one_is_not() -> None:

@@ -240,7 +240,7 @@ def test_the_slaves_of_a_job_share_the_number_of_threads_that_the_batch_system_s
     assert (limits["MKL_NUM_THREADS"], limits["OMP_NUM_THREADS"]) == ("3", "3")
 
 
-@pytest.mark.parametrize("name", ["SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "NSLOTS"])
+@pytest.mark.parametrize("name", ["SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "NSLOTS", "NCPUS", "PBS_NUM_PPN"])
 def test_the_slaves_of_a_job_share_no_more_cores_than_it_has(name: str) -> None:
     """A batch system that does not bind its jobs to cores lets a process use all cores of the machine."""
     assert thread_limits({name: "4"}, 64, 2)["OMP_NUM_THREADS"] == "2"

@@ -29,11 +29,17 @@ from mwpy._values.requires import CPUS, DISK, GPUS, HOST, MEMORY, PLATFORM, PYTH
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Each names the GPUs that a process may use, for one vendor or library."""
 
+JOB_GPU_VARIABLES = ("SLURM_JOB_GPUS", "SGE_HGR_gpu")
+"""Each names the GPUs of a job, in Slurm and in Grid Engine."""
+
 NO_GPU = ("-1", "NoDevFiles", "none", "10000")
 """What stands for no GPU in these variables; HTCondor writes the last one."""
 
 MACHINE_AD = "_CONDOR_MACHINE_AD"
 """Names a file with what HTCondor gave to this job."""
+
+IN_A_JOB = (MACHINE_AD, "SLURM_JOB_ID", "SGE_TASK_ID", "PBS_JOBID")
+"""One of them is set in each job of HTCondor, Slurm, Grid Engine and PBS."""
 
 COMMAND_S = 60.0
 """How long the command of `--mw-offers` may take, in seconds."""
@@ -86,11 +92,10 @@ def _machine_ad(path: str) -> dict[str, int]:
 
 def _gpus(environment: Mapping[str, str], root: str = "/") -> list[str]:
     """The names of the GPUs that this process may use."""
-    for variable in (*GPU_VARIABLES, "SLURM_JOB_GPUS"):
+    for variable in (*GPU_VARIABLES, *JOB_GPU_VARIABLES):
         if variable in environment:
-            names = [name.strip() for name in environment[variable].split(",")]
-            return [name for name in names if name and name not in NO_GPU]
-    if MACHINE_AD in environment or "SLURM_JOB_ID" in environment:
+            return [name for name in re.split(r"[,\s]+", environment[variable]) if name and name not in NO_GPU]
+    if any(variable in environment for variable in IN_A_JOB):
         return []  # the job did not ask for any
     nvidia = glob(os.path.join(root, "dev/nvidia[0-9]*"))
     amd = map(memory.read, glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/properties")))
