@@ -259,8 +259,8 @@ def test_wrong_arguments_are_refused() -> None:
             mwpy.Executor(slaves=wrong)  # type: ignore[arg-type]
     with pytest.raises(mwpy.UsageError, match="give resource_file"):
         mwpy.Executor(system="local")
-    with pytest.raises(mwpy.UsageError, match="give one of htcondor, slurm, ssh, local"):
-        mwpy.Executor(resource_file="executor.rsc", system="pbs")
+    with pytest.raises(mwpy.UsageError, match="give one of htcondor, slurm, sge, pbs, ssh, local"):
+        mwpy.Executor(resource_file="executor.rsc", system="lsf")
     with pytest.raises(mwpy.UsageError, match="max_jobs=0"):
         mwpy.Executor(resource_file="executor.rsc", max_jobs=0)
     with pytest.raises(mwpy.UsageError, match="has no argument 'retri': write retry"):

@@ -109,6 +109,8 @@ def test_an_error_of_mwpy_is_one_line_and_its_exit_code(capsys: pytest.CaptureFi
             "--memory=2GB",
             "--memory has no effect with --with slurm, only with --with htcondor; .*--line=--mem=",
         ),
+        ("sge", "--memory=2GB", "--memory has no effect with --with sge, .*--line='-l mem_free="),
+        ("pbs", "--memory=2GB", "--memory has no effect with --with pbs, .*--line='-l select="),
         ("slurm", "--disk=2GB", "--disk has no effect with --with slurm"),
         ("slurm", "--transfer=app.py", "--transfer has no effect with --with slurm"),
         ("slurm", "--hosts=hosts", "--hosts has no effect with --with slurm, only with --with ssh"),
@@ -117,6 +119,8 @@ def test_an_error_of_mwpy_is_one_line_and_its_exit_code(capsys: pytest.CaptureFi
         ("local", "--line=x", "--line has no effect with --with local, only with --with htcondor or --with slurm"),
         (None, "--memory=2GB", "--memory has no effect without --with"),
         ("slurm", "--line=--job-name=a", "--line=--job-name=a is refused: the overseer finds its jobs by their name"),
+        ("sge", "--line=-t 1-9", "--line=-t 1-9 is refused: the overseer decides how many jobs are submitted"),
+        ("pbs", "--line=-J 1-9", "--line=-J 1-9 is refused: the overseer decides how many jobs are submitted"),
         ("htcondor", "--line=queue 5", "--line=queue 5 is refused: the overseer decides how many jobs are submitted"),
     ],
 )
@@ -135,6 +139,8 @@ def test_names_of_jobs_accounts_and_queues_are_written_in_the_language_of_each_b
         "--partition=short",
         "--time=5",
     )
+    for system in ("sge", "pbs"):
+        assert lines(parse("--with", system, "--queue", "short", *words))[:2] == ("-A physics", "-q short")
     assert lines(parse("--with", "htcondor", "--account", "physics")) == ("accounting_group = physics",)
     with pytest.raises(UsageError, match=r"--queue has no effect .* because HTCondor has no queues"):
         batch_system(parse("--with", "htcondor", "--queue", "short"))

@@ -110,18 +110,20 @@ def duration_s(shown: str) -> float:
     return total
 
 
-def script(launch: Launch, header: Sequence[str], host: str) -> str:
+def script(launch: Launch, header: Sequence[str], host: str, *, writes_itself: bool = False) -> str:
     """The script of a job: what comes first, the user's commands, and then the agent with the shell that stays with it.
 
     Args:
         launch: what is submitted.
         header: its first lines, with the options; they set `MWPY_JOB`.
-        host: what the shell expands to the name of its machine.
+        host: what the shell expands to the name of its machine; empty if that is of no use.
+        writes_itself: whether the shell opens the files for the output of the job.
     """
     agent = shlex.join(launch.agent_command(launch.resource_path))
     lines = [
         *header,
         f'mwpy_logs={shlex.quote(f"{launch.log_dir}/{launch.mark}.")}"$MWPY_JOB"',
+        *(['exec >"$mwpy_logs.out" 2>"$mwpy_logs.err"'] if writes_itself else ()),
         *(line for line in launch.extra if not line.startswith(OPTION)),
         SUPERVISE.format(agent=agent, host=host),
     ]
@@ -157,11 +159,11 @@ class Ends:
     def outcome(self, job_id: str) -> Outcome | None:
         """How the agent of a job ended; None if its shell has written nothing."""
         try:
-            code, ran_s, host = Path(f"{self._logs(job_id)}.end").read_text(encoding="utf-8").split()
+            code, ran_s, *host = Path(f"{self._logs(job_id)}.end").read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             return None
         ended = Outcome.of_process(returncode_of_shell(int(code)), float(ran_s), self.stderr(job_id))
-        return evolve(ended, host=host)
+        return evolve(ended, host="".join(host))
 
     def _logs(self, job_id: str) -> str:
         """What the paths of a job's files begin with; empty if it is not known."""

@@ -23,7 +23,7 @@ from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import MaxFailures, Policies
 from mwpy._values.requires import offers_in
 
-BATCH_SYSTEMS = ("htcondor", "slurm", "sge", "ssh", "local")
+BATCH_SYSTEMS = ("htcondor", "slurm", "sge", "pbs", "ssh", "local")
 """The batch systems that commands and masters accept."""
 
 # The environment variables that mwpy reads, and what a slave process is given through one of them.

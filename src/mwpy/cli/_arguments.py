@@ -110,11 +110,11 @@ USED_BY = {
     "transfer": ("htcondor",),
     "hosts": ("ssh",),
     "ssh_options": ("ssh",),
-    "line": ("htcondor", "slurm", "sge"),
-    "job_name": ("htcondor", "slurm", "sge"),
-    "account": ("htcondor", "slurm", "sge"),
-    "queue": ("slurm", "sge"),
-    "log_dir": ("htcondor", "slurm", "sge", "local"),
+    "line": ("htcondor", "slurm", "sge", "pbs"),
+    "job_name": ("htcondor", "slurm", "sge", "pbs"),
+    "account": ("htcondor", "slurm", "sge", "pbs"),
+    "queue": ("slurm", "sge", "pbs"),
+    "log_dir": ("htcondor", "slurm", "sge", "pbs", "local"),
 }
 """The options of a job that only some batch systems use, and these systems."""
 
@@ -122,8 +122,10 @@ IN_OWN_WORDS = {
     ("account", "htcondor"): "accounting_group = {}",
     ("account", "slurm"): "--account={}",
     ("account", "sge"): "-A {}",
+    ("account", "pbs"): "-A {}",
     ("queue", "slurm"): "--partition={}",
     ("queue", "sge"): "-q {}",
+    ("queue", "pbs"): "-q {}",
 }
 """Options in the language of each batch system."""
 
@@ -131,6 +133,7 @@ INSTEAD = {
     ("queue", "htcondor"): ", because HTCondor has no queues; write --line='requirements = ...' to choose machines",
     ("memory", "slurm"): "; for Slurm, write --line=--mem=SIZE",
     ("memory", "sge"): "; for Grid Engine, write --line='-l mem_free=SIZE'",
+    ("memory", "pbs"): "; for PBS, write --line='-l select=1:ncpus=N:mem=SIZE'",
     ("disk", "slurm"): "; for Slurm, write --line=--tmp=SIZE",
     ("log_dir", "ssh"): "; each host keeps the output of its jobs in ~/.mwpy-ssh",
 }
@@ -172,6 +175,11 @@ def batch_system(arguments: argparse.Namespace) -> Batch:
 
             sge.check_lines(arguments.line)
             return sge.GridEngine()
+        case "pbs":
+            from mwpy._batch import pbs
+
+            pbs.check_lines(arguments.line)
+            return pbs.Pbs()
         case "ssh":
             from mwpy._batch.ssh import Ssh
 

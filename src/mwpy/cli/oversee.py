@@ -106,6 +106,10 @@ def _job_limit_s(parsed: argparse.Namespace) -> float | None:
         from mwpy._batch import sge
 
         limits.append(sge.time_limit_s(parsed.line))
+    elif parsed.system == "pbs":
+        from mwpy._batch import pbs
+
+        limits.append(pbs.time_limit_s(parsed.line))
     elif parsed.system == "htcondor":
         from mwpy._batch import htcondor
 

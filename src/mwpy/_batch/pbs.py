@@ -1,0 +1,199 @@
+"""PBS Professional and OpenPBS, through their commands `qsub`, `qselect`, `qstat -f` and `qdel`. Torque differs.
+
+The mark of a job is the end of its name, `mwpy.MARK`. Several jobs are submitted as one array, so PBS accepts all or
+none. A job is an element of an array, `42[5].server`, or a job of its own, `42.server`. The file system is shared: jobs
+read the resource file where the master wrote it, and write their output there, because PBS itself copies output only
+after the end of a job.
+
+`qstat -f` is read as text. Its JSON cannot be read if the environment of any job contains certain characters, and one
+version shows only the first of several jobs in it.
+
+PBS sends SIGTERM to all processes of a job that is deleted or whose time is over, and kills it some seconds later
+(`kill_delay` of the queue, ten seconds by default). PBS cannot avoid a machine, so this module names none.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from attrs import Factory, define
+
+from mwpy._batch import BatchUnavailable, Launch, mark_in
+from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, run
+from mwpy._batch._queued import script as script_of
+from mwpy._system import clock
+from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.requires import MEMORY
+
+NAME = "PBS"
+DIRECTIVE = "#PBS"
+
+OWN_RESOURCES = re.compile(r"^-l.*[ ,](?:select|nodes|ncpus|ngpus|mem)=")
+"""A user's option that says what a job needs. PBS refuses a job that says it in two ways, so this one says all."""
+
+STATES = dict.fromkeys("QWT", JobState.QUEUED) | dict.fromkeys("RSU", JobState.RUNNING)
+STATES |= {"H": JobState.HELD, "E": JobState.LEAVING}
+"""The states of jobs that are listed. The others are arrays as a whole, and jobs that have ended or have moved."""
+
+TIME_FORM = "%a %b %d %H:%M:%S %Y"
+
+SIGNALLED = 256
+"""Is added to the number of the signal that killed a job, in its exit status."""
+
+BY_LIMIT = {-29: (End.REMOVED, "its time limit was reached"), -28: (End.REMOVED, "its processor time is used up")}
+BY_LIMIT |= dict.fromkeys((-26, -27), (End.KILLED, "killed by PBS: it used more memory than it had asked for"))
+"""Exit statuses of jobs that PBS ended because of a limit. Other negative ones are faults of the system."""
+
+GONE = re.compile(r"Unknown Job Id|Job has finished|invalid for state of job", re.IGNORECASE)
+"""What a command says about a job that will leave, or has left."""
+
+OWN_REASONS = {
+    "-N": NAMED,
+    "-J": COUNT,
+    **dict.fromkeys(("-o", "-e", "-j", "-k"), FILES),
+    **dict.fromkeys(("-S", "-C", "-I"), "the overseer submits a script for /bin/sh"),
+}
+
+
+@define(eq=False, repr=False)
+class Pbs:
+    """The PBS whose commands are in PATH, for the user of this process."""
+
+    _ends: Ends = Factory(Ends)
+
+    def submit(self, launch: Launch, count: int) -> list[str]:
+        """Submit one array of `count` jobs, or one job.
+
+        Raises:
+            BatchUnavailable: PBS refused, or its answer was lost; the message says which.
+        """
+        array = ["-J", f"0-{count - 1}"] if count > 1 else []
+        words = ["qsub", "-N", launch.job_name, *array]
+        ran = run(NAME, words, standard_input=script(launch), hint=PERHAPS)
+        found = re.fullmatch(r"(\d+)(\[\])?(\.\S+)?", ran.out.strip())
+        if ran.returncode or found is None or bool(array) != bool(found[2]):
+            raise BatchUnavailable(f"PBS did not take {count} jobs: {ran.complaint or ran.out}")
+        server = found[3] or ""
+        jobs = [f"{found[1]}[{number}]{server}" for number in range(count)] if array else [f"{found[1]}{server}"]
+        self._ends.submitted(launch, jobs[0])
+        return jobs
+
+    def free_places(self, slaves: int) -> None:
+        """Jobs are always taken."""
+
+    def jobs(self) -> list[Job]:
+        """This user's jobs with names of mwpy, as `qstat -f` shows them."""
+        selected = run(NAME, ("qselect", "-u", getpass.getuser()))
+        if selected.returncode:
+            raise BatchUnavailable(f"PBS does not show its queue: {selected.complaint}; is its server running?")
+        job_ids = selected.out.split()
+        ran = run(NAME, ("qstat", "-f", "-t", *job_ids)) if job_ids else selected
+        if wrong := [line for line in ran.err.splitlines() if ran.returncode and line and not GONE.search(line)]:
+            raise BatchUnavailable(f"PBS does not show its queue: {' '.join(wrong)[:500]}; is its server running?")
+        found = queue(ran.out, clock.wall()) if job_ids else []
+        self._ends.listed(found)
+        return found
+
+    def remove(self, job_ids: Sequence[str]) -> None:
+        """Delete jobs. Running jobs get SIGTERM, and then SIGKILL after the `kill_delay` of their queue."""
+        if not job_ids:
+            return
+        ran = run(NAME, ("qdel", *job_ids))
+        if wrong := [line for line in ran.err.splitlines() if ran.returncode and line and not GONE.search(line)]:
+            raise BatchUnavailable(f"PBS did not delete {len(job_ids)} jobs: {' '.join(wrong)[:500]}")
+
+    def outcome(self, job_id: str) -> Outcome | None:
+        """How a job ended: what its shell has written, or else what PBS knows, if it keeps a history."""
+        if (ended := self._ends.outcome(job_id)) is not None:
+            return ended
+        try:
+            ran = run(NAME, ("qstat", "-x", "-f", job_id))
+        except BatchUnavailable:
+            return None
+        return None if ran.returncode else outcome(ran.out, self._ends.stderr(job_id))
+
+
+def time_limit_s(lines: Sequence[str]) -> float | None:
+    """Return after how many seconds a job must end, by the `walltime` in a user's lines; None if they set none."""
+    found = [re.findall(r"[ ,]walltime=([\d:]+)", option) for option in options(lines, DIRECTIVE) if option[:2] == "-l"]
+    limits = [limit for each in found for shown in each if (limit := duration_s(shown))]
+    return limits[-1] if limits else None
+
+
+def check_lines(lines: Sequence[str]) -> None:
+    """Check that a user's lines contain no option that a submission sets itself.
+
+    Raises:
+        UsageError: a line would have no effect, or do harm; the message says why.
+    """
+    check(lines, DIRECTIVE, OWN_REASONS)
+
+
+def script(launch: Launch) -> str:
+    """The script of a launch: options, and then the agent."""
+    limit_s = time_limit_s(launch.extra)
+    mib = launch.mib(MEMORY)
+    own = options(launch.extra, DIRECTIVE)
+    needs = [f"ncpus={launch.cpus}", *([f"ngpus={launch.gpus}"] if launch.gpus else ())]
+    needs += [f"mem={mib}mb"] if mib else []
+    says_itself = any(map(OWN_RESOURCES.match, own))
+    header = [
+        "#!/bin/sh",
+        *(f"{DIRECTIVE} {option}" for option in ("-S /bin/sh", "-o /dev/null", "-e /dev/null", "-m n")),
+        *([] if says_itself else [f"{DIRECTIVE} -l select=1:{':'.join(needs)}"]),
+        *(f"{DIRECTIVE} {option}" for option in own),
+        'cd "$PBS_O_WORKDIR" || exit',
+        'export MWPY_JOB="$PBS_JOBID"',
+        *([f"export SLURM_MEM_PER_NODE={mib}"] if mib and not says_itself else ()),
+        *([f"export SLURM_JOB_END_TIME=$(($(date +%s) + {limit_s:.0f}))"] if limit_s else ()),
+    ]
+    return script_of(launch, header, "", writes_itself=True)
+
+
+def queue(shown: str, now: float) -> list[Job]:
+    """Read the jobs of mwpy from the output of `qstat -f -t`.
+
+    Args:
+        shown: the output.
+        now: the time, in Unix seconds.
+    """
+    return [_job(job_id, each, now) for job_id, each in _shown(shown) if _is_listed(job_id, each)]
+
+
+def _shown(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The ids and the attributes of jobs. A long value continues on the next lines, after a tab or more blanks."""
+    joined = re.sub(r"\n(?:\t| {8})", "", text)
+    for block in re.split(r"^Job Id: ", joined, flags=re.MULTILINE)[1:]:
+        job_id, *lines = block.splitlines()
+        yield job_id.strip(), dict(re.findall(r"^    ([\w.]+) = (.*)$", "\n".join(lines), re.MULTILINE))
+
+
+def _is_listed(job_id: str, shown: dict[str, str]) -> bool:
+    is_array = "[]" in job_id
+    return not is_array and shown.get("job_state") in STATES and mark_in(shown.get("Job_Name", "")) != ""
+
+
+def _job(job_id: str, shown: dict[str, str], now: float) -> Job:
+    state = STATES[shown["job_state"]]
+    started = shown.get("stime", "") if state is JobState.RUNNING else ""
+    running_s = max(0.0, now - datetime.strptime(started, TIME_FORM).timestamp()) if started else 0.0
+    waits = state in (JobState.QUEUED, JobState.HELD)
+    return Job(job_id, mark_in(shown["Job_Name"]), state, running_s, shown.get("comment", "") if waits else "")
+
+
+def outcome(shown: str, stderr: str) -> Outcome | None:
+    """Read from the output of `qstat -x -f` how a job ended; None while it waits or runs."""
+    for _, each in _shown(shown):
+        code = each.get("Exit_status", "")
+        if not re.fullmatch(r"-?\d+", code):
+            continue
+        ran_s = duration_s(each.get("resources_used.walltime", ""))
+        if int(code) < 0:
+            end, text = BY_LIMIT.get(int(code), (End.LOST, f"PBS says: {each.get('comment', code)}"))
+            return Outcome(end, text, None, ran_s, stderr)
+        number = int(code) - SIGNALLED
+        return Outcome.of_process(-number if number > 0 else int(code), ran_s, stderr)
+    return None
