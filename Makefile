@@ -123,7 +123,7 @@ test-ecosystem: $(VENV)/installed-for-tests ## joblib, scikit-learn, dask, Optun
 test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped unless run by root on Debian
 	$(BIN)/python -m pytest tests/batch -k condor --durations 10
 
-test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd; skipped unless run by root on Debian
+test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm, Grid Engine and sshd; skipped unless run by root on Debian
 	$(BIN)/python -m pytest tests/batch -k 'not condor' --durations 10
 
 test-oldest: ## the quick tests with the oldest versions of all packages that mwpy needs

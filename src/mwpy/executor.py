@@ -687,8 +687,8 @@ class Executor(concurrent.futures.Executor):
         resource_file: the file that is written for agents on other machines. They get modules by name, and everything
             that is defined in the script by value.
         system: the batch system in which an overseer of this executor keeps as many agents as the tasks need:
-            `"htcondor"`, `"slurm"`, `"ssh"` (with `overseer_options=["--hosts", "hosts.txt"]`) or `"local"`. It needs a
-            resource file. None for no overseer.
+            `"htcondor"`, `"slurm"`, `"sge"`, `"pbs"`, `"ssh"` (with `overseer_options=["--hosts", "hosts.txt"]`) or
+            `"local"`. It needs a resource file. None for no overseer.
         max_jobs: how many jobs the overseer has in the queue at most. Each is an agent with one slave.
         overseer_options: more options of `mwpy oversee`, such as `["--line", "request_memory = 4GB"]`.
         initializer: called once in each slave, before its first task. If it raises an error, so does the task, and the

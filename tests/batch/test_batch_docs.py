@@ -18,6 +18,7 @@ from tests.integration.test_docs import BY_HAND, blocks, faults, sections
 from tests.systems.condor import CondorPool
 from tests.systems.debian import install
 from tests.systems.namespace import run
+from tests.systems.sge import SgeNode
 from tests.systems.slurm import SlurmNode
 from tests.systems.system import ROOT
 
@@ -83,6 +84,13 @@ def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
     follow(slurm, slurm_dir, text.partition(REST)[0])
     until(lambda: not jobs(), lambda: f"no job left, but {jobs()}")
     follow(slurm, slurm_dir, text)
+
+
+def test_the_commands_for_grid_engine_work(sge: SgeNode, sge_dir: Path) -> None:
+    """The commands use the script of an earlier section."""
+    [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_file]
+    (sge_dir / str(script.name)).write_text(script.text)
+    follow(sge, sge_dir, SECTIONS["Grid Engine"])
 
 
 def test_the_commands_of_the_tutorial_for_programs_work_here_and_in_htcondor(jobs: Jobs) -> None:

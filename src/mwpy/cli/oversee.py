@@ -9,6 +9,7 @@ them. A job runs the program that the resource file names, in the working direct
 examples:
   mwpy oversee app.rsc --with htcondor
   mwpy oversee runs/ --with slurm --max 200 --line=--time=120
+  mwpy oversee app.rsc --with sge --queue short.q --line='-l h_rt=3600'
   mwpy oversee app.rsc --with ssh --hosts hosts.txt --once
   mwpy oversee app.rsc --with htcondor --dry-run --json
 
