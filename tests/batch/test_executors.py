@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import Desk
+from tests.batch.test_oversee_sge import SgeDesk
 from tests.batch.test_oversee_slurm import SlurmDesk
 from tests.batch.test_oversee_ssh import SshDesk
 from tests.systems.condor import CondorPool
+from tests.systems.sge import SgeNode
 from tests.systems.slurm import SlurmNode
 from tests.systems.ssh import SshNode
 
@@ -205,3 +207,10 @@ def test_an_executor_computes_in_htcondor(condor_desk: Desk) -> None:
 
 def test_an_executor_computes_in_slurm(slurm_desk: SlurmDesk) -> None:
     compute(slurm_desk, "slurm", "SLURM_JOB_ID")
+
+
+@pytest.mark.long
+def test_an_executor_computes_in_grid_engine(sge: SgeNode, sge_dir: Path) -> None:
+    desk = SgeDesk(sge, sge_dir)
+    compute(desk, "sge", "SGE_TASK_ID")
+    desk.end()

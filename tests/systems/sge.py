@@ -1,9 +1,9 @@
 """A real Grid Engine on one machine, from this machine's Debian packages.
 
 Its folder, cell, spool and ports are its own; its commands find it by SGE_ROOT. It keeps its configuration in plain
-files (`classic` spooling), which are written in a moment. Its daemons know each other by name, and compare what the
-name and the address of this machine resolve to. So in its copy of /etc/hosts, the name of the machine comes first for
-127.0.0.1: otherwise each comparison may ask a name server that does not answer.
+files (`classic` spooling), which are written in a moment. Its qmaster compares the name that a client gives with the
+name that the client's address resolves to. So in its copy of /etc/hosts, the name of the machine comes first for
+127.0.0.1: otherwise the qmaster denies access to every command, and a start waits in vain.
 """
 
 from __future__ import annotations

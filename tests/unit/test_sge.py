@@ -131,7 +131,7 @@ def test_a_job_asks_for_what_the_tasks_of_all_its_slaves_require(tmp_path: Path)
 def test_a_user_names_the_parallel_environment(tmp_path: Path) -> None:
     """Without a number, the job asks for as many cores as its tasks require."""
     text = script(launch("x", tmp_path, "-pe threads", slaves=4))
-    assert [line for line in text.splitlines() if "-pe" in line] == ["#$ -pe smp 4", "#$ -pe threads 4"]
+    assert [line for line in text.splitlines() if "-pe" in line] == ["#$ -pe threads 4"]
     assert "#$ -pe threads 9\n" in script(launch("x", tmp_path, "-pe threads 9", slaves=4))
 
 

@@ -96,7 +96,9 @@ class GridEngine:
         self._ends.listed(found)
         if held := sorted({_array(job) for job in found if job.note == IN_ERROR}):
             notes = reasons(run(NAME, ("qstat", "-j", ",".join(held))).out)
-            found = [replace(job, note=notes.get(_array(job), job.note)) if job.note else job for job in found]
+            found = [
+                replace(job, note=notes.get(_array(job), job.note)) if job.note == IN_ERROR else job for job in found
+            ]
         return found
 
     def remove(self, job_ids: Sequence[str]) -> None:
@@ -163,8 +165,9 @@ def _options(launch: Launch) -> list[str]:
     """
     own = [re.sub(r"^-pe\s+\S+$", rf"\g<0> {launch.cpus}", option) for option in options(launch.extra, DIRECTIVE)]
     mib = launch.mib(MEMORY)
+    names_environment = any(option.startswith("-pe ") for option in own)
     found = [
-        *([f"-pe {ENVIRONMENT} {launch.cpus}"] if launch.cpus > 1 else ()),
+        *([f"-pe {ENVIRONMENT} {launch.cpus}"] if launch.cpus > 1 and not names_environment else ()),
         *([f"-l gpu={launch.gpus}"] if launch.gpus else ()),
         *([f"-l mem_free={-(-mib // launch.cpus)}M"] if mib else ()),
         *own,
