@@ -54,7 +54,8 @@ def ended(edge: GridEngine, job_id: str) -> Outcome:
 def test_the_outcome_of_a_job_in_grid_engine_is_known(edge: GridEngine, launch: Callable[..., Launch]) -> None:
     """It comes from the shell of the job; or from the accounts, if the shell was killed. A running job has none."""
     kinds = "1) echo no such module >&2; exit 4;; 2) kill -9 $$;; 3) kill -9 0;; *) exec sleep 600;;"
-    submitted = edge.submit(launch(f"case ${{MWPY_JOB#*.}} in {kinds} esac"), 4)
+    amounts = (("cpus", 2), ("memory", 64 << 20))
+    submitted = edge.submit(evolve(launch(f"case ${{MWPY_JOB#*.}} in {kinds} esac"), amounts=amounts), 4)
     until(lambda: [job.state for job in mine(edge, launch)] == [JobState.RUNNING], "one that runs on")
     [job] = mine(edge, launch)
     assert job.job_id == submitted[3]

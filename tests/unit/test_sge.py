@@ -259,6 +259,19 @@ def test_jobs_are_submitted_as_one_array(tmp_path: Path, monkeypatch: pytest.Mon
         edge.submit(launch("x", Path("/a:b")), 1)
 
 
+@pytest.mark.parametrize(
+    ("said", "perhaps"),
+    [("unknown queue", False), ("failed receiving gdi request: got read error", True), ("commlib: timeout", True)],
+)
+def test_a_submission_without_an_answer_may_have_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, perhaps: bool
+) -> None:
+    edge = commands(tmp_path, monkeypatch, qsub=f"echo '{said}' >&2; exit 1")
+    with pytest.raises(BatchUnavailable, match=f"did not take 3 jobs: {said}") as caught:
+        edge.submit(launch("x", tmp_path), 3)
+    assert ("may be in the queue anyway" in str(caught.value)) == perhaps
+
+
 def test_a_job_that_has_left_meanwhile_is_removed_without_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,12 @@ def run(
         raise BatchUnavailable(f"{words[0]} cannot be run: {error.strerror}; {remedy}") from None
 
 
+def refusal(system: str, count: int, ran: process.Finished) -> BatchUnavailable:
+    """The error for a submission of `count` jobs that failed. It says whether the jobs may be in the queue."""
+    lost = f"; {PERHAPS}" if re.search("time(d )?out|read error", ran.complaint, re.IGNORECASE) else ""
+    return BatchUnavailable(f"{system} did not take {count} jobs: {ran.complaint}{lost}")
+
+
 def options(lines: Iterable[str], directive: str) -> list[str]:
     """The options among a user's lines, without the word that begins an option in a script of the batch system."""
     return [line.removeprefix(directive).strip() for line in lines if line.startswith(OPTION)]

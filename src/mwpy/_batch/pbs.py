@@ -22,7 +22,7 @@ from datetime import datetime
 from attrs import Factory, define
 
 from mwpy._batch import BatchUnavailable, Launch, mark_in
-from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, run
+from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, refusal, run
 from mwpy._batch._queued import script as script_of
 from mwpy._system import clock
 from mwpy._values.jobs import End, Job, JobState, Outcome
@@ -75,7 +75,7 @@ class Pbs:
         ran = run(NAME, words, standard_input=script(launch), hint=PERHAPS)
         found = re.fullmatch(r"(\d+)(\[\])?(\.\S+)?", ran.out.strip())
         if ran.returncode or found is None or bool(array) != bool(found[2]):
-            raise BatchUnavailable(f"PBS did not take {count} jobs: {ran.complaint or ran.out}")
+            raise refusal(NAME, count, ran)
         server = found[3] or ""
         jobs = [f"{found[1]}[{number}]{server}" for number in range(count)] if array else [f"{found[1]}{server}"]
         self._ends.submitted(launch, jobs[0])

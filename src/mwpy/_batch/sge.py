@@ -25,7 +25,7 @@ from attrs import Factory, define, evolve
 from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, Launch, mark_in
-from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, run
+from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, refusal, run
 from mwpy._batch._queued import script as script_of
 from mwpy._system import clock
 from mwpy._values.errors import returncode_of_shell
@@ -42,11 +42,8 @@ ACCOUNTS_S = 20.0
 ENVIRONMENT = "smp"
 """The usual name of a parallel environment that takes all cores on one machine."""
 
-ASSUMEDLY_AFTER = 100
-"""In the records of a job: a signal killed it. Other numbers stand for faults of the system, and 0 for none."""
-
-BY_LIMIT = 37
-"""In the records of a job: it exceeded a limit that Grid Engine itself watches."""
+BY_SIGNAL, BY_LIMIT = 100, 37
+"""What failed, in the records of a job that was killed. 0 is nothing, and other numbers are faults of the system."""
 
 OWN_REASONS = {
     "-N": NAMED,
@@ -70,16 +67,14 @@ class GridEngine:
             BatchUnavailable: Grid Engine refused, or its answer was lost; the message says which.
         """
         if bad := [character for character in "$,:" if character in launch.log_dir]:
-            raise BatchUnavailable(
-                f"Grid Engine cannot write into {launch.log_dir}, because its path contains {bad[0]!r}: give another "
-                f"--log-dir"
-            )
+            why = f"because its path contains {bad[0]!r}: give another --log-dir"
+            raise BatchUnavailable(f"Grid Engine cannot write into {launch.log_dir}, {why}")
         logs = f"{launch.log_dir}/{launch.mark}.$JOB_ID.$TASK_ID"
         words = ["qsub", "-terse", "-t", f"1-{count}", "-N", launch.job_name, "-o", f"{logs}.out", "-e", f"{logs}.err"]
         ran = run(NAME, words, standard_input=script(launch), hint=PERHAPS)
         found = re.search(r"^(?:\D* )?(\d+)\.1-", ran.out, re.MULTILINE)
         if ran.returncode or found is None:
-            raise BatchUnavailable(f"Grid Engine did not take {count} jobs: {ran.complaint or ran.out}")
+            raise refusal(NAME, count, ran)
         jobs = [f"{found[1]}.{number}" for number in range(1, count + 1)]
         self._ends.submitted(launch, jobs[0])
         return jobs
@@ -94,12 +89,9 @@ class GridEngine:
             raise BatchUnavailable(f"Grid Engine does not show its queue: {ran.complaint}; is its qmaster running?")
         found = queue(ran.out, clock.wall())
         self._ends.listed(found)
-        if held := sorted({_array(job) for job in found if job.note == IN_ERROR}):
-            notes = reasons(run(NAME, ("qstat", "-j", ",".join(held))).out)
-            found = [
-                replace(job, note=notes.get(_array(job), job.note)) if job.note == IN_ERROR else job for job in found
-            ]
-        return found
+        arrays = {job.job_id: job.job_id.partition(".")[0] for job in found if job.note == IN_ERROR}
+        notes = reasons(run(NAME, ("qstat", "-j", ",".join({*arrays.values()}))).out) if arrays else {}
+        return [replace(job, note=notes.get(arrays.get(job.job_id, ""), job.note)) for job in found]
 
     def remove(self, job_ids: Sequence[str]) -> None:
         """Delete jobs. Running jobs get SIGUSR2, and then SIGKILL after the `notify` time of their queue."""
@@ -207,10 +199,6 @@ def _job(shown: ET.Element, now: float) -> Job:
     return Job(job_id, mark_in(text("JB_name", "")), state, running_s, note, host)
 
 
-def _array(job: Job) -> str:
-    return job.job_id.partition(".")[0]
-
-
 def _state(letters: str) -> JobState:
     """The state for letters of `qstat`, such as `qw`, `hqw`, `Eqw`, `r`, `t`, `Rr`, `s`, `dr`."""
     if "d" in letters:
@@ -242,7 +230,7 @@ def outcome(shown: str, stderr: str) -> Outcome | None:
         return None
     ran_s = float(ran[0]) if ran and ran[0] else 0.0
     host = fields.get("hostname", "").strip()
-    if int(failed) in (0, ASSUMEDLY_AFTER):
+    if int(failed) in (0, BY_SIGNAL):
         return evolve(Outcome.of_process(returncode_of_shell(int(code[0])), ran_s, stderr), host=host)
     end = End.REMOVED if int(failed) == BY_LIMIT else End.LOST
     return Outcome(end, f"Grid Engine says: {why.strip() or failed.strip()}", None, ran_s, stderr, host)

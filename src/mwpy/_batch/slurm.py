@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve
 
 from mwpy._batch import BatchUnavailable, Launch, end_of, mark_in
-from mwpy._batch._queued import COUNT, FILES, NAMED, OPTION, PERHAPS, TIMEOUT_S, run
+from mwpy._batch._queued import COUNT, FILES, NAMED, OPTION, PERHAPS, TIMEOUT_S, refusal, run
 from mwpy._system.process import Finished
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
@@ -88,8 +88,7 @@ class Slurm:
         words += [f"--error={log_dir}/{launch.mark}.%A_%a.err"]
         ran = _run(words, standard_input=script(launch), hint=PERHAPS)
         if ran.returncode:
-            lost = f"; {PERHAPS}" if "timed out" in ran.complaint.lower() else ""
-            raise BatchUnavailable(f"Slurm did not take {count} jobs: {ran.complaint}{lost}")
+            raise refusal("Slurm", count, ran)
         array = ran.out.strip().partition(";")[0]  # if there are several clusters, the name of the cluster follows
         return [f"{array}_{number}" for number in range(count)]
 
