@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -118,10 +119,13 @@ def sge() -> Iterator[SgeNode]:
 
 @pytest.fixture
 def sge_dir(sge: SgeNode) -> Iterator[Path]:
-    """A folder with the files of a clone. At the end, the jobs of all tests are deleted: the next test starts later."""
+    """A folder with the files of a clone. At the end, jobs that write there are deleted."""
     with user_folder(sge) as folder:
         yield folder
-        sge("qdel", "-f", "-u", "submit", user="root", check=False)
+        shown = re.split("^=+$", sge("qstat", "-j", "*", check=False).stdout, flags=re.MULTILINE)
+        jobs = [re.search(r"^job_number: +(\d+)$", each, re.MULTILINE) for each in shown if f"{folder}/" in each]
+        if mine := [job[1] for job in jobs if job is not None]:
+            sge("qdel", *mine, check=False)
 
 
 @pytest.fixture(scope="session")

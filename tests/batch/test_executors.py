@@ -210,7 +210,8 @@ def test_an_executor_computes_in_slurm(slurm_desk: SlurmDesk) -> None:
 
 
 @pytest.mark.long
-def test_an_executor_computes_in_grid_engine(sge: SgeNode, sge_dir: Path) -> None:
+def test_an_executor_and_a_sweep_compute_in_grid_engine(sge: SgeNode, sge_dir: Path) -> None:
     desk = SgeDesk(sge, sge_dir)
     compute(desk, "sge", "SGE_TASK_ID")
+    assert sweep(desk, "--with", "sge", "--max", 2, "--oversee", "--interval 0.5") == SWEPT
     desk.end()
