@@ -25,6 +25,7 @@ from mwpy._batch import BatchUnavailable, Launch, mark_in
 from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, refusal, run
 from mwpy._batch._queued import script as script_of
 from mwpy._system import clock
+from mwpy._values.errors import returncode_of_shell
 from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.requires import MEMORY
 
@@ -37,6 +38,15 @@ OWN_RESOURCES = re.compile(r"^-l.*[ ,](?:select|nodes|ncpus|ngpus|mem)=")
 STATES = dict.fromkeys("QWT", JobState.QUEUED) | dict.fromkeys("RSU", JobState.RUNNING)
 STATES |= {"H": JobState.HELD, "E": JobState.LEAVING}
 """The states of jobs that are listed. The others are arrays as a whole, and jobs that have ended or have moved."""
+
+TERMINATED = " and terminated by "
+"""Is in the comment of a deleted job. Until `kill_delay` is over, PBS shows it as running, even if it has ended."""
+
+BEGUN = "Job Array Began"
+"""The comment of all elements of an array that wait, when another element runs. It is no reason."""
+
+FORGOTTEN = "Subjob finished"
+"""The comment of an element of an array, when PBS has forgotten how it ended and shows the exit status of the array."""
 
 TIME_FORM = "%a %b %d %H:%M:%S %Y"
 
@@ -177,23 +187,27 @@ def _is_listed(job_id: str, shown: dict[str, str]) -> bool:
 
 
 def _job(job_id: str, shown: dict[str, str], now: float) -> Job:
-    state = STATES[shown["job_state"]]
+    state = JobState.LEAVING if TERMINATED in shown.get("comment", "") else STATES[shown["job_state"]]
     started = shown.get("stime", "") if state is JobState.RUNNING else ""
     running_s = max(0.0, now - datetime.strptime(started, TIME_FORM).timestamp()) if started else 0.0
-    waits = state in (JobState.QUEUED, JobState.HELD)
-    return Job(job_id, mark_in(shown["Job_Name"]), state, running_s, shown.get("comment", "") if waits else "")
+    note = shown.get("comment", "") if state in (JobState.QUEUED, JobState.HELD) else ""
+    if note.startswith(BEGUN):
+        note = ""
+    if state is JobState.HELD:
+        note = note or "it is on hold (qhold)"
+    return Job(job_id, mark_in(shown["Job_Name"]), state, running_s, note)
 
 
 def outcome(shown: str, stderr: str) -> Outcome | None:
     """Read from the output of `qstat -x -f` how a job ended; None while it waits or runs."""
     for _, each in _shown(shown):
         code = each.get("Exit_status", "")
-        if not re.fullmatch(r"-?\d+", code):
+        if not re.fullmatch(r"-?\d+", code) or each.get("comment") == FORGOTTEN:
             continue
         ran_s = duration_s(each.get("resources_used.walltime", ""))
         if int(code) < 0:
             end, text = BY_LIMIT.get(int(code), (End.LOST, f"PBS says: {each.get('comment', code)}"))
             return Outcome(end, text, None, ran_s, stderr)
         number = int(code) - SIGNALLED
-        return Outcome.of_process(-number if number > 0 else int(code), ran_s, stderr)
+        return Outcome.of_process(-number if number > 0 else returncode_of_shell(int(code)), ran_s, stderr)
     return None
