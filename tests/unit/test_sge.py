@@ -170,6 +170,8 @@ def test_the_shell_of_a_job_writes_how_the_agent_ended(tmp_path: Path) -> None:
     killed = edge.outcome("7.4")
     assert killed is not None
     assert killed.description.startswith("killed by signal 9 (SIGKILL)")
+    run_script(script(launch("kill -9 $PPID", folder)))
+    assert edge._ends.outcome("7.3") is None, "the second run of a job, whose shell was killed, has left nothing"
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM], ids=lambda each: each.name)

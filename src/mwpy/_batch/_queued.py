@@ -34,6 +34,7 @@ NAMED = "the overseer finds its jobs by their name; --job-name puts yours before
 """Why a user's line cannot replace what a submission sets."""
 
 SUPERVISE = """\
+rm -f "$mwpy_logs.end"
 mwpy_begun=$(date +%s)
 trap 'mwpy_again=1; kill -TERM "$!"' USR1 USR2
 trap 'mwpy_again=1' TERM
@@ -44,7 +45,8 @@ exit "$mwpy_code"
 """
 """Runs the agent, and writes its exit code, its seconds and its machine. Grid Engine announces the end of a job by
 SIGUSR1 or SIGUSR2 to all its processes: the agent gets SIGTERM instead. PBS sends SIGTERM to the agent, too. A signal
-interrupts `wait`, which is then called again."""
+interrupts `wait`, which is then called again. A job that runs again has the same id, so it removes the file of its
+first run."""
 
 
 def run(

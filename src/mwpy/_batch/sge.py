@@ -7,7 +7,8 @@ wrote it.
 Jobs are submitted with `-notify`: before Grid Engine kills or suspends a job, it sends SIGUSR2 or SIGUSR1, and waits
 for the `notify` time of the queue, which is a minute unless the site has changed it. The shell of the job passes this
 on to the agent as SIGTERM. So the `notify` time must be longer than the grace period of the agent. A suspended agent
-would lose its tasks; this one gives them back and leaves.
+would lose its tasks; this one gives them back and leaves. The agent, and the programs that its tasks start, ignore
+SIGUSR1 and SIGUSR2.
 
 Memory is asked for by `mem_free`. `h_vmem` is a limit of address space, of which Python and numeric libraries reserve
 much more than they use; a user's own line can ask for it.
