@@ -8,7 +8,6 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
@@ -825,6 +824,8 @@ class LocalMaster(Master):
         return _shown(self._io, self._is_closed)
 
     def _repr_html_(self) -> str:
+        from html import escape  # only here, because it takes time to load
+
         page = None if self._is_closed else self._io.page
         return f"<pre>{escape(repr(self))}</pre>{'mw.page() shows more' if page is None else page._repr_html_()}"
 

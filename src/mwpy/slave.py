@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from mwpy._roles import set_up
 from mwpy._roles.runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
 from mwpy._system import forks, memory, script
 from mwpy._system.forks import die_with_parent
@@ -244,6 +243,8 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     _prepare_process(settings.agent_pid, end.fault)
     use(settings.folder)
     if settings.sets_up:
+        from mwpy._roles import set_up  # only here, because slaves do not need it
+
         return set_up.run(end, settings.slave, settings.sets_up)
     reseed()  # the script was loaded, and may have seeded the generators; and a fork has a copy of them
     limits = settings.result_group, settings.max_result_bytes

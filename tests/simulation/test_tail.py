@@ -82,7 +82,7 @@ class Watched:
         source.terms = source.terms if is_packed else None
         for host in self.cluster.hosts:
             assert host.process is not None
-            self.busy |= dict.fromkeys(host.process.slaves.values(), 0)
+            self.busy |= dict.fromkeys((each for each in host.process.slaves.values() if each.sets_up is None), 0)
         self.idle_since = dict.fromkeys(self.busy, self.cluster.world.now)
         access = Access(io, threading.current_thread(), self._drive)
         inbox = Inbox(access, io.core.state.settings)

@@ -74,7 +74,8 @@ def test_an_agent_that_ends_is_replaced(machine: Machine) -> None:
 
 def test_an_agent_with_a_wrong_option_is_not_replaced(machine: Machine) -> None:
     assert machine.pause(ExitCode.USAGE) is None
-    assert machine.said == ["the local agent ended (exit code 2), as it says above"]
+    [text] = machine.said
+    assert text.startswith("the local agent ended (exit code 2), as it says above. An agent is started as `python app")
 
 
 def test_an_agent_that_cannot_start_any_slave_is_not_replaced(machine: Machine) -> None:

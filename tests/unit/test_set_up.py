@@ -232,6 +232,19 @@ def test_a_host_whose_build_is_faulty_gets_no_more_work_and_the_log_is_shown() -
     assert not master.core.losses.cannot_go_on
 
 
+def test_an_agent_whose_set_up_was_done_or_never_wanted_excludes_no_host() -> None:
+    """It lies, or is in error. Other agents of its host would suffer."""
+    master = Master()
+    master.join()
+    master.receive(messages.SetUpEnded(1, 7.0))
+    master.fail()
+    assert not master.core.state.members.excluded
+    plain = Asked()
+    plain.connect()
+    plain.receive(messages.SlaveDied(2, 0, Cause.SET_UP, "it lies", NO_WORDS), peer=b"a")
+    assert not plain.core.state.members.excluded
+
+
 @pytest.mark.parametrize("settings", [{"set_up_stops": True}, {"only_here": True}])
 def test_the_run_ends_if_this_is_wanted_or_there_is_no_other_host(settings: dict[str, bool]) -> None:
     master = Master(**settings)

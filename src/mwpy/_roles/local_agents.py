@@ -127,19 +127,18 @@ class LocalAgent:
         if code == ExitCode.CANNOT_START:  # the agent printed the reason, and has sent it to the master
             self.why_none = ""
             return
-        if code == ExitCode.USAGE:  # the next one would read the same options
-            self.why_none = f"the local agent ended ({how}), as it says above"
-            self._notify(self.why_none)
-            return
         is_early = now < self._started_at + EARLY_S and self._joined() == self._joined_before
         if not is_early:
             self._early_ends, self._pause_s = 0, 0.0
         elif not (code is None or code in LEAVES or is_from_outside(code)):
             self._early_ends += 1
-        if self._early_ends >= EARLY_ENDS_ALLOWED:
+        if code == ExitCode.USAGE or self._early_ends >= EARLY_ENDS_ALLOWED:  # the next one would read the same options
+            what = f"{self._early_ends} local agents in a row ended within seconds of their start ({how})"
+            if code == ExitCode.USAGE:
+                what = f"the local agent ended ({how}), as it says above"
             self.why_none = (
-                f"{self._early_ends} local agents in a row ended within seconds of their start ({how}). An agent is "
-                f"started as `{shlex.join(self._command)}`: does this command reach mwpy.main() without standard input?"
+                f"{what}. An agent is started as `{shlex.join(self._command)}`: does this command reach mwpy.main() "
+                f"without standard input?"
             )
             self._notify(self.why_none)
             return

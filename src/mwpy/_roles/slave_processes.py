@@ -335,15 +335,18 @@ class TemplateProcess:
         """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
 
         Raises:
-            OSError: there are too many open files, or the template has ended.
+            OSError: there are too many open files, or the template has ended after its first slave.
         """
         return self._launcher.launch(number, welcome, self._order)
 
     def _order(self, settings: SlaveSettings, fds: Sequence[int]) -> process.Child:
-        outputs = () if self._is_new else self._child.open_outputs()
-        self._is_new = False
+        is_first, self._is_new = self._is_new, False
+        outputs = () if is_first else self._child.open_outputs()
         try:
             self._orders.give(settings, [*fds, *outputs])
+        except BrokenPipeError:
+            if not is_first:  # its own last words say why it has ended
+                raise
         finally:
             for fd in outputs:
                 os.close(fd)

@@ -77,7 +77,7 @@ class Losses:
             cause = agent.loss
         slave = agent.slaves.get(message.slave)
         if slave is None:
-            if cause is Cause.SET_UP:
+            if cause is Cause.SET_UP and self.state.settings.set_up is not None and not agent.is_set_up:
                 self._set_up_failed(agent, reason, message.words)
             else:
                 self._died_before_ready(agent, message.slave, reason, message.words)
