@@ -63,7 +63,7 @@ OWNERS = {
     "pex": "cli.pack",
     "threadpoolctl": "_system.offers",
     "prometheus_client": "page.metrics",
-    "starlette": "page.server",
+    "starlette": "page.server sweep.door",
     "uvicorn": "page.server",
 }
 """The modules that may import each outside thing."""

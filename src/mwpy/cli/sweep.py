@@ -244,6 +244,8 @@ def _add_places(parser: Parser) -> None:
     add("--rate", metavar="N/TIME", help="at most N runs start in this time, as 10/s, 5/min or 100/h")
     add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
     add("--page", metavar="[HOST:]PORT", help="show a live page in a browser; its address is printed")
+    door = "let clients that have only curl make the runs, --slaves of them at a time; the page is there, too"
+    add("--http", metavar="[HOST:]PORT", help=door)
     detach = "go on without this terminal, as a job of HTCondor or Slurm or in the background; see mwpy sweep attach"
     add("--detach", action="store_true", help=detach)
     as_json = "print one JSON document on standard output, and all else on standard error"
@@ -310,6 +312,7 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
         "rate": parsed.rate,
         "on-end": parsed.on_end,
         "page": parsed.page,
+        "http": parsed.http,
         "unnamed": parsed.unnamed,
     }
     given = {name: value for name, value in found.items() if value is not None and value != [] and value != {}}

@@ -7,7 +7,7 @@ const SLOW = 1.5; // a host is marked if its tasks take this many times as long 
 const COLOURS = 8;
 const $ = (id) => document.getElementById(id);
 const history = [];
-const sorting = { hosts: ["host", 1], slaves: ["sid", 1] };
+const sorting = { hosts: ["host", 1], clients: ["name", 1], slaves: ["sid", 1] };
 let latest = null;
 
 // ---- small tools ----
@@ -214,6 +214,19 @@ function showHosts(status) {
   ]);
 }
 
+function showClients(status) {
+  $("clients-part").hidden = !status.clients?.length;
+  table("clients", status.clients ?? [], (row) => row.name, [
+    ["name", "client", (row) => row.name],
+    ["platform", "platform", (row) => row.platform, null, "text wide"],
+    ["done", "runs", (row) => number(row.done)],
+    ["failed", "failed", (row) => number(row.failed), (row) => row.failed > row.done],
+    ["lost", "lost", (row) => number(row.lost), (row) => row.lost],
+    ["has", "has tickets", (row) => row.has.join(", "), null, "text"],
+    ["silent_s", "silent for", (row) => duration(row.silent_s)],
+  ]);
+}
+
 function pace(times) {
   if (times === null) return "";
   return times >= 1 ? `${number(times)} times slower` : `${number(1 / times)} times faster`;
@@ -349,6 +362,7 @@ function show() {
   showRate();
   showFailures(latest);
   showHosts(latest);
+  showClients(latest);
   showSlaves(latest);
   showTimeline();
   showLines(latest);

@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hmac import compare_digest
 from importlib import resources
 from types import TracebackType
@@ -27,7 +27,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 import mwpy
 from mwpy.page import metrics
@@ -42,7 +42,7 @@ UNWATCHED_S = 10.0
 LOOKS_S = 15.0
 """Somebody looks who asked for figures within this time, in seconds."""
 
-CLIENTS = 100
+CLIENTS = 300
 """How many connections are served at a time. Others get the code 503."""
 
 FILES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
@@ -81,6 +81,8 @@ class Page:
         """What the first request must have."""
         self._cookie = f"mwpy-{self.port}"
         self._history = History()
+        self._more: dict[str, Callable[[], object]] = {}
+        """Figures beside those of the status, by name."""
         self._status: dict[str, Any] = {"state": "starting"}
         self._asked_at = 0.0
         """When the status was asked for, on the monotonic clock."""
@@ -95,9 +97,9 @@ class Page:
             Route("/status.json", self._guarded(self._figures)),
             Route("/metrics", self._guarded(self._metrics)),
         ]
-        app = Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=2000)])
+        self._app = Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=2000)])
         config = uvicorn.Config(
-            app, log_level="critical", access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
+            self._app, log_level="critical", access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
             limit_concurrency=CLIENTS, timeout_keep_alive=5, server_header=False,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
@@ -142,6 +144,11 @@ class Page:
             if thread is not threading.current_thread():
                 thread.join(5.0)
         self._socket.close()
+
+    def add(self, routes: Sequence[BaseRoute], **figures: Callable[[], object]) -> None:
+        """Serve more addresses, which guard themselves, and show more figures by these names."""
+        self._app.router.routes.extend(routes)
+        self._more |= figures
 
     def wait(self) -> None:
         """Wait until the computation has ended, or the page is closed."""
@@ -207,7 +214,8 @@ class Page:
             since = float(request.query_params.get("since", "inf"))
         except ValueError:
             return PlainTextResponse("since=: give a time in seconds since 1970\n", 400, HEADERS)
-        return JSONResponse({**self._status, "history": self._history.since(since)}, headers=HEADERS)
+        more = {name: figure() for name, figure in self._more.items()}
+        return JSONResponse({**self._status, **more, "history": self._history.since(since)}, headers=HEADERS)
 
     async def _metrics(self, _: Request) -> Response:
         try:

@@ -6,11 +6,13 @@ program needs, runs it, reads what it has written, checks this, and returns an `
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import platform
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from glob import escape, glob, has_magic
@@ -100,6 +102,13 @@ class NotStarted(CommandFailed):
 
 def _failed(kind: type[CommandFailed], text: str, outcome: bytes) -> CommandFailed:
     return kind(text, pickle.loads(outcome))
+
+
+DOOR = "MWPY_SWEEP_DOOR"
+"""The environment variable with a file that says where HTTP clients fetch the runs of a sweep."""
+
+AT_CLIENT = str(Path(__file__).with_name("at_client.py"))
+"""What a slave runs instead of a program that an HTTP client runs."""
 
 
 @define(eq=False, repr=False)
@@ -415,6 +424,11 @@ class _Attempt:
         return self.folder / name
 
     def _command(self) -> list[str]:
+        if door := os.environ.get(DOOR):
+            outputs = [template.filled(self.values) for template in self.options.outputs.values()]
+            changes = {name: text.filled(self.values) for name, text in self.options.environment.items()}
+            job = {"door": door, "outputs": outputs, "environment": changes, "sends_files": self.options.folder is None}
+            return [sys.executable, "-I", AT_CLIENT, json.dumps(job), *self.words]
         before, last = self.options.before, self.options.clean_up
         if not before and not last:
             return self.words

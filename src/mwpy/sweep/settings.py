@@ -79,6 +79,10 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
     on_end: str | None = None
     page: str | int | None = None
     """Where a page shows the sweep: `PORT`, or `HOST:PORT`."""
+    http: str | int | None = None
+    """Where HTTP clients fetch the runs, in the same form. The page is there, too."""
+    ping: int = 10
+    """Seconds between two signs of life of an HTTP client that has a run."""
 
     def pause_s(self) -> float:
         """Return the least time between the starts of two runs, in seconds.

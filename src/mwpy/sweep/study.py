@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 from msgspec import Struct, field
@@ -32,6 +32,9 @@ from mwpy.sweep.results import typed
 from mwpy.sweep.rows import Named, Plan, Row
 from mwpy.sweep.settings import Settings, Sweep
 from mwpy.sweep.stages import Stage, digest_of
+
+if TYPE_CHECKING:
+    from mwpy.sweep.open_door import OpenDoor
 
 WINDOW = 1000
 """How many runs are submitted and have not ended: more than slaves there are, and few enough for the memory."""
@@ -217,14 +220,18 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     known.write(sweep.folder)
     remove_archives(sweep.folder)  # those of runs that stay failed are in the run database
     numbers, report = selection.numbers(sweep), Report()
-    with _interrupts() as interrupts:
+    with _interrupts() as interrupts, _opened_door(sweep) as door:
         with _master(sweep, "failed" if selection.again == "failed" else None, bool(job.mark)) as mw:
             total = len(numbers) * len(sweep.stages)
             job.begin(sweep.folder, total)
             mw.progress(not sweep.settings.unnamed, total=total)
-            if sweep.settings.page is not None:
+            if door is not None:
+                door.serve(mw, str(sweep.settings.http))
+            elif sweep.settings.page is not None:
                 _show_page(mw, str(sweep.settings.page))
             _Runs(mw, sweep, known, report, interrupts).make(numbers)
+            if door is not None:
+                door.close()
         write_tables(sweep, report)
     if not interrupts:
         known.is_complete = True
@@ -236,6 +243,20 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     return report
 
 
+@contextmanager
+def _opened_door(sweep: Sweep) -> Iterator[OpenDoor | None]:
+    """Let HTTP clients make the runs of a sweep, if its settings say so: until the end of the block."""
+    if sweep.settings.http is None:
+        yield None
+        return
+    try:
+        from mwpy.sweep.open_door import OpenDoor  # only here, because it needs the packages of the page
+    except ImportError as error:
+        raise UsageError(f"--http needs `pip install 'mwpy-cluster[page]'` ({error})") from None
+    with OpenDoor(sweep) as door:
+        yield door
+
+
 def _show_page(mw: mwpy.Master, where: str) -> None:
     """Show a page. Without it, the sweep goes on."""
     host, _, port = where.rpartition(":")
@@ -243,6 +264,10 @@ def _show_page(mw: mwpy.Master, where: str) -> None:
         mw.page(int(port), host=host or "127.0.0.1")
     except (ValueError, mwpy.UsageError) as error:
         _say(f"mwpy sweep: --page {where}: {error}. The sweep goes on without a page")
+
+
+CLIENTS = 16
+"""How many HTTP clients have runs at a time, by default."""
 
 
 def remove_archives(folder: Path) -> None:
@@ -272,6 +297,8 @@ def _master(sweep: Sweep, rerun: str | None, is_detached: bool) -> mwpy.LocalMas
 def num_slaves(sweep: Sweep) -> int:
     """Return how many slaves a sweep has at most, here and in a batch system."""
     settings = sweep.settings
+    if settings.http is not None:
+        return CLIENTS if settings.slaves is None else settings.slaves
     if settings.system is None:
         return len(os.sched_getaffinity(0)) if settings.slaves is None else settings.slaves
     return (settings.slaves or 0) + settings.max
