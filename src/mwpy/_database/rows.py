@@ -1,7 +1,8 @@
 """Which rows a record becomes, how they are packed, and the files that hold large values.
 
 Some records are left out: changes of a slave between idle and busy, tasks that were taken back before they started,
-states that tasks leave for their next attempts, and figures that follow from other records.
+states that tasks leave for their next attempts, and figures that follow from other records. Of the totals of an
+algorithm on a host, this is all but the memory that was measured.
 """
 
 from __future__ import annotations
@@ -62,7 +63,6 @@ _LEFT_OUT = (
     records.ResultsHeld,
     records.ResultGiven,
     records.ResultsReleased,
-    records.Total,
 )
 
 
@@ -193,6 +193,9 @@ class Rows:
                 for sid in sids:
                     self._change("losses", sid, {"cause": cause.value, "reason": short(reason)}, "network")
                 self._event(record)
+            case records.Total(algorithm, host, memory_used=used):
+                if used:
+                    self._add("peaks", {"algorithm": algorithm, "host": host, "bytes": used})
             case records.Ended(why):
                 self.end(self._at, {"why": why})
                 self._event(record)

@@ -16,7 +16,8 @@ and memory, not for forgers.
 With each change of the schema, `VERSION` rises. A file of another version is refused by name.
 
 Views of single tasks join others by task. SQLite makes an index for that each time, so they take a few seconds for a
-million tasks. With `LIMIT -1`, a body is read once for its row, and not again for each task of it.
+million tasks. With `LIMIT -1`, a body is read once for its row, and not again for each task of it. SQLite then reads all
+selected columns, so the views select only those that they need.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Sequence
 APPLICATION_ID = 0x6D777079
 """Marks a SQLite file as a run database: the characters `mwpy`."""
 
-VERSION = 11
+VERSION = 12
 
 RESTART_KINDS = ("algorithms", "submissions", "once", "results")
 """The kinds of rows that a restart reads. They have checksums."""
@@ -85,6 +86,7 @@ _SHOWN = {
     "losses": "at, who AS sid, first, count, attempt, $algorithm, $cause, $charged, $lost_s, $reason",
     "agents": "at, who AS agent, $host, $pid, $job, $address, $slaves, $python, $returns_s, $packages, $ended, $reason",
     "slaves": "at, who AS sid, $agent, $kind, $ended, $cause, $reason, $running, $peak_bytes, $last_words",
+    "peaks": "at, $algorithm, $host, $bytes",
     "events": "at, $kind, $text",
 }
 """The views that show the rows of one kind each, and their columns after `seq` and `generation`; `$x` is in `body`."""
@@ -97,7 +99,11 @@ CREATE VIEW answers AS
 SELECT r.generation, r.base + j.key AS task,
     CASE WHEN r.attempts IS NULL THEN r.attempt ELSE json_extract(r.attempts, '$."' || j.key || '"') END AS attempt,
     r.sid, r.at, CASE WHEN r.seconds IS NULL THEN r.total_s / r.count ELSE j.value END AS seconds, r.failed
-FROM (SELECT *, coalesce(seconds, ZEROS(count)) AS places FROM results LIMIT -1) r, json_each(r.places) j;
+FROM (
+    SELECT generation, base, count, attempt, attempts, sid, at, total_s, seconds, failed,
+        coalesce(seconds, ZEROS(count)) AS places
+    FROM results LIMIT -1
+) r, json_each(r.places) j;
 CREATE VIEW attempts AS
 SELECT a.generation, a.task, a.attempt, a.sid, g.host, a.at AS sent, coalesce(r.at, l.at) AS ended,
     CASE WHEN r.task IS NULL THEN coalesce(l.cause, 'no end is known')
@@ -119,7 +125,8 @@ SELECT t.generation, t.task, a.name AS algorithm,
     coalesce(r.at, e.at) AS ended, f.type AS error, coalesce(f.message, e.reason) AS message, f.arguments
 FROM (
     SELECT u.generation, u.first + j.key AS task, u.algorithm
-    FROM (SELECT * FROM submissions WHERE answers IS NULL LIMIT -1) u, json_each(ZEROS(u.count)) j
+    FROM (SELECT generation, first, count, algorithm FROM submissions WHERE answers IS NULL LIMIT -1) u,
+        json_each(ZEROS(u.count)) j
 ) t
 LEFT JOIN (SELECT * FROM algorithms LIMIT -1) a ON a.generation = t.generation AND a.number = t.algorithm
 LEFT JOIN answers r ON r.generation = t.generation AND r.task = t.task
