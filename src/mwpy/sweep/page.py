@@ -15,11 +15,23 @@ from string import Template
 from attrs import Factory, define
 from msgspec import structs
 
+import mwpy
 from mwpy import UsageError
 from mwpy.sweep.compare import Difference
 from mwpy.sweep.files import File
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
+
+_BODY = """<p>{counts}.</p>
+<figure><table>
+<thead><tr><th>parameters</th><th>what</th><th>old</th><th>new</th><th>pixels</th></tr></thead>
+<tbody>
+{rows}
+</tbody></table></figure>
+<p>Of each output that changed, the old one is on the left, the new one in the middle, and their difference on the
+right. Pictures show the part that differs.</p>
+{outputs}
+<p>Not shown: {hidden}. <code>mwpy compare</code> lists all.</p>"""
 
 # The most rows of the table, outputs below it, lines of an output, characters of a line, and bytes of an output whose
 # lines are compared. The time for this grows faster than their number.
@@ -65,7 +77,7 @@ class Page:
         self.seen += 1
         if self.seen <= self.room:
             head = f"<h2>{escape(difference.row)}: {escape(difference.what)}</h2>\n<p>{escape(difference.pixels)}</p>"
-            self.outputs.append(f"{head}\n<div>{shown or _changed_lines(old, new)}</div>")
+            self.outputs.append(f"{head}\n<div class='sides'>{shown or _changed_lines(old, new)}</div>")
         return difference
 
     def html(self, title: str, counts: str, found: Sequence[Difference]) -> str:
@@ -73,9 +85,10 @@ class Page:
         cells = [[each.row, each.what, each.old, each.new, each.pixels] for each in found[:MAX_ROWS]]
         rows = "\n".join("<tr><td>" + "</td><td>".join(map(escape, row)) + "</td></tr>" for row in cells)
         hidden = f"{len(found) - len(cells)} rows of the table, and {self.seen - len(self.outputs)} outputs below it"
-        template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
         outputs = "\n".join(self.outputs)
-        return template.substitute(title=escape(title), counts=counts, rows=rows, outputs=outputs, hidden=hidden)
+        body = _BODY.format(counts=counts, rows=rows, outputs=outputs, hidden=hidden)
+        frame = Template(Path(mwpy.__file__).with_name("page.html").read_text(encoding="utf-8"))
+        return frame.substitute(title=escape(title), body=body)
 
 
 def _changed_lines(old: File, new: File) -> str:
