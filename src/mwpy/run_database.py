@@ -29,7 +29,7 @@ Format = Literal["csv", "jsonl"]
 KINDS_SHOWN = 20
 """How many kinds of failures, hosts and causes are named, the most frequent first."""
 
-HISTORY = ("allocations", "losses", "ends", "events")
+HISTORY = ("allocations", "losses", "ends", "peaks", "events")
 """The kinds of rows that only people read."""
 
 
@@ -185,6 +185,32 @@ class RunDatabase:
             writer.writerows(rows)
         else:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def report(self, file: str | Path) -> None:
+        """Write a report: an HTML page with tables and charts, which opens anywhere. The computation may still run.
+
+        Args:
+            file: the path of the page.
+
+        Raises:
+            RunDatabaseError: the run database is damaged.
+            UsageError: the page cannot be written.
+
+        Examples:
+            >>> run.report("report.html")     # doctest: +SKIP
+        """
+        from mwpy._database import figures, report  # only here, because few processes write a report
+
+        connection = open_for_reading(self.path)
+        try:
+            found = figures.figures_of(connection)
+        finally:
+            connection.close()
+        page = report.page_of(found, self._states(self._last()), self.path.name)
+        try:
+            Path(file).write_text(page, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written ({error.strerror}): give another file") from error
 
     @staticmethod
     def prune(path: str | Path) -> Pruned:

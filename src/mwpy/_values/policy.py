@@ -25,6 +25,9 @@ MAX_BYTES = 10**15
 SLAVES_ELSEWHERE = "workers", "max_workers", "num_workers", "n_workers", "n_jobs", "processes", "cores"
 """What other libraries call the number of slaves."""
 
+SPARE = 1.2
+"""A request is this many times the largest figure that was measured: other tasks may need more."""
+
 MAX_COST = 1e300
 MAX_PRIORITY = 10**9
 

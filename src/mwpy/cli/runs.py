@@ -1,12 +1,14 @@
-"""mwpy runs RUN_DATABASE [--json | --export FORMAT | --prune]: show what a run database says about a computation.
+"""mwpy runs RUN_DATABASE [--json | --html FILE | --export FORMAT | --prune]: show what a run database says.
 
 Show what a run database says: the lives of the master, the tasks by state, the failures by error, the slaves by
-machine, and the time that was lost for each cause. The file is only read, also while the master writes it; only
---prune changes it.
+machine, and the time that was lost for each cause. --html writes a report: where the time went, a timeline, times of
+tasks, hosts beside each other, what was asked for and used, losses and failures. The file is only read, also while the
+master writes it; only --prune changes it.
 
 examples:
   mwpy runs run.db
   mwpy runs run.db --json
+  mwpy runs run.db --html report.html
   mwpy runs run.db --export csv --output tasks.csv
   mwpy runs run.db --prune
 
@@ -44,7 +46,9 @@ def main(arguments: Sequence[str]) -> int:
         _prune(parsed.path)
         return ExitCode.OK
     with RunDatabase(parsed.path) as run:
-        if parsed.export is not None:
+        if parsed.html is not None:
+            run.report(parsed.html)
+        elif parsed.export is not None:
             run.export(parsed.output or sys.stdout, parsed.export, generation=parsed.generation)
         elif parsed.json:
             print(json.dumps(run.summary()))
@@ -55,11 +59,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Describe the command line."""
-    usage = "mwpy runs RUN_DATABASE [--json | --export FORMAT [--output FILE] [--generation N] | --prune]"
+    usage = "mwpy runs RUN_DATABASE [--json | --html FILE | --export FORMAT [--output FILE] [--generation N] | --prune]"
     parser = Parser("runs", __doc__, usage=usage)
     parser.add_argument("path", type=Path, metavar="RUN_DATABASE", help="the file of --mw-run-database")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--json", action="store_true", help="print the summary as one JSON object, for scripts")
+    page = "write a report as a page, which loads nothing from elsewhere"
+    what.add_argument("--html", type=Path, metavar="FILE", help=page)
     formats = "csv or jsonl: write the tasks of the last life of the master, one row each"
     what.add_argument("--export", choices=["csv", "jsonl"], metavar="FORMAT", help=formats)
     prune = "remove what no restart needs: old attempts, and results that the last complete run did not use"

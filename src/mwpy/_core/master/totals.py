@@ -24,7 +24,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.messagepack import Pickled
 from mwpy._values.phrases import amount, counted
-from mwpy._values.policy import KINDS_KEPT, OTHER_KINDS, TaskPolicy
+from mwpy._values.policy import KINDS_KEPT, OTHER_KINDS, SPARE, TaskPolicy
 from mwpy._values.task import Result, UnrunnableTask, encoded_in, failed, headline, in_one_line
 
 ROWS_KEPT = 10_000
@@ -140,9 +140,6 @@ def _count_kind(kinds: dict[str, int], kind: str) -> None:
 
 # What was done and lost, as text: for `--mw-summary`, `mw.summary()` and `mwpy logs --stats`.
 
-
-SPARE = 1.2
-"""A request for memory is this many times the largest peak that was measured: other tasks may need more."""
 
 AGENT_MIB = 50
 """How much memory an agent and the template of its slaves need, in MiB."""
