@@ -29,7 +29,11 @@ WIDTH, MARGIN, LINE_HEIGHT = 900, 150, 14
 PACE_NAMED = 1.5
 """A host that takes this many times as long as the others is called slow."""
 
+SHORTEST_S = 1e-7
+"""Where the axis of the times of tasks begins at the earliest, in seconds."""
+
 TEXT_CHARACTERS = 300
+"""How much of a reason, a message of the master or a command is shown in a table."""
 
 SUMS = "submitted", "reused"
 """What the numbers of tasks have beside the states."""
@@ -269,7 +273,7 @@ def _histograms(figures: Figures) -> Iterator[str]:
 
 def _histogram(times: Sequence[tuple[float, int]]) -> Iterator[str]:
     """Bars on a logarithmic axis, with five for a factor of ten."""
-    places = [(log10(max(seconds, 1e-6)), count) for seconds, count in times]
+    places = [(log10(max(seconds, SHORTEST_S)), count) for seconds, count in times]
     low, high = floor(places[0][0]), floor(places[-1][0]) + 1
     step = 400 / (high - low)
     bars: dict[int, int] = {}
@@ -279,7 +283,7 @@ def _histogram(times: Sequence[tuple[float, int]]) -> Iterator[str]:
         height = max(1.0, 120 * count / max(bars.values()))
         yield _rect(bar * step / 5, 125 - height, step / 5 - 1, height, "var(--work)")
     for part in (0.5, 0.95):
-        x = (log10(max(_at(times, part) or 0, 1e-6)) - low) * step
+        x = (log10(max(_at(times, part) or 0, SHORTEST_S)) - low) * step
         yield f"<path d='M{x:.1f} 0V125' stroke='var(--text)' stroke-dasharray='3 3'/>"
     for decade in range(low, high + 1):
         anchor = "start" if decade == low else "end" if decade == high else "middle"
@@ -392,7 +396,8 @@ def _table_of_requests(figures: Figures) -> Iterator[str]:
         seconds = f"seconds_max={_rounded(SPARE * each['longest']):g}" if each["longest"] else ""
         memory = f'memory="{ceil(SPARE * asked["peak"] / 1e6 / 10) * 10} MB"' if asked.get("peak") else ""
         seconds = f"more than seconds_max={asked.get('seconds_max') or 0:g}" if late else seconds
-        memory = f"more memory than {amount(asked.get('memory_max') or asked.get('peak') or 0)}" if full else memory
+        most = asked.get("memory_max") or asked.get("peak")
+        memory = f"more memory than {amount(most) if most else 'it had'}" if full else memory
         used = f"longest {duration(each['longest'])}" + (f", peak {amount(asked['peak'])}" if asked.get("peak") else "")
         rows.append(
             (name or "unknown", ", ".join(wanted) or "nothing", used, ", ".join(filter(None, (seconds, memory))))

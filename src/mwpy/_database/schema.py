@@ -16,8 +16,8 @@ and memory, not for forgers.
 With each change of the schema, `VERSION` rises. A file of another version is refused by name.
 
 Views of single tasks join others by task. SQLite makes an index for that each time, so they take a few seconds for a
-million tasks. With `LIMIT -1`, a body is read once for its row, and not again for each task of it. SQLite then reads all
-selected columns, so the views select only those that they need.
+million tasks. With `LIMIT -1`, a body is read once for its row, and not again for each task of it. SQLite then reads
+all selected columns, so the views select only those that they need.
 """
 
 from __future__ import annotations
