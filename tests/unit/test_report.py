@@ -160,7 +160,7 @@ def test_a_request_that_would_have_done_is_derived_from_what_was_used(path: Path
     page = report(path)
     asked = "at most 10 min, memory at most 8.0 GiB"
     assert page.row("Asked for and used", "cube") == [asked, "longest 30 s", "seconds_max=36"]
-    more = 'more than seconds_max=600, memory="1200 MB"'
+    more = 'more than seconds_max=600, memory="1150 MB"'
     assert page.row("Asked for and used", "square") == [asked, "longest 20 s, peak 953.7 MiB", more]
 
 

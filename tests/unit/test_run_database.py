@@ -80,10 +80,13 @@ def test_the_view_of_attempts_has_a_row_for_each_attempt(path: Path) -> None:
     ]
 
 
-def test_a_task_that_was_answered_before_has_no_failure_of_another_task(path: Path) -> None:
+def test_a_task_that_was_answered_before_has_the_time_and_the_failure_of_its_former_attempt(path: Path) -> None:
     """Its result came with those of tasks that are not consecutive. Then the row of the results names no first task."""
     writer = opened(path)
-    failed = received({1: ValueError("not squarable")}), received({3: 9, 5: ValueError("no square")})
+    failed = (
+        received({1: ValueError("not squarable")}),
+        received({3: 9, 5: ValueError("no square")}, seconds=[1.0, 2.0]),
+    )
     write(writer, algorithm(), *slave(), submitted(1, 5), *failed)
     writer.close()
     with closing(opened(path)) as writer:
@@ -91,7 +94,8 @@ def test_a_task_that_was_answered_before_has_no_failure_of_another_task(path: Pa
         reused = ReusedTasks(1, 2, 1, "square", keys(1, 2), [rows[1]] * 2, [0, 1], [1])
         write(writer, algorithm(), records.ResultsReused([reused]))
     with RunDatabase(path) as run:
-        assert [(each["state"], each["message"]) for each in run.tasks()] == [("finished", None), ("failed", None)]
+        found = [(each["state"], each["seconds"], each["host"], each["message"]) for each in run.tasks()]
+    assert found == [("finished", 1.0, "node1", None), ("failed", 2.0, "node1", "no square")]
 
 
 def test_a_task_that_must_not_run_again_is_shown_as_unrunnable(path: Path) -> None:

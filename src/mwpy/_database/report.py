@@ -393,8 +393,8 @@ def _table_of_requests(figures: Figures) -> Iterator[str]:
         ]
         amounts = asked.get("amounts", {}).items()
         wanted += [f"{what} {amount(n) if what in IN_BYTES else n}" for what, n in amounts]
-        seconds = f"seconds_max={_rounded(SPARE * each['longest']):g}" if each["longest"] else ""
-        memory = f'memory="{ceil(SPARE * asked["peak"] / 1e6 / 10) * 10} MB"' if asked.get("peak") else ""
+        seconds = f"seconds_max={max(1.0, _rounded(SPARE * each['longest'])):g}" if each["longest"] else ""
+        memory = f'memory="{ceil(SPARE * asked["peak"] / (10 << 20)) * 10} MB"' if asked.get("peak") else ""
         seconds = f"more than seconds_max={asked.get('seconds_max') or 0:g}" if late else seconds
         most = asked.get("memory_max") or asked.get("peak")
         memory = f"more memory than {amount(most) if most else 'it had'}" if full else memory
@@ -405,8 +405,9 @@ def _table_of_requests(figures: Figures) -> Iterator[str]:
     yield _table(["algorithm", "asked for", "used", "the request that would have done"], rows)
     if rows:
         yield _note(
-            f"The request is {SPARE:g} times the longest time and the largest peak of memory, rounded up. If attempts "
-            "were killed at a limit, what they need is not known. Where no memory is named, none was measured."
+            f"The request is {SPARE:g} times the longest time and the largest peak of memory, rounded up, and a second "
+            "at least. If attempts were killed at a limit, what they need is not known. Where no memory is named, none "
+            "was measured."
         )
 
 

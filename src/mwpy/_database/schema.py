@@ -136,20 +136,32 @@ LEFT JOIN hosts g ON g.generation = t.generation AND g.sid = coalesce(r.sid, e.s
 UNION ALL
 SELECT t.generation, t.task, a.name,
     CASE WHEN EXISTS (SELECT 1 FROM json_each(t.failed) WHERE value = t.place) THEN 'failed' ELSE 'finished' END,
-    r.attempt, r.who, g.host,
-    CASE WHEN json_type(r.body, '$.seconds') IS NULL THEN json_extract(r.body, '$.total_s') / r.count
-        WHEN r.first THEN json_extract(r.body, '$.seconds[' || t.at_place || ']') END,
-    r.at, f.type, f.message, f.arguments
+    r.attempt, r.sid, g.host, r.seconds, r.at, f.type, f.message, f.arguments
 FROM (
     SELECT u.generation, u.first + j.key AS task, j.key AS place, u.algorithm, coalesce(u.failed, '[]') AS failed,
         json_extract(j.value, '$[0]') AS at_row, json_extract(j.value, '$[1]') AS at_place
-    FROM (SELECT * FROM submissions WHERE answers IS NOT NULL LIMIT -1) u, json_each(u.answers) j
+    FROM (SELECT generation, first, algorithm, failed, answers FROM submissions WHERE answers IS NOT NULL LIMIT -1) u,
+        json_each(u.answers) j
 ) t
 LEFT JOIN (SELECT * FROM algorithms LIMIT -1) a ON a.generation = t.generation AND a.number = t.algorithm
-LEFT JOIN records r ON r.seq = t.at_row AND json_valid(r.body)
-LEFT JOIN failures f ON r.first AND f.generation = r.generation AND f.sid = r.who AND f.task = r.first + t.at_place
-    AND f.attempt = r.attempt
-LEFT JOIN hosts g ON g.generation = r.generation AND g.sid = r.who;
+LEFT JOIN (
+    SELECT *, row_number() OVER (PARTITION BY seq ORDER BY id) - 1 AS place FROM (
+        SELECT r.seq, r.generation, r.base + j.key AS task, r.sid, r.at, j.id,
+            CASE WHEN r.attempts IS NULL THEN r.attempt
+                ELSE json_extract(r.attempts, '$."' || j.key || '"') END AS attempt,
+            CASE WHEN r.seconds IS NULL THEN r.total_s / r.count ELSE j.value END AS seconds
+        FROM (
+            SELECT seq, generation, base, count, attempt, attempts, sid, at, total_s, seconds,
+                coalesce(seconds, ZEROS(count)) AS places
+            FROM results WHERE seq IN (
+                SELECT json_extract(j.value, '$[0]')
+                FROM (SELECT answers FROM submissions WHERE answers IS NOT NULL LIMIT -1) u, json_each(u.answers) j
+            ) LIMIT -1
+        ) r, json_each(r.places) j LIMIT -1
+    )
+) r ON r.seq = t.at_row AND r.place = t.at_place
+LEFT JOIN failures f ON f.generation = r.generation AND f.sid = r.sid AND f.task = r.task AND f.attempt = r.attempt
+LEFT JOIN hosts g ON g.generation = r.generation AND g.sid = r.sid;
 CREATE VIEW notices AS SELECT generation, at, substr(text, 8) AS text FROM events WHERE kind = 'Notice';
 """
 
