@@ -208,6 +208,7 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handle_here(signal.SIGTERM, signal.default_int_handler)
     in_process = options.role is Role.LOCAL and options.local == 0
+    database = options.run_database and os.path.abspath(options.run_database)  # the algorithm may change the folder
     computation = _start_in_process(options, found) if in_process else _start_master(options, rest, found)
     if not in_process:
         handle_here(signal.SIGTERM, _announced_end(options, computation.access.io.command))
@@ -249,6 +250,10 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
         print(f"mwpy: {io.store_failure}", file=sys.stderr)
     if options.summary:
         print(summary_of(io.core.totals), file=sys.stderr, flush=True)
+    if options.on_end is not None:
+        from mwpy.run_database import run_at_end
+
+        run_at_end(options.on_end, f"{summary_of(io.core.totals)}\n", database)
     if finished:  # after an interrupt, another Ctrl-C would only spoil the end of the process
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)

@@ -10,24 +10,31 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Literal, Self, get_args
 
 from msgspec import Struct
 
 from mwpy._database.opening import Connection, open_for_reading, open_for_writing
 from mwpy._database.rows import ValueFiles
+from mwpy._system import process
 from mwpy._system.locks import real_path
 from mwpy._values.errors import RunDatabaseError, UsageError
 
-__all__ = ["Pruned", "RunDatabase"]
+__all__ = ["Pruned", "RunDatabase", "run_at_end"]
 
 Format = Literal["csv", "jsonl"]
 
 KINDS_SHOWN = 20
 """How many kinds of failures, hosts and causes are named, the most frequent first."""
+
+AT_END_S = 60.0
+"""How long the command at the end of a computation may take, in seconds. The help of `--mw-on-end` names it."""
 
 HISTORY = ("allocations", "losses", "ends", "peaks", "events")
 """The kinds of rows that only people read."""
@@ -323,3 +330,43 @@ def _first(connection: Connection, query: str, *parameters: int) -> int:
     """Return the number that a query asks for."""
     [(found,)] = connection.rows(query, parameters)
     return int(found)
+
+
+def run_at_end(
+    command: str, summary: str, database: str | Path | None = None, folder: str | Path | None = None
+) -> None:
+    """Run a command of a shell at the end of a computation, as `--mw-on-end` does, and show what it writes.
+
+    A command that fails, or is killed after 60 seconds, is a message on standard error, and nothing else.
+
+    Args:
+        command: in it, `{report}` stands for the path of a report and `{summary}` for that of the summary. These files
+            are removed after it. It also reads the summary from standard input.
+        summary: the text of the summary.
+        database: the run database of the computation. Without one, the report is the summary.
+        folder: where the command runs; None for the folder of this process.
+
+    Examples:
+        >>> run_at_end("mail -s done me < {report}", mw.summary(), "run.db")     # doctest: +SKIP
+    """
+    with TemporaryDirectory(prefix="mwpy-end-") as temporary:
+        text, page = Path(temporary, "summary.txt"), Path(temporary, "report.html")
+        try:
+            text.write_text(summary, encoding="utf-8", errors="backslashreplace")
+            try:
+                if database is not None and "{report}" in command:
+                    with RunDatabase(database) as run:
+                        run.report(page)
+            except RunDatabaseError as error:
+                print(f"mwpy: no report at the end, only the summary: {error}", file=sys.stderr)
+            report = page if page.exists() else text
+            line = command.replace("{report}", shlex.quote(str(report))).replace("{summary}", shlex.quote(str(text)))
+            given = summary.encode(errors="backslashreplace")
+            shell = ["/bin/sh", "-c", line]
+            ended = process.run(shell, timeout_s=AT_END_S, standard_input=given, folder=folder)
+        except (OSError, UsageError) as error:  # a timeout is an OSError
+            print(f"mwpy: the command at the end: {error}", file=sys.stderr)
+            return
+    print(ended.out + ended.err, end="", file=sys.stderr)
+    if ended.returncode:
+        print(f"mwpy: the command at the end failed ({ended.end}): {command}", file=sys.stderr)

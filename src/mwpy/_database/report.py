@@ -132,7 +132,8 @@ def _story(figures: Figures, tasks: Mapping[str, int], slow: Sequence[Row]) -> I
         yield "The run database has no life of a master."
         return
     last, shares = figures.lives[-1], figures.shares
-    program = Path(last["command"][0]).name if last["command"] else "a program"
+    path = Path(*last["command"][:1])
+    program = path.parent.name if path.name == "__main__.py" else path.name
     again = f", in {len(figures.lives)} lives of its master" if len(figures.lives) > 1 else ""
     yield _text(
         f"{program} was given {tasks['submitted']:,} tasks. It took {duration(figures.duration)}{again}, from "

@@ -309,6 +309,7 @@ def run(
     timeout_s: float,
     standard_input: bytes = b"",
     environment: Mapping[str, str | None] | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Finished:
     """Run a short command to its end. If it takes too long, kill it and everything that it forked.
 
@@ -317,6 +318,7 @@ def run(
         timeout_s: how long it may take.
         standard_input: what it reads.
         environment: variables to set on top of this process's own; None as a value removes a variable.
+        folder: where it runs; None for the folder of this process.
 
     Raises:
         TimedOut: it took too long and was killed.
@@ -324,6 +326,7 @@ def run(
     """
     with subprocess.Popen(
         command,
+        cwd=folder,
         env=_environment(environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

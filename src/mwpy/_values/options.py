@@ -351,6 +351,10 @@ Output:
       machine can reach it. Default: no page.
   --mw-summary
       At the end, write to standard error what was done and lost, for each task algorithm and each host.
+  --mw-on-end COMMAND
+      When the computation has ended, in whatever way, run this command of a shell, for at most 60 s. In it, {report}
+      is the path of a report of the run database, and {summary} that of the text of --mw-summary. If the command
+      fails, the exit code stays. Default: nothing is run.
   --mw-audit-file FILE
       Where the record of what happened is written; `-` is standard output. Default: the events, on standard error;
       nothing when no role is given.
@@ -445,6 +449,7 @@ def _run_offers(value: str) -> dict[str, int]:
 _CONVERSIONS: dict[str, Callable[[str], Any]] = {
     "FILE": _text,
     "HOST": _text,
+    "COMMAND": _text,
     "PATH": _text,
     "STRING": _name,
     "PORT": _number(1, 65535, int),
@@ -557,6 +562,7 @@ class Options:
     page: tuple[str, int] | None = None
     """The interface and the port of the page."""
     summary: bool = False
+    on_end: str | None = None
     run_database: str | None = None
     run_database_sync: str = "normal"
     rerun: str = "nothing"

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from mwpy._system.forks import die_with_parent
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import BATCH_SYSTEMS, parse
 from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, number
+from mwpy.run_database import run_at_end
 
 __all__ = ["main", "make_parser"]
 
@@ -48,7 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.INTERRUPTED
     batch = batch_system(parsed)
     options = _options(parsed)
-    return overseer.remove(options, batch) if parsed.remove else overseer.run(options, batch)
+    code = overseer.remove(options, batch) if parsed.remove else overseer.run(options, batch)
+    if parsed.on_end is not None:
+        run_at_end(parsed.on_end, f"mwpy oversee {shlex.join(arguments)}: ended with exit code {code}\n")
+    return code
 
 
 def _priority(text: str) -> tuple[str, int]:
@@ -90,6 +95,8 @@ def make_parser() -> Parser:
     add("--dry-run", action="store_true", help="run one round, only say what it would do, and exit")
     as_json = "with --once or --dry-run: print one JSON object of what the round found, decided and did"
     add("--json", action="store_true", help=as_json)
+    on_end = "at the end, run this in a shell for at most 60 s; {report} and {summary} are a file with the exit code"
+    add("--on-end", metavar="COMMAND", help=on_end)
     parent = "end, even if it is killed, with the process that started this one and has this number"
     add("--parent", type=number(1, int), metavar="PID", help=parent)
     add("--remove", action="store_true", help="remove all jobs of these computations, also those at work, and exit")

@@ -242,7 +242,8 @@ def _add_places(parser: Parser) -> None:
     needs = "what else it needs of its machine: a program, an amount such as licence=1, or a condition, python=>=3.12"
     add("--requires", action="append", default=[], metavar="NAME[=VALUE]", help=needs)
     add("--rate", metavar="N/TIME", help="at most N runs start in this time, as 10/s, 5/min or 100/h")
-    add("--on-end", metavar="COMMAND", help="run this in a shell at the end; it reads the summary as JSON")
+    on_end = "run this in a shell at the end, for at most 60 s; it reads the summary as JSON; {report} is a report"
+    add("--on-end", metavar="COMMAND", help=on_end)
     add("--page", metavar="[HOST:]PORT", help="show a live page in a browser; its address is printed")
     door = "let clients that have only curl make the runs, --slaves of them at a time; the page is there, too"
     add("--http", metavar="[HOST:]PORT", help=door)

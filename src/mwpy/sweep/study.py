@@ -26,6 +26,7 @@ from msgspec import Struct, field
 
 import mwpy
 from mwpy import ExitCode, TaskId, UsageError
+from mwpy.run_database import run_at_end
 from mwpy.sweep.files import File
 from mwpy.sweep.job import RESOURCE, Job, store, stored
 from mwpy.sweep.results import typed
@@ -577,11 +578,7 @@ def _end(sweep: Sweep, report: Report, summary: Mapping[str, Any]) -> None:
     if len(report.failures) > 1:
         _say(f"  `mwpy sweep failed {sweep.folder}` shows all failures, and commands that repeat them")
     if sweep.settings.on_end is not None:
-        ended = mwpy.command(sweep.settings.on_end, shell=True, stdin="{summary}", folder=sweep.base, check=None)(
-            summary=json.dumps(summary)
-        )
-        if ended.exit_code:
-            _say(f"mwpy sweep: on-end ended with exit code {ended.exit_code}: {ended.stderr.strip()}")
+        run_at_end(sweep.settings.on_end, json.dumps(summary), sweep.folder / DATABASE, sweep.base)
 
 
 # What can be asked without running anything.
