@@ -27,6 +27,7 @@ import mwpy
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import RunDatabaseError, UsageError
+from mwpy._values.last_words import LastWords
 from mwpy._values.policy import TaskPolicy
 from mwpy.cli import runs
 from mwpy.run_database import RunDatabase
@@ -162,6 +163,21 @@ def test_a_request_that_would_have_done_is_derived_from_what_was_used(path: Path
     assert page.row("Asked for and used", "cube") == [asked, "longest 30 s", "seconds_max=36"]
     more = 'more than seconds_max=600, memory="1150 MB"'
     assert page.row("Asked for and used", "square") == [asked, "longest 20 s, peak 953.7 MiB", more]
+
+
+def test_versions_last_outputs_and_messages_are_shown(path: Path) -> None:
+    writer = opened(path)
+    compared = records.PackagesCompared("AGENT-0", ["numpy 2.1"], ["scipy 1.11, and 1.12 on the master"])
+    write(writer, algorithm(), *slave(), compared, submitted(1, 1), records.Notice("a message"))
+    words = LastWords(stderr="it fell over")
+    write(writer, records.SlaveEnded(SLAVE, Cause.CRASH, "signal 11", "task 1 (square), attempt 1", words))
+    writer.close()
+    page = report(path)
+    assert page.row("Lives of the master, and versions", "scipy 1.11, and 1.12 on the master") == ["1"]
+    assert page.row("Lives of the master, and versions", "3.11") == ["1", "1"]
+    assert "Last output of SLAVE-0, which ended while it ran task 1 (square), attempt 1: crash" in page.text
+    assert "it fell over" in page.text
+    assert page.rows["Last messages of the master"][1][1] == "a message"
 
 
 def test_names_messages_and_tracebacks_are_escaped(path: Path) -> None:

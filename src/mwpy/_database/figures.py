@@ -65,10 +65,10 @@ WHERE generation = (SELECT max(generation) FROM lives)
 """
 
 _SLAVES = """
-SELECT coalesce(sum(stop - start), 0) AS slaves, coalesce(sum(work), 0) AS work,
-    coalesce(sum(max(0, min(first, stop) - start)), 0) AS before,
-    coalesce(sum(CASE WHEN NOT is_open THEN max(0, stop - max(last, start)) END), 0) AS after,
-    coalesce(sum(CASE WHEN is_open THEN max(0, stop - max(last, start)) END), 0) AS open
+SELECT total(stop - start) AS slaves, total(work) AS work,
+    total(max(0, min(first, stop) - start)) AS before,
+    total(CASE WHEN NOT is_open THEN max(0, stop - max(last, start)) END) AS after,
+    total(CASE WHEN is_open THEN max(0, stop - max(last, start)) END) AS open
 FROM (
     SELECT s.*, coalesce(min(w.first, l.first), w.first, l.first, s.stop) AS first,
         max(coalesce(w.last, s.start), coalesce(l.last, s.start)) AS last, w.seconds AS work
@@ -79,7 +79,7 @@ FROM (
 """
 
 _STARTS = f"""
-SELECT coalesce(sum(max(0, slots * (stop - start) - ran)), 0) FROM (
+SELECT total(max(0, slots * (stop - start) - ran)) FROM (
     SELECT a.slaves AS slots, {_ON_AXIS.format("a.at")} AS start,
         {_ON_AXIS.format("coalesce(a.ended, life.stop)")} AS stop, coalesce(s.seconds, 0) AS ran
     FROM agents a JOIN lives life USING (generation)
@@ -89,13 +89,18 @@ SELECT coalesce(sum(max(0, slots * (stop - start) - ran)), 0) FROM (
 
 _ALGORITHMS = """
 SELECT algorithm, count(*) AS tasks, sum(state = 'finished') AS finished, sum(state = 'failed') AS failed,
-    count(*) - sum(state IN ('finished', 'failed')) AS others, coalesce(sum(seconds), 0) AS seconds,
+    count(*) - sum(state IN ('finished', 'failed')) AS others, total(seconds) AS seconds,
     max(seconds) AS longest, task, host FROM ended GROUP BY algorithm ORDER BY seconds DESC, tasks DESC LIMIT ?
 """
 
+_TIMES = """
+SELECT CAST(printf('%.2e', seconds) AS REAL) AS digits, count(*) AS count FROM ended
+WHERE algorithm IS ? AND seconds IS NOT NULL GROUP BY 1 ORDER BY 1
+"""
+
 _HOSTS = """
-SELECT s.host, count(*) AS slaves, max(s.peak_bytes) AS peak, coalesce(sum(w.seconds), 0) AS seconds,
-    coalesce(sum(l.attempts), 0) AS lost, coalesce(sum(l.seconds), 0) AS lost_s
+SELECT s.host, count(*) AS slaves, max(s.peak_bytes) AS peak, total(w.seconds) AS seconds,
+    coalesce(sum(l.attempts), 0) AS lost, total(l.seconds) AS lost_s
 FROM spans s
 LEFT JOIN worked w USING (generation, sid)
 LEFT JOIN (SELECT generation, sid, sum(count) AS attempts, sum(lost_s) AS seconds FROM lost GROUP BY 1, 2) l
@@ -126,7 +131,7 @@ WHERE running <> '' GROUP BY cause ORDER BY count(*) DESC LIMIT ?
 """
 
 _UNRUNNABLE = """
-SELECT state, sum(count) AS count, first, reason FROM ends WHERE generation = (SELECT max(generation) FROM lives)
+SELECT state, sum(count) AS count, first, sid, reason FROM ends WHERE generation = (SELECT max(generation) FROM lives)
 GROUP BY state, substr(reason, 1, instr(reason || ':', ':')) ORDER BY 2 DESC LIMIT ?
 """
 
@@ -208,16 +213,9 @@ def figures_of(connection: Connection) -> Figures:
     for life in lives:
         life["command"] = json.loads(life["command"])
     duration = sum(life["stop"] - life["started"] for life in lives)
-    times: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    algorithms = rows(_ALGORITHMS, ROWS)
-    digits = "CAST(printf('%.2e', seconds) AS REAL)"
-    for algorithm in algorithms:
-        name = algorithm["algorithm"]
-        found = connection.rows(
-            f"SELECT {digits}, count(*) FROM ended WHERE algorithm IS ? AND seconds IS NOT NULL GROUP BY 1 ORDER BY 1",
-            (name,),
-        )
-        times[name] = [(seconds, count) for seconds, count in found]
+    algorithms, times = rows(_ALGORITHMS, ROWS), {}
+    for name in (each["algorithm"] for each in algorithms):
+        times[name] = [(each["digits"], each["count"]) for each in rows(_TIMES, name)]
     asked: dict[str, Row] = {row["algorithm"]: row | {"amounts": {}} for row in rows(_ASKED)}
     for row in rows(_AMOUNTS):
         asked[row["algorithm"]]["amounts"][row["name"]] = row["amount"]
@@ -251,7 +249,7 @@ def _shares(connection: Connection) -> dict[str, float]:
     """What the slaves did, in seconds of slaves. What is left of their time is waiting between two tasks."""
     [found] = map(dict, connection.rows(_SLAVES))
     [(start,)] = connection.rows(_STARTS)
-    [(lost,)] = connection.rows("SELECT coalesce(sum(lost_s), 0) FROM lost")
+    [(lost,)] = connection.rows("SELECT total(lost_s) FROM lost")
     known = found["work"] + found["before"] + found["after"] + found["open"] + lost
     return {
         "work": found["work"],

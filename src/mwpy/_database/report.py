@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate, groupby
 from math import ceil, floor, log10
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from mwpy._database.figures import BINS, HOSTS, LEAST_TASKS, LINES, ROWS, Figures, Row
 from mwpy._system import clock
@@ -82,7 +83,7 @@ def page_of(figures: Figures, tasks: Mapping[str, int], name: str) -> str:
         _section("Lost attempts", *_losses(figures)),
         _section("Failures", *_failures(figures)),
         _section("Lives of the master, and versions", *_versions(figures)),
-        _section("Last messages of the master", _table(["time", "message"], _notices(figures.notices))),
+        _section("Last messages of the master", _table("time, message", _notices(figures.notices))),
     ]
     frame = Template(Path(__file__).parents[1].joinpath("page.html").read_text(encoding="utf-8"))
     return frame.substitute(title=_text(f"Report of {name}"), body="\n".join(filter(None, body)))
@@ -153,9 +154,8 @@ def _story(figures: Figures, tasks: Mapping[str, int], slow: Sequence[Row]) -> I
     if whole:
         worst = max((name for name in SHARES if name != "work"), key=lambda name: shares[name])
         cost = f" The largest other part is {SHARES[worst][0]}: {_share(shares[worst], whole)}."
-        yield _text(
-            f"{_share(shares['work'], whole)} of the time of the slaves was work.{cost if shares[worst] else ''}"
-        )
+        work = f"{_share(shares['work'], whole)} of the time of the slaves was work."
+        yield _text(work + (cost if shares[worst] else ""))
     for host in slow[:3]:
         yield f'<span class="bad">{_text(host["host"])} is {host["pace"]:.1f} times slower than the others.</span>'
 
@@ -166,12 +166,12 @@ def _section(title: str, *parts: str) -> str:
     return f"<h2>{title}</h2>\n{found}" if found else ""
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[object]], most: int = ROWS) -> str:
-    """A table, whose first column names the rows; nothing if it has no rows."""
+def _table(heads: str, rows: Iterable[Sequence[object]], most: int = ROWS) -> str:
+    """A table, whose first column names the rows; nothing if it has no rows. Commas divide its heads."""
     lines = ["".join([_cell(row[0], "th scope='row'"), *map(_cell, row[1:])]) for row in rows]
     if not lines:
         return ""
-    head = "".join(f"<th scope='col'>{each}</th>" for each in heads)
+    head = "".join(f"<th scope='col'>{each}</th>" for each in heads.split(", "))
     more = f"<p class='dim'>{len(lines) - most:,} more are not shown.</p>" if len(lines) > most else ""
     body = "\n".join(f"<tr>{line}</tr>" for line in lines[:most])
     return f"<figure><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></figure>{more}"
@@ -221,7 +221,7 @@ def _table_of_shares(shares: Mapping[str, float]) -> str:
         for name, (title, about) in SHARES.items()
         if (share := _share(shares[name], whole)) and shares[name]
     ]
-    return _table(["what slaves did", "time of all slaves", "share", "when this is"], rows)
+    return _table("what slaves did, time of all slaves, share, when this is", rows)
 
 
 # ---- algorithms -----------------------------------------------------------------------------------------------------
@@ -234,20 +234,15 @@ def _at(times: Sequence[tuple[float, int]], part: float) -> float | None:
 
 
 def _table_of_algorithms(figures: Figures) -> str:
-    heads = ["algorithm", "tasks", "finished", "failed", "others", "median", "95 % within", "longest", "longest task"]
-    rows = [
-        (
-            *(each["algorithm"] or "unknown", each["tasks"], each["finished"], each["failed"], each["others"]),
-            *(duration(_at(figures.times[each["algorithm"]], part)) for part in (0.5, 0.95)),
-            *(
-                duration(each["longest"]),
-                _place(each) if each["longest"] is not None else "-",
-                duration(each["seconds"]),
-            ),
-        )
-        for each in figures.algorithms
-    ]
-    return _table([*heads, "time of all tasks"], rows)
+    rows = []
+    for each in figures.algorithms:
+        half, most = (duration(_at(figures.times[each["algorithm"]], part)) for part in (0.5, 0.95))
+        longest, where = duration(each["longest"]), "-" if each["longest"] is None else _place(each)
+        counts = (each[name] for name in ("tasks", "finished", "failed", "others"))
+        name, whole = each["algorithm"] or "unknown", duration(each["seconds"])
+        rows.append((name, *counts, half, most, longest, where, whole))
+    heads = "tasks, finished, failed, others, median, 95 % within, longest, longest task, time of all tasks"
+    return _table(f"algorithm, {heads}", rows)
 
 
 def _place(row: Row) -> str:
@@ -320,12 +315,9 @@ def _timeline(figures: Figures) -> Iterator[str]:
         parts.append(f"<path d='M{x:.1f} 0V{height}' stroke='var(--text)' stroke-dasharray='3 3'/>")
     for part, anchor in ((0, "start"), (0.25, "middle"), (0.5, "middle"), (0.75, "middle"), (1, "end")):
         x = MARGIN + part * BINS * step
-        parts.append(
-            f"<text x='{x:.0f}' y='{height + 14}' text-anchor='{anchor}'>{duration(part * figures.duration)}</text>"
-        )
-    about = (
-        f"{counted(len(lines), figures.lines)} over {duration(figures.duration)}: when slaves were connected and worked"
-    )
+        when = duration(part * figures.duration)
+        parts.append(f"<text x='{x:.0f}' y='{height + 14}' text-anchor='{anchor}'>{when}</text>")
+    about = f"{counted(len(lines), figures.lines)} over {duration(figures.duration)}: when they were there and worked"
     yield f"<figure class='wide'>{_picture(WIDTH, height + 20, about, parts)}</figure>"
     yield _note(
         f"A line is a {figures.lines}{f', of at most {LINES}' if len(lines) == LINES else ''}. The darker, the more of "
@@ -338,29 +330,12 @@ def _timeline(figures: Figures) -> Iterator[str]:
 
 
 def _table_of_hosts(hosts: Sequence[Row]) -> str:
-    rows = [
-        (
-            *(each["host"] or "unknown", each["slaves"], each["tasks"], each["failed"], duration(each["seconds"])),
-            *(
-                _pace(each["pace"]),
-                each["lost"],
-                duration(each["lost_s"]),
-                amount(each["peak"]) if each["peak"] else "-",
-            ),
-        )
-        for each in hosts
-    ]
-    heads = [
-        "host",
-        "slaves",
-        "tasks",
-        "failed",
-        "work",
-        "pace",
-        "lost attempts",
-        "lost time",
-        "peak memory of a slave",
-    ]
+    rows = []
+    for each in hosts:
+        counts, peak = (each[name] for name in ("slaves", "tasks", "failed")), each["peak"]
+        lost = each["lost"], duration(each["lost_s"]), amount(peak) if peak else "-"
+        rows.append((each["host"] or "unknown", *counts, duration(each["seconds"]), _pace(each["pace"]), *lost))
+    heads = "host, slaves, tasks, failed, work, pace, lost attempts, lost time, peak memory of a slave"
     note = _note(
         "The pace compares how long tasks took here with how long tasks of the same algorithms took on the other "
         f"hosts. Both must have {LEAST_TASKS} of them. Tasks are those of the last life of the master."
@@ -376,6 +351,14 @@ def _pace(pace: float | None) -> Html | str:
     return f"{1 / pace:.1f} times faster" if 0 < pace <= 1 / PACE_NAMED else "like the others"
 
 
+LIMITS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("seconds_expected", "expected", duration),
+    ("seconds_max", "at most", duration),
+    ("memory_max", "memory at most", amount),
+)
+"""What a policy can ask for, and how it is shown."""
+
+
 def _table_of_requests(figures: Figures) -> Iterator[str]:
     killed = {(each["algorithm"], each["cause"]): each for each in figures.losses}
     rows = []
@@ -383,15 +366,7 @@ def _table_of_requests(figures: Figures) -> Iterator[str]:
         name = each["algorithm"]
         asked = figures.asked.get(name, {})
         late, full = (killed.get((name, cause.value)) for cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY))
-        wanted = [
-            f"{what} {show(asked[key])}"
-            for key, what, show in (
-                ("seconds_expected", "expected", duration),
-                ("seconds_max", "at most", duration),
-                ("memory_max", "memory at most", amount),
-            )
-            if asked.get(key)
-        ]
+        wanted = [f"{what} {show(asked[key])}" for key, what, show in LIMITS if asked.get(key)]
         amounts = asked.get("amounts", {}).items()
         wanted += [f"{what} {amount(n) if what in IN_BYTES else n}" for what, n in amounts]
         seconds = f"seconds_max={max(1.0, _rounded(SPARE * each['longest'])):g}" if each["longest"] else ""
@@ -400,10 +375,9 @@ def _table_of_requests(figures: Figures) -> Iterator[str]:
         most = asked.get("memory_max") or asked.get("peak")
         memory = f"more memory than {amount(most) if most else 'it had'}" if full else memory
         used = f"longest {duration(each['longest'])}" + (f", peak {amount(asked['peak'])}" if asked.get("peak") else "")
-        rows.append(
-            (name or "unknown", ", ".join(wanted) or "nothing", used, ", ".join(filter(None, (seconds, memory))))
-        )
-    yield _table(["algorithm", "asked for", "used", "the request that would have done"], rows)
+        would_do = ", ".join(filter(None, (seconds, memory)))
+        rows.append((name or "unknown", ", ".join(wanted) or "nothing", used, would_do))
+    yield _table("algorithm, asked for, used, the request that would have done", rows)
     if rows:
         yield _note(
             f"The request is {SPARE:g} times the longest time and the largest peak of memory, rounded up, and a second "
@@ -423,17 +397,19 @@ def _rounded(number: float) -> float:
 
 def _losses(figures: Figures) -> Iterator[str]:
     rows = [
-        (
-            *(each["cause"], each["algorithm"] or "unknown", each["attempts"], duration(each["seconds"])),
-            f"task {each['first']} on {each['sid']}: {_short(each['reason'])}",
-        )
+        (each["cause"], each["algorithm"] or "unknown", each["attempts"], duration(each["seconds"]), _example(each))
         for each in figures.losses
     ]
-    yield _table(["cause", "algorithm", "attempts", "time", "example"], rows)
+    yield _table("cause, algorithm, attempts, time, example", rows)
     for each in figures.deaths:
         if each["last_words"]:
             title = f"Last output of {each['sid']}, which ended while it ran {each['running']}: {each['cause']}"
             yield f"<details><summary>{_text(title)}</summary><pre>{_text(each['last_words'])}</pre></details>"
+
+
+def _example(row: Row) -> str:
+    where = f" on {row['sid']}" if row["sid"] else ""
+    return f"task {row['first']}{where}: {_short(row['reason'])}"
 
 
 def _failures(figures: Figures) -> Iterator[str]:
@@ -446,30 +422,24 @@ def _failures(figures: Figures) -> Iterator[str]:
         if each["message"] not in each["traceback"]:
             yield f"<p>{_text(each['message'])}</p>"
         yield f"<pre>{_text(each['traceback'])}</pre>"
-    ends = [
-        (each["state"], each["count"], f"task {each['first']}: {_short(each['reason'])}") for each in figures.unrunnable
-    ]
-    yield _table(["ended without a result", "tasks", "example"], ends)
+    ends = [(each["state"], each["count"], _example(each)) for each in figures.unrunnable]
+    yield _table("ended without a result, tasks, example", ends)
 
 
 # ---- versions -------------------------------------------------------------------------------------------------------
 
 
 def _versions(figures: Figures) -> Iterator[str]:
-    rows = [
-        (
-            *(f"life {life['generation']}", _date(life["started"]), duration(life["stop"] - life["started"])),
-            *(life["why"] or "no end is known", f"process {life['pid']} on {life['host']}", life["python"]),
-            *(life["mwpy"] or "unknown", _short(" ".join(life["command"]))),
-        )
-        for life in figures.lives[::-1]
-    ]
-    yield _table(["master", "started", "time", "end", "where", "Python", "mwpy", "command"], rows)
+    rows = []
+    for life in figures.lives[::-1]:
+        when = _date(life["started"]), duration(life["stop"] - life["started"]), life["why"] or "no end is known"
+        what = life["python"], life["mwpy"] or "unknown", _short(" ".join(life["command"]))
+        rows.append((f"life {life['generation']}", *when, f"process {life['pid']} on {life['host']}", *what))
+    yield _table("master, started, time, end, where, Python, mwpy, command", rows)
     agents = [(each["python"] or "unknown", each["agents"], each["hosts"]) for each in figures.versions]
-    yield _table(["Python of agents", "agents", "hosts"], agents)
-    yield _table(
-        ["packages that differ from the master's", "agents"], ((p["text"], p["agents"]) for p in figures.packages)
-    )
+    yield _table("Python of agents, agents, hosts", agents)
+    packages = [(each["text"], each["agents"]) for each in figures.packages]
+    yield _table("packages that differ from the master's, agents", packages)
 
 
 def _notices(notices: Sequence[Row]) -> Iterator[Sequence[object]]:
