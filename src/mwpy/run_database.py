@@ -213,7 +213,7 @@ class RunDatabase:
             found = figures.figures_of(connection)
         finally:
             connection.close()
-        page = report.page_of(found, self._states(self._last()), self.path.name)
+        page = report.page_of(found, self._states(self._last()), str(self.path))
         try:
             Path(file).write_text(page, encoding="utf-8", errors="backslashreplace")
         except OSError as error:

@@ -415,7 +415,7 @@ def _example(row: Row) -> str:
 def _failures(figures: Figures) -> Iterator[str]:
     for each in figures.failures:
         yield f"<h3>{_text(each['error'])}: {counted(each['count'], 'task')}, such as {_text(_place(each))}</h3>"
-        if each["is_own"]:
+        if each["is_own"] and "\nto repeat it: " not in each["traceback"]:  # a program has said how
             call = f"{each['algorithm']}({each['arguments']})" if each["arguments"] is not None else each["algorithm"]
             yield f"<p>The call: <code>{_text(call)}</code>. In the process of its master, "
             yield f"<code>mwpy.replay({each['task']})</code> repeats it.</p>"
@@ -432,7 +432,11 @@ def _failures(figures: Figures) -> Iterator[str]:
 def _versions(figures: Figures) -> Iterator[str]:
     rows = []
     for life in figures.lives[::-1]:
-        when = _date(life["started"]), duration(life["stop"] - life["started"]), life["why"] or "no end is known"
+        when = (
+            _date(life["started"]),
+            duration(life["stop"] - life["started"]),
+            life["why"].lower() if life["why"] else "no end is known",
+        )
         what = life["python"], life["mwpy"] or "unknown", _short(" ".join(life["command"]))
         rows.append((f"life {life['generation']}", *when, f"process {life['pid']} on {life['host']}", *what))
     yield _table("master, started, time, end, where, Python, mwpy, command", rows)
