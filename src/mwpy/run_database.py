@@ -210,10 +210,14 @@ class RunDatabase:
 
         connection = open_for_reading(self.path)
         try:
-            found = figures.figures_of(connection)
+            page = report.page_of(figures.figures_of(connection), self._states(self._last()), str(self.path))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # SQLite does not notice such damage
+            raise RunDatabaseError(
+                f"the run database {self.path} is damaged: a value in it is none that a master writes ({error}). "
+                f"`mwpy runs {self.path} --export jsonl` shows what can be read of its tasks"
+            ) from error
         finally:
             connection.close()
-        page = report.page_of(found, self._states(self._last()), str(self.path))
         try:
             Path(file).write_text(page, encoding="utf-8", errors="backslashreplace")
         except OSError as error:

@@ -258,7 +258,15 @@ def test_a_damaged_or_foreign_file_has_no_report(path: Path, tmp_path: Path) -> 
     with closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE t (x)")
     text.write_text("no database " * 100)
-    for file, reason in ((damaged, "is damaged"), (foreign, "no run database of mwpy"), (text, "nor any SQLite file")):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE records SET body = json_set(body, '$.command', 7) WHERE kind = 'generations'")
+        connection.commit()
+    for file, reason in (
+        (damaged, "is damaged"),
+        (path, "a value in it is none"),
+        (foreign, "no run database of mwpy"),
+        (text, "nor any SQLite file"),
+    ):
         with pytest.raises(RunDatabaseError, match=reason):
             runs.main([str(file), "--html", str(tmp_path / "report.html")])
     assert not (tmp_path / "report.html").exists()

@@ -322,4 +322,4 @@ def _timeline(
         (width,),
     )
     order = sorted(found, key=lambda line: (len(line or ""), line or ""))  # SLAVE-9 before SLAVE-10
-    return lines, {line: found[line] for line in order}, [dict(mark) for mark in marks]
+    return lines, {line: found[line] for line in order}, [dict(mark) for mark in marks if mark["line"] in found]

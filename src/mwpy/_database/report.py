@@ -414,14 +414,15 @@ def _example(row: Row) -> str:
 
 def _failures(figures: Figures) -> Iterator[str]:
     for each in figures.failures:
+        message, trace = each["message"], each["traceback"]
         yield f"<h3>{_text(each['error'])}: {counted(each['count'], 'task')}, such as {_text(_place(each))}</h3>"
-        if each["is_own"] and "\nto repeat it: " not in each["traceback"]:  # a program has said how
+        if each["is_own"] and "\nto repeat it: " not in trace:  # a program has said how
             call = f"{each['algorithm']}({each['arguments']})" if each["arguments"] is not None else each["algorithm"]
             yield f"<p>The call: <code>{_text(call)}</code>. In the process of its master, "
             yield f"<code>mwpy.replay({each['task']})</code> repeats it.</p>"
-        if each["message"] not in each["traceback"]:
-            yield f"<p>{_text(each['message'])}</p>"
-        yield f"<pre>{_text(each['traceback'])}</pre>"
+        if message not in trace:
+            yield f"<p>{_text(message)}</p>"
+        yield f"<pre>{_text(trace)}</pre>"
     ends = [(each["state"], each["count"], _example(each)) for each in figures.unrunnable]
     yield _table("ended without a result, tasks, example", ends)
 
