@@ -85,7 +85,7 @@ def page_of(figures: Figures, tasks: Mapping[str, int], name: str) -> str:
         _section("Lives of the master, and versions", *_versions(figures)),
         _section("Last messages of the master", _table("time, message", _notices(figures.notices))),
     ]
-    frame = Template(Path(__file__).parents[1].joinpath("page.html").read_text(encoding="utf-8"))
+    frame = Template(Path(__file__).parents[1].joinpath("frame.html").read_text(encoding="utf-8"))
     return frame.substitute(title=_text(f"Report of {name}"), body="\n".join(filter(None, body)))
 
 

@@ -44,7 +44,7 @@ LOSSES_ALLOWED = 3
 """A run that this many clients have lost fails."""
 
 CLIENTS_KEPT = 1000
-"""How many clients are told apart. All others are `OTHERS`."""
+"""How many clients have a row of their own. All others are `OTHERS`."""
 
 OTHERS = "(others)"
 

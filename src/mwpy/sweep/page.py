@@ -87,7 +87,7 @@ class Page:
         hidden = f"{len(found) - len(cells)} rows of the table, and {self.seen - len(self.outputs)} outputs below it"
         outputs = "\n".join(self.outputs)
         body = _BODY.format(counts=counts, rows=rows, outputs=outputs, hidden=hidden)
-        frame = Template(Path(mwpy.__file__).with_name("page.html").read_text(encoding="utf-8"))
+        frame = Template(Path(mwpy.__file__).with_name("frame.html").read_text(encoding="utf-8"))
         return frame.substitute(title=escape(title), body=body)
 
 
