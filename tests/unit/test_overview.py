@@ -70,16 +70,27 @@ def test_the_reason_why_nothing_moves_is_given_only_if_nothing_moves(asked: Aske
 
 
 def test_each_kind_of_failure_has_its_newest_example_with_the_traceback(asked: Asked) -> None:
-    asked.core.overviews.arguments = "arguments of {}".format
+    asked.core.overviews.arguments = lambda task: (str(task), "13")
     asked.connect()
     asked.put(1, 3)
     for task, error in ((1, ValueError("one")), (2, OSError("two")), (3, ValueError("three"))):
         asked.finish(task, error=error)
     values, system = detailed(asked).examples
     assert (values.kind, values.count, values.task, values.text) == ("ValueError", 2, 3, "ValueError: three")
-    assert (values.host, values.arguments, values.age_s) == ("node1", "arguments of 3", 1.0)
+    assert (values.host, values.arguments, values.age_s) == ("node1", "3, 13", 1.0)
     assert "ValueError: three" in values.traceback
     assert (system.kind, system.count) == ("OSError", 1)
+
+
+def test_what_the_arguments_of_failures_have_in_common_is_named(asked: Asked) -> None:
+    asked.core.overviews.arguments = lambda task: (str(task), "13")
+    asked.connect()
+    asked.put(1, 3)
+    common = []
+    for task in (1, 2, 3):
+        asked.finish(task, error=ValueError("no"))
+        common.append(detailed(asked).examples[0].common)
+    assert common == ["", "", "argument 2 is 13"]
 
 
 def test_the_newest_records_of_logging_are_kept(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

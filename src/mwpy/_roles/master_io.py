@@ -61,7 +61,6 @@ from mwpy._transport import shared_objects, wire
 from mwpy._transport.codec import plain_arguments
 from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
-from mwpy._values.bounds import shortened
 from mwpy._values.earlier import Given
 from mwpy._values.errors import CannotRun, MasterUnreachable, MwpyError, ProtocolError, RunDatabaseError, UsageError
 from mwpy._values.messagepack import as_read, encode
@@ -81,9 +80,6 @@ TICK_S = 1.0
 
 END_TICK_S = 0.02
 """The same during shutdown. It is short, because the exit of a local agent raises no event."""
-
-ARGUMENTS_CHARACTERS = 500
-"""How long the arguments of a failed task are at most in an overview."""
 
 ANSWER_S = 10.0
 """How long a thread of this process waits for an overview. Without slaves, nobody answers while a task runs."""
@@ -484,11 +480,11 @@ class MasterIo:
     def _has_ended(self) -> bool:
         return self.core.state.closing is not None
 
-    def _arguments_of(self, task: int) -> str:
-        """The arguments of a task that failed, if they are plain values; else an empty text."""
+    def _arguments_of(self, task: int) -> Sequence[str]:
+        """The arguments of a task that failed, as short texts, if they are plain values; else nothing."""
         call = self.failed_calls.get(task)
         found = None if call is None else plain_arguments(call.payload)
-        return "" if found is None else shortened(", ".join(map(reprlib.repr, found)), ARGUMENTS_CHARACTERS)
+        return [*map(reprlib.repr, found or ())]
 
     def open_maps(self) -> list[OpenMap]:
         """The maps whose values may still be asked for. Any thread may call this."""

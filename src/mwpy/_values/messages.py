@@ -245,6 +245,8 @@ class FailureExample(Struct):
     text: str
     arguments: str
     """The arguments of the task; empty if they are no plain values, or are not kept any more."""
+    common: str
+    """Which arguments the newest failures of this kind have in common; empty if there are fewer than three of them."""
     traceback: str
     """Empty if the task has no end of its own, because it is unrunnable."""
     age_s: float

@@ -69,14 +69,33 @@ const sum = (values) => values.reduce((all, value) => all + value, 0);
 function showState(status) {
   const age = status.at ? Date.now() / 1000 - status.at : 0;
   const up = status.uptime_s === undefined ? "" : `, up ${duration(status.uptime_s)}`;
-  set($("name"), status.member_id ?? "mwpy");
-  document.title = `${status.member_id ?? "mwpy"}: ${progressOf(status)}`;
+  const name = status.member_id && status.member_id !== "default-member-id" ? status.member_id : "mwpy";
+  set($("name"), name);
+  document.title = `${name}: ${progressOf(status)}`;
   const finished = status.state === "finished";
   set($("state"), finished ? "The computation has ended. These are its last figures." : `${status.state}${up}`);
   let stuck = status.problem ? `${status.problem}. The figures are ${duration(age)} old.` : "";
-  if (!stuck && !finished) stuck = status.stuck || status.waits || "";
+  if (!stuck && !finished && (status.stuck || status.waits)) stuck = `Nothing moves: ${status.stuck || status.waits}`;
   $("stuck").hidden = !stuck;
   set($("stuck"), stuck);
+}
+
+// What a person should see first, in a sentence each.
+function showFindings(status) {
+  const found = [];
+  for (const [host, row] of Object.entries(status.hosts)) {
+    const times = slowness(status.rows, host);
+    if (row.excluded) found.push(`${host} gets no more work: ${row.excluded}`);
+    else if (times > SLOW) found.push(`${host} is slow: its tasks take ${number(times)} times as long as those of the same kind elsewhere.`);
+    if (row.away) found.push(`${host} is away: nothing is heard from it.`);
+    if (row.setting_up) found.push(`${host} is being set up.`);
+  }
+  const failed = status.tasks.failed, ended = failed + status.tasks.succeeded;
+  if (failed) found.push(`${number(failed)} of ${number(ended)} tasks failed, most often with ${Object.keys(status.failures)[0]}.`);
+  const lost = sum(Object.values(status.lost));
+  if (lost) found.push(`${number(lost)} attempts were lost and are made again: ${Object.keys(status.lost).join(", ")}.`);
+  $("findings").hidden = !found.length;
+  keyed($("findings").firstElementChild, found, (text) => text.replace(/[0-9.,]+/g, ""), () => make("li"), set);
 }
 
 function progressOf(status) {
@@ -88,34 +107,40 @@ function progressOf(status) {
 
 function showTotals(status) {
   const tasks = status.tasks;
-  const left = tasks.pending + tasks.blocked + tasks.delayed + tasks.at_slaves;
+  const submitted = tasks.pending + tasks.blocked + tasks.delayed + tasks.at_slaves;
+  const ofMaps = sum(status.maps.map((map) => (map.total === null ? NaN : map.total - map.done)));
+  const left = status.maps.length ? Math.max(submitted, ofMaps) : submitted; // a map submits its items bit by bit
   const rows = [
     ["done", number(tasks.succeeded)], ["failed", number(tasks.failed)], ["at slaves", number(tasks.at_slaves)],
     ["waiting", number(tasks.pending)], ["blocked", number(tasks.blocked)], ["delayed", number(tasks.delayed)],
     ["cancelled", number(tasks.cancelled)], ["from the run database", number(status.reused)],
-    ["a second", number(status.rate)], ["time left", left && status.rate ? duration(left / status.rate) : "—"],
-    ["slaves", number(status.slaves_connected)], ["more could work", number(status.slaves_needed)],
+    ["a second", number(status.rate)], ["time left", left && status.rate ? duration(left / status.rate) || "unknown" : "—"],
+    ["slaves", number(status.slaves_connected)],
+    ["more slaves could work", number(status.stuck ? 0 : status.slaves_needed)],
     ["lost attempts", number(sum(Object.values(status.lost)))],
   ].filter(([name, value]) => value !== "0" || ["done", "failed", "slaves"].includes(name));
   keyed($("totals"), rows, ([name]) => name, ([name]) => {
     const box = make("div");
     box.append(make("dt", "", name), make("dd"));
     return box;
-  }, (box, [, value]) => set(box.lastChild, value));
+  }, (box, [name, value]) => {
+    set(box.lastChild, value);
+    box.lastChild.classList.toggle("bad", name === "failed" && value !== "0");
+  });
 }
 
 function showProgress(status) {
   const rows = status.maps.map((map, at) => ({
     key: `map ${at} ${map.name}`, name: `map of ${map.name}`, all: map.total,
     parts: [["done", map.done - map.failed], ["failed", map.failed]],
-    text: `${number(map.done)} of ${map.total === null ? "an unknown number" : number(map.total)}` +
-      (map.failed ? `, ${number(map.failed)} failed` : "") + timeLeft(status, map),
+    text: `${number(map.done)} of ${map.total === null ? "an unknown number" : number(map.total)} ended` +
+      (map.failed ? `, ${number(map.failed)} of them failed` : "") + (status.maps.length > 1 ? timeLeft(status, map) : ""),
   }));
   for (const [name, row] of Object.entries(status.algorithms)) {
     const parts = [["done", row.finished - row.failed], ["failed", row.failed], ["running", row.at_slaves],
       ["waiting", row.pending], ["held", row.blocked + row.delayed]];
-    const mean = row.finished ? `, ${duration(row.seconds / row.finished)} each` : "";
-    const texts = [`${number(row.finished)} done`, row.failed && `${number(row.failed)} of them failed`,
+    const mean = row.finished ? `; a task takes ${duration(row.seconds / row.finished)}` : "";
+    const texts = [`${number(row.finished)} ended`, row.failed && `${number(row.failed)} of them failed`,
       `${number(row.at_slaves)} at slaves`, `${number(row.pending)} waiting`, row.blocked && `${number(row.blocked)} blocked`,
       row.delayed && `${number(row.delayed)} delayed`];
     rows.push({ key: `algorithm ${name}`, name, all: null, parts, text: texts.filter(Boolean).join(", ") + mean });
@@ -146,19 +171,21 @@ function showRate() {
     const [before, now] = [history[at - 1], history[at]];
     if (now.at > before.at) rates.push([now.at, Math.max(0, now.ended - before.ended) / (now.at - before.at)]);
   }
-  const end = rates.length ? rates[rates.length - 1][0] : 0, span = rates.length ? Math.max(60, end - rates[0][0]) : 60;
+  const end = rates.length ? rates[rates.length - 1][0] : 0, span = rates.length ? Math.max(10, end - rates[0][0]) : 10;
   const most = Math.max(...rates.map(([, rate]) => rate), 1e-9);
   const points = rates.map(([at, rate]) => `${600 - (600 * (end - at)) / span} ${98 - (94 * rate) / most}`);
   const path = $("rate").firstChild ?? $("rate").appendChild(svg("path", {}));
   path.setAttribute("d", points.length ? `M ${points.join(" L ")}` : "");
-  set($("rate-text"), rates.length ? `At most ${number(most)} in the last ${duration(span)}.` : "");
+  set($("rate-text"), rates.length ? `From 0 to ${number(most)} tasks a second, in the last ${duration(span)}.` : "");
 }
 
 function showFailures(status) {
   $("failures").hidden = !status.examples.length && !Object.keys(status.lost).length;
   const rows = status.examples.map((one) => ({
     ...one, title: `${number(one.count)} × ${one.kind}`,
-    text: `task ${one.task} (${one.algorithm})${one.host ? ` on ${one.host}` : ""}, ${duration(one.age_s)} ago: ${one.text}`,
+    text: `such as task ${one.task}, ${one.algorithm}(${one.arguments || "..."})${one.host ? ` on ${one.host}` : ""}, ` +
+      `${duration(one.age_s)} ago: ${one.text.startsWith(`${one.kind}: `) ? one.text.slice(one.kind.length + 2) : one.text}` +
+      (one.common ? ` — in common: ${one.common}` : ""),
     more: (one.arguments ? `arguments: ${one.arguments}\n` : "") +
       (one.traceback || one.text) + `\n\nTo repeat it in the process of the master: mwpy.replay(${one.task})`,
   }));
@@ -204,13 +231,13 @@ function showHosts(status) {
     ["host", "host", (row) => row.host + (row.excluded ? " (gets no more work)" : ""), (row) => row.excluded],
     ["busy", "busy", (row) => number(row.busy)],
     ["idle", "idle", (row) => number(row.idle)],
-    ["starting", "starting", (row) => number(row.starting + row.setting_up), null, "wide"],
-    ["away", "away", (row) => number(row.away), (row) => row.away, "wide"],
+    ["starting", "starting", (row) => number(row.starting + row.setting_up), null, "wide optional"],
+    ["away", "away", (row) => number(row.away), (row) => row.away, "wide optional"],
     ["finished", "tasks", (row) => number(row.finished)],
-    ["failed", "failed", (row) => number(row.failed), (row) => row.failed && row.failed > row.finished / 2],
-    ["pace", "pace", (row) => pace(row.pace), (row) => row.pace > SLOW],
-    ["lost", "lost", (row) => number(row.lost), null, "wide"],
-    ["memory", "memory", (row) => (row.memory ? bytes(row.memory) : ""), null, "wide"],
+    ["failed", "failed", (row) => number(row.failed), (row) => row.failed],
+    ["pace", "pace, to others", (row) => pace(row.pace), (row) => row.pace > SLOW],
+    ["lost", "lost attempts", (row) => number(row.lost), (row) => row.lost, "wide optional"],
+    ["memory", "memory of a task", (row) => (row.memory ? bytes(row.memory) : ""), null, "wide optional"],
   ]);
 }
 
@@ -229,6 +256,7 @@ function showClients(status) {
 
 function pace(times) {
   if (times === null) return "";
+  if (times > 0.9 && times < 1.1) return "as others";
   return times >= 1 ? `${number(times)} times slower` : `${number(1 / times)} times faster`;
 }
 
@@ -236,14 +264,14 @@ function showSlaves(status) {
   table("slaves", status.slaves, (row) => row.sid, [
     ["sid", "slave", (row) => row.sid],
     ["host", "host", (row) => row.host, null, "text"],
-    ["job", "job", (row) => row.job, null, "text wide"],
+    ["job", "job", (row) => row.job, null, "text wide optional"],
     ["state", "state", (row) => row.state, (row) => row.state === "away", "text"],
     ["algorithm", "runs", (row) => (row.task ? `task ${row.task} (${row.algorithm})` : ""), null, "text"],
-    ["running_s", "for", (row) => (row.task ? duration(row.running_s) : "")],
-    ["waiting", "waiting there", (row) => number(row.waiting), null, "wide"],
+    ["running_s", "running for", (row) => (row.task ? duration(row.running_s) : "")],
+    ["waiting", "sent in advance", (row) => number(row.waiting), null, "wide"],
     ["finished", "tasks", (row) => number(row.finished)],
-    ["mean", "each", (row) => (row.finished ? duration(row.busy_s / row.finished) : ""), null, "wide"],
-    ["idle", "idle", (row) => `${Math.round(100 * idleShare(row))} %`],
+    ["mean", "time of a task", (row) => (row.finished ? duration(row.busy_s / row.finished) : ""), null, "wide"],
+    ["idle", "idle since start", (row) => `${Math.round(100 * idleShare(row))} %`],
   ]);
   set($("slaves-note"), status.slaves_left_out ? `${number(status.slaves_left_out)} more slaves are not shown.` : "");
 }
@@ -289,13 +317,17 @@ function table(id, rows, key, columns) {
     set(line.cells[at], String(text(row)));
     line.cells[at].classList.toggle("bad", Boolean(isBad?.(row)));
   }));
+  columns.forEach(([, , text, , classes], at) => { // an optional column that says nothing is left out
+    const hidden = Boolean(classes?.includes("optional")) && rows.every((row) => ["", "0"].includes(String(text(row))));
+    for (const line of element.rows) line.cells[at].hidden = hidden;
+  });
 }
 
 function showTimeline() {
   const picture = $("timeline");
   if (!history.length) return;
   const lanes = new Map(), algorithms = new Map(), high = 12, names = 90;
-  const end = history[history.length - 1].at, begin = Math.max(history[0].at, end - HISTORY_S), span = Math.max(60, end - begin);
+  const end = history[history.length - 1].at, begin = Math.max(history[0].at, end - HISTORY_S), span = Math.max(10, end - begin);
   const wide = Math.max(320, picture.parentElement.clientWidth - 20), x = (at) => wide - ((end - at) * (wide - names)) / span;
   history.forEach((sample, place) => {
     const until = history[place + 1]?.at ?? sample.at + 1;
@@ -357,6 +389,7 @@ function showLines(status) {
 function show() {
   showState(latest);
   if (!latest.tasks) return;
+  showFindings(latest);
   showTotals(latest);
   showProgress(latest);
   showRate();

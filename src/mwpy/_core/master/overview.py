@@ -37,6 +37,12 @@ ROWS_SHOWN = 1000
 LINES_KEPT = 200
 """How many of the newest records of `logging` it has."""
 
+COMPARED, COMPARED_LEAST = 50, 3
+"""The arguments of this many of the newest failures are compared, if there are as many as the second number."""
+
+ARGUMENTS_CHARACTERS = 500
+"""How long a text about arguments is at most."""
+
 TRACE_CHARACTERS = 8000
 """How long the traceback of an example is at most."""
 
@@ -51,8 +57,8 @@ class Overviews:
     totals: Totals
     maps: Callable[[], Sequence[MapStatus]] = tuple
     """Returns the maps of the master algorithm that are open."""
-    arguments: Callable[[int], str] = lambda _: ""
-    """Returns the arguments of a task that failed, as a text; empty if they are not known."""
+    arguments: Callable[[int], Sequence[str]] = lambda _: ()
+    """Returns the arguments of a task that failed, as texts; nothing if they are not known."""
     _lines: deque[LogLine] = Factory(lambda: deque(maxlen=LINES_KEPT))
     """The newest records of `logging`."""
 
@@ -94,8 +100,18 @@ class Overviews:
                     trace = read_failure(encoded).traceback if encoded else ""
                 except MALFORMED:
                     trace = ""
-                names = one.task, one.algorithm, one.host or "", one.text, self.arguments(one.task)
+                arguments = shortened(", ".join(self.arguments(one.task)), ARGUMENTS_CHARACTERS)
+                names = one.task, one.algorithm, one.host or "", one.text, arguments, self._common(kind)
                 yield FailureExample(kind, count, *names, shortened(trace, TRACE_CHARACTERS), now - one.at)
+
+    def _common(self, kind: str) -> str:
+        """Which arguments the newest failures of a kind have in common."""
+        tasks = [each.task for each in self.answers.failures.newest.values() if each.text.partition(":")[0] == kind]
+        known = [found for found in map(self.arguments, tasks[-COMPARED:]) if found]
+        if len(known) < COMPARED_LEAST:
+            return ""
+        same = [(at, values[0]) for at, values in enumerate(zip(*known, strict=False), 1) if len({*values}) == 1]
+        return shortened(", ".join(f"argument {at} is {value}" for at, value in same), ARGUMENTS_CHARACTERS)
 
 
 def _slave(slave: ConnectedSlave, now: float) -> SlaveStatus:
