@@ -247,6 +247,9 @@ def _add_places(parser: Parser) -> None:
     add("--page", metavar="[HOST:]PORT", help="show a live page in a browser; its address is printed")
     door = "let clients that have only curl make the runs, --slaves of them at a time; the page is there, too"
     add("--http", metavar="[HOST:]PORT", help=door)
+    client = "with --http: start clients on this host through ssh, N of them or one per processor (repeatable)"
+    add("--client", action="append", default=[], metavar="'HOST [N]'", help=client)
+    add("--ssh", metavar="COMMAND", help="how ssh is called for --client, with its options; default ssh")
     detach = "go on without this terminal, as a job of HTCondor or Slurm or in the background; see mwpy sweep attach"
     add("--detach", action="store_true", help=detach)
     as_json = "print one JSON document on standard output, and all else on standard error"
@@ -314,6 +317,8 @@ def _sweep(parsed: argparse.Namespace) -> Sweep:
         "on-end": parsed.on_end,
         "page": parsed.page,
         "http": parsed.http,
+        "client": parsed.client,
+        "ssh": parsed.ssh,
         "unnamed": parsed.unnamed,
     }
     given = {name: value for name, value in found.items() if value is not None and value != [] and value != {}}

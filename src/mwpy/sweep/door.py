@@ -186,6 +186,7 @@ class Door:
         handlers = {"config": self._config, "worker": self._worker, "task": self._task}
         handlers |= {"ping": self._ping, "failed": self._failed}
         self.routes = [Route(f"/{name}", self._guarded(each)) for name, each in handlers.items()]
+        self.routes.append(Route("/client.sh", _client))
         self.routes.append(Route("/complete", self._guarded(self._complete), methods=["POST"]))
         self.routes.append(Route("/job", self._job, methods=["POST"]))
 
@@ -365,6 +366,11 @@ class Door:
         known = {name: content for name, content in results.items() if name in ("STDOUT", *ticket.job.outputs)}
         ticket.job.end(0, known)
         return PlainTextResponse("thank you\n")
+
+
+async def _client(_: Request) -> Response:
+    """The script of a client, which anybody may have."""
+    return PlainTextResponse(Path(__file__).with_name("client.sh").read_text(encoding="utf-8"))
 
 
 async def _body(request: Request) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from glob import has_magic
 from pathlib import Path
@@ -15,6 +16,7 @@ from mwpy import UsageError
 from mwpy.sweep.command import DOOR
 from mwpy.sweep.door import Door
 from mwpy.sweep.settings import Sweep
+from mwpy.sweep.ssh_clients import SshClients
 from mwpy.sweep.stages import Stage
 
 FAREWELL_S = 0.5
@@ -35,6 +37,8 @@ class OpenDoor:
     """
 
     def __init__(self, sweep: Sweep) -> None:
+        self._settings = sweep.settings
+        self._clients: SshClients | None = None
         if sweep.settings.system is not None:
             raise UsageError(f"--http and --with {sweep.settings.system} cannot be used together: make two sweeps")
         for stage in sweep.stages:
@@ -60,6 +64,8 @@ class OpenDoor:
     def close(self) -> None:
         """Answer that there are no more runs to clients that wait for one, before the server ends."""
         self._door.is_closing = True
+        if self._clients is not None:
+            self._clients.close()
         if self._door.clients():
             time.sleep(FAREWELL_S)
 
@@ -79,7 +85,20 @@ class OpenDoor:
             json.dump([page.host, page.port, self._door.secret], file)
         temporary.replace(self._path)
         address = page.url.partition("/?")[0]
-        print(f"mwpy sweep: clients need the address {address} and the session id {self._door.session}", flush=True)
+        print(
+            f"mwpy sweep: clients need the address {address} and the session id {self._door.session}. On each machine: "
+            f"curl -s {address}/client.sh | sh -s {address} {self._door.session}",
+            flush=True,
+        )
+        if self._settings.client:
+            self._clients = SshClients(
+                self._settings.client, self._settings.ssh, page.port, self._door.session, say=_say
+            )
+            self._clients.start()
+
+
+def _say(text: str) -> None:
+    print(f"mwpy sweep: {text}", file=sys.stderr, flush=True)
 
 
 def _why_not(stage: Stage) -> str:

@@ -83,6 +83,10 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
     """Where HTTP clients fetch the runs, in the same form. The page is there, too."""
     ping: int = 10
     """Seconds between two signs of life of an HTTP client that has a run."""
+    client: list[str] = field(default_factory=list)
+    """Hosts on which ssh starts such clients, each perhaps with a number of clients after a space."""
+    ssh: str = "ssh"
+    """How ssh is called for this."""
 
     def pause_s(self) -> float:
         """Return the least time between the starts of two runs, in seconds.
