@@ -285,3 +285,28 @@ def test_a_sweep_shows_its_page(stage: Stage) -> None:
     assert running.end() == 0, running.err
     assert "?token=" in running.err
     assert running.out.split() == ["a", "b"]
+
+
+def test_the_page_shows_what_an_overseer_says_about_its_jobs(stage: Stage) -> None:
+    """The overseer writes it beside the resource file. It says how old it is."""
+    options = "--mw-master-host", "127.0.0.1", "--mw-resource-file", str(stage.resource)
+    running = start(stage, "--mw-master", "--mw-page", "0", *options)
+    until(lambda: "?token=" in running.err and stage.resource.exists(), "the address of the page")
+    url = next(word for word in running.err.split() if "?token=" in word).replace("/?", "/status.json?")
+
+    def jobs() -> dict[str, Any] | None:
+        with urllib.request.urlopen(url) as answer:
+            return cast("dict[str, Any] | None", json.load(answer)["jobs"])
+
+    assert jobs() is None
+    words = "oversee", str(stage.resource), "--with", "local", "--max", "2", "--interval", "0.5"
+    overseer = stage.start("", "-m", "mwpy", *words, program=[sys.executable])
+    until(lambda: (jobs() or {}).get("connected_jobs") == 2, "two jobs that are connected")
+    found = jobs()
+    assert found is not None
+    assert found["jobs"]["running"] == 2
+    assert any("submits" in line for line in found["messages"])
+    assert 0 <= found["age_s"] < 100
+    (stage.folder / "go").touch()
+    assert running.end() == 0, running.err
+    assert overseer.end() == 0, overseer.err

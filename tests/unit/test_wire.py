@@ -26,7 +26,7 @@ STATUS = messages.Status(
 OVERVIEW = messages.Overview(
     STATUS,
     "no slave is connected",
-    [messages.SlaveStatus("SLAVE-0", "AGENT-0", "h", "4711.0", "busy", 7, "f", 1.5, 2, 3, 4.5, 6.0)],
+    [messages.SlaveStatus("SLAVE-0", "AGENT-0", "h", "4711.0", "busy", 7, "f", 1.5, 2, 3, 4.5, 6.0, 1 << 30)],
     0,
     [messages.AlgorithmAtHost("f", "h", 3, 1, 4.5, 2.0, 0, 0.0, 1 << 30)],
     [messages.FailureExample("ValueError", 1, 5, "f", "h", "ValueError: no", "3", "argument 1 is 3", "Traceback", 9.5)],

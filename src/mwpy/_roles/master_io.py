@@ -470,6 +470,8 @@ class MasterIo:
             except ImportError as error:
                 raise UsageError(f"the page needs `pip install 'mwpy-cluster[page]'` ({error})") from None
             self.page = module.Page(self._described, host=host, port=port)
+            if self.resource is not None:
+                self.page.show_jobs(self.resource.path)
             print(f"mwpy: {self.page}", file=sys.stderr, flush=True)
         return self.page
 

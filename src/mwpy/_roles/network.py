@@ -172,7 +172,7 @@ class ResourceKeeper:
     def __init__(self, path: str | Path, content: ResourceFile) -> None:
         self.template = content
         """The content, with old figures."""
-        self._path = Path(path)
+        self.path = Path(path)
         self._lock = self._take_lock()
         self._written = content
         self._write(content)
@@ -204,14 +204,14 @@ class ResourceKeeper:
         said, self._surprises = self._surprises, []
         if now - self._well_at > NOTICE_S:
             self._well_at = now
-            said.append(self._problem or f"the resource file {self._path} is not written: its file system hangs")
+            said.append(self._problem or f"the resource file {self.path} is not written: its file system hangs")
         return said
 
     def close(self, content: ResourceFile) -> list[str]:
         """Write the last content, and let another master have the file. Return notices for the user."""
         self._background.give(content)
         if not self._background.close(CLOSE_S):
-            return [f"the last state is missing in the resource file {self._path}: its file system hangs"]
+            return [f"the last state is missing in the resource file {self.path}: its file system hangs"]
         if self._lock is not None:
             self._lock.release()
         return [*self._surprises, *([self._problem] if self._problem else [])]
@@ -228,13 +228,13 @@ class ResourceKeeper:
             self._problem = str(error)
 
     def _write(self, content: ResourceFile) -> None:
-        resource_file.write(self._path, content)
+        resource_file.write(self.path, content)
         self._written = content
-        self._identity = _identity(self._path)
+        self._identity = _identity(self.path)
 
     def _was_changed(self) -> bool:
         """Whether the file is not the one that was written last, so that it must be restored."""
-        identity = _identity(self._path)
+        identity = _identity(self.path)
         if identity == self._identity != _MISSING:  # it may have been deleted before its identity was read
             return False
         other = self._generation()
@@ -243,33 +243,33 @@ class ResourceKeeper:
         if (self._lock is None or not self._lock.is_exclusive()) and _began(other) > _began(self.template.generation):
             self._given_up = True
             self._surprises.append(
-                f"another master, of generation {other}, took the resource file {self._path}: this master no longer "
+                f"another master, of generation {other}, took the resource file {self.path}: this master no longer "
                 f"writes it, and gets no new slaves from it; give each computation a file of its own"
             )
             return False
         self._identity = identity
         self._surprises.append(
-            f"another process wrote to the resource file {self._path}; it is restored: let only one master use it"
+            f"another process wrote to the resource file {self.path}; it is restored: let only one master use it"
         )
         return True
 
     def _generation(self) -> str:
         """The generation in the file; empty if it cannot be read."""
         try:
-            return resource_file.read(self._path).generation
+            return resource_file.read(self.path).generation
         except ResourceFileError:
             return ""
 
     # ---- at the start ----
 
     def _take_lock(self) -> FileLock | None:
-        if self._path.exists() and not self._path.is_file():  # to replace a device, as /dev/null, harms the machine
-            raise ResourceFileError(f"{self._path} is no regular file: give another --mw-resource-file")
+        if self.path.exists() and not self.path.is_file():  # to replace a device, as /dev/null, harms the machine
+            raise ResourceFileError(f"{self.path} is no regular file: give another --mw-resource-file")
         try:
-            return FileLock(self._path.with_name(f".{self._path.name}.lock"), clock.date(self.template.timestamp))
+            return FileLock(self.path.with_name(f".{self.path.name}.lock"), clock.date(self.template.timestamp))
         except LockHeld as held:
             raise ResourceFileError(
-                f"the resource file {self._path} belongs to another master ({held}): end that master first, or give "
+                f"the resource file {self.path} belongs to another master ({held}): end that master first, or give "
                 f"another --mw-resource-file"
             ) from None
         except LocksUnsupported:
@@ -277,19 +277,19 @@ class ResourceKeeper:
             return None
         except OSError as error:
             raise ResourceFileError(
-                f"cannot write beside the resource file {self._path}: {error.strerror or error}; make its directory "
+                f"cannot write beside the resource file {self.path}: {error.strerror or error}; make its directory "
                 f"writable and free some space, or give another --mw-resource-file"
             ) from error
 
     def _check_generation(self) -> None:
         """Without locks, a fresh file is taken as a sign that its master runs."""
         try:
-            found = resource_file.read(self._path)
+            found = resource_file.read(self.path)
         except ResourceFileError:
             return
         if found.computation_status == IN_PROGRESS and not resource_file.is_stale(found, clock.wall()):
             raise ResourceFileError(
-                f"the resource file {self._path} was written {clock.wall() - found.timestamp:.0f} s ago by a master of "
+                f"the resource file {self.path} was written {clock.wall() - found.timestamp:.0f} s ago by a master of "
                 f"generation {found.generation}: if that master is dead, delete the file; else end it first, or give "
                 f"another --mw-resource-file"
             )

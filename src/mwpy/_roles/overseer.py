@@ -17,12 +17,12 @@ import re
 import shlex
 import signal
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import Factory, define, evolve
 from msgspec import Struct, field
@@ -50,6 +50,12 @@ RESOURCE_FILES = "*.rsc"
 
 JOBS = ".jobs"
 """What follows the name of a resource file in the name of the folder for the output of its jobs."""
+
+ROUND = "overseer.json"
+"""The file in this folder with what the last round of the overseer found."""
+
+MESSAGES_KEPT = 20
+"""How many of the newest messages are in it."""
 
 KEPT_S = 30 * 86400.0
 """Seconds for which the output of a job is kept."""
@@ -219,6 +225,13 @@ class OverseenFiles:
             finally:
                 question.close()
 
+    def publish(self, mark: str, found: dict[str, Any]) -> None:
+        """Write what a round found into the folder for the output of the jobs, for the page of the master."""
+        log_dir = self._files[mark].log_dir
+        with suppress(OSError):  # then the page does not show the jobs
+            log_dir.mkdir(parents=True, exist_ok=True)
+            resource_file.replace_file(log_dir / ROUND, json.dumps(found).encode())
+
     def close(self) -> None:
         """Unlock the computations, so that other overseers can watch them."""
         for file in self._files.values():
@@ -293,8 +306,10 @@ def run(options: OverseerOptions, batch: Batch) -> int:
     """
     said: list[str] = []
     """With `json`, the lines that are printed at the end."""
+    recent: deque[str] = deque(maxlen=MESSAGES_KEPT)
 
     def say(text: str) -> None:
+        recent.append(f"{clock.date(clock.wall())} {text}")
         if options.json:
             said.append(text)
         else:
@@ -302,8 +317,15 @@ def run(options: OverseerOptions, batch: Batch) -> int:
             print(f"{moment} {'(dry run) ' if options.dry_run else ''}{text}", flush=True)
 
     files = OverseenFiles(options, say)
-    overseer = Overseer(OverseerCore(options.settings), files, batch, clock, say, dry_run=options.dry_run)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    overseer = Overseer(OverseerCore(options.settings), files, batch, clock, say, recent, dry_run=options.dry_run)
+
+    def stop(*_: object) -> NoReturn:
+        overseer.is_stopped = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it for a background process
+        signal.signal(signal.SIGINT, stop)
     try:
         if not (options.once or options.dry_run):
             overseer.run()
@@ -345,6 +367,7 @@ class Overseer:
         batch: the batch system.
         clock: the time.
         say: the function that prints a line.
+        recent: the newest lines.
         dry_run: say what would be done, and do nothing.
     """
 
@@ -353,7 +376,11 @@ class Overseer:
     _batch: Batch
     _clock: Clock
     _say: Callable[[str], None]
+    _recent: Sequence[str] = ()
+    """The newest lines."""
     dry_run: bool = False
+    is_stopped: bool = False
+    """Whether a signal has interrupted it. Python ignores an interrupt that comes while it destroys an object."""
     failed: bool = False
     """Whether a file could not be read, or the batch system or a master did not answer or refused."""
     _decided: OverseerActions = Factory(OverseerActions)
@@ -373,6 +400,8 @@ class Overseer:
                 self._finish_round()
                 if self._core.done and not self._files.more_may_come:
                     return
+            if self.is_stopped:
+                raise KeyboardInterrupt
             left_s = self._core.next_deadline() - self._clock.monotonic()
             self._clock.sleep(min(LOOK_S, max(0.0, left_s)))
 
@@ -420,6 +449,8 @@ class Overseer:
         if not self.dry_run:
             self._act(actions)
             self._decide()
+            for mark, each in self._core.computations.items():
+                self._files.publish(mark, {**self._round_of(each), "messages": [*self._recent]})
 
     # ---- what happened -------------------------------------------------------------------------------------
 

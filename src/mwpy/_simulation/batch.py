@@ -430,6 +430,9 @@ class OverseenPool:
         if self.world.chance(0.1):
             raise MasterUnreachable("the answer is lost")
 
+    def publish(self, mark: str, found: object) -> None:
+        """Do nothing: there is no page."""
+
     def launch(self, mark: str, content: ResourceFile) -> Launch:
         """Prepare a launch."""
         slaves = self.slaves_per_job

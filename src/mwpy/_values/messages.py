@@ -215,6 +215,8 @@ class SlaveStatus(Struct):
     """How long the tasks with these results ran, together."""
     up_s: float
     """How long ago it got ready."""
+    memory: int
+    """The most memory that a task used there when this was measured last, in bytes; 0 if it was not measured."""
 
 
 class AlgorithmAtHost(Struct):

@@ -241,6 +241,17 @@ function showHosts(status) {
   ]);
 }
 
+function showJobs(status) {
+  const jobs = status.jobs;
+  $("jobs").hidden = !jobs;
+  if (!jobs) return;
+  const states = Object.entries(jobs.jobs ?? {}).filter(([, count]) => count).map(([state, count]) => `${number(count)} ${state}`);
+  const parts = [states.length ? `${states.join(", ")}; ${number(jobs.connected_jobs)} connected` : jobs.jobs ? "no jobs" : "the batch system does not answer",
+    `${number(jobs.slaves_needed)} more slaves are needed`, `${duration(jobs.age_s)} ago`];
+  set($("jobs-text"), `${parts.join("; ")}.`);
+  keyed($("jobs").lastElementChild, [...jobs.messages].reverse(), (text) => text, () => make("li"), set);
+}
+
 function showClients(status) {
   $("clients-part").hidden = !status.clients?.length;
   table("clients", status.clients ?? [], (row) => row.name, [
@@ -271,6 +282,7 @@ function showSlaves(status) {
     ["waiting", "sent in advance", (row) => number(row.waiting), null, "wide"],
     ["finished", "tasks", (row) => number(row.finished)],
     ["mean", "time of a task", (row) => (row.finished ? duration(row.busy_s / row.finished) : ""), null, "wide"],
+    ["memory", "memory", (row) => (row.memory ? bytes(row.memory) : ""), null, "wide optional"],
     ["idle", "idle since start", (row) => `${Math.round(100 * idleShare(row))} %`],
   ]);
   set($("slaves-note"), status.slaves_left_out ? `${number(status.slaves_left_out)} more slaves are not shown.` : "");
@@ -395,6 +407,7 @@ function show() {
   showRate();
   showFailures(latest);
   showHosts(latest);
+  showJobs(latest);
   showClients(latest);
   showSlaves(latest);
   showTimeline();

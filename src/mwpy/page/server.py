@@ -9,6 +9,7 @@ and gets a cookie for the others. By default the server listens on the loopback 
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import platform
 import secrets
@@ -18,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hmac import compare_digest
 from importlib import resources
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -150,6 +152,11 @@ class Page:
         self._app.router.routes.extend(routes)
         self._more |= figures
 
+    def show_jobs(self, resource_file: str | os.PathLike[str]) -> None:
+        """Show what an overseer of a computation says about its jobs in a batch system, if there is one."""
+        path = Path(f"{os.fspath(resource_file)}.jobs", "overseer.json")
+        self.add((), jobs=lambda: _jobs_in(path))
+
     def wait(self) -> None:
         """Wait until the computation has ended, or the page is closed."""
         while not self._is_closed.wait(0.2) and self._status["state"] != "finished":
@@ -232,6 +239,15 @@ def _static(name: str) -> Response:
     return Response(content, media_type=FILES[name], headers=HEADERS)
 
 
+def _jobs_in(path: Path) -> dict[str, Any] | None:
+    """What an overseer has written, and how old it is; None if there is nothing that can be read."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        return {**found, "age_s": time.time() - path.stat().st_mtime}
+    except (OSError, ValueError):
+        return None
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port))
@@ -254,4 +270,6 @@ def serve(resource_file: str | os.PathLike[str], *, host: str = LOOPBACK, port: 
     """
     if mwpy.status(resource_file)["state"] == "finished":
         raise mwpy.UsageError(f"the computation of {resource_file} is finished: `mwpy runs` shows a run database")
-    return Page(lambda: mwpy.status(resource_file, detailed=True), host=host, port=port)
+    page = Page(lambda: mwpy.status(resource_file, detailed=True), host=host, port=port)
+    page.show_jobs(resource_file)
+    return page

@@ -347,6 +347,7 @@ class MasterCore:
                 if algorithm in self.state.jar.algorithms.defined:  # it may be forgotten
                     name = self.state.jar.algorithms.defined[algorithm].name
                     self.totals.measured(name, agent.host, peak_bytes)
+                    agent.slaves[number].peak_bytes = peak_bytes
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
             case messages.Handover() | messages.FormerTasks() if self.reuse is None:

@@ -236,6 +236,8 @@ class ConnectedSlave(Struct, eq=False):
     """When it got ready."""
     finished: int = 0
     """How many results of it counted."""
+    peak_bytes: int = 0
+    """The most memory that it used when this was measured last; 0 if it was not measured."""
     busy_s: float = 0.0
     """How long the tasks with these results ran, together."""
     last_left: float = 0.0

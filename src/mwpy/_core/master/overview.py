@@ -129,4 +129,5 @@ def _slave(slave: ConnectedSlave, now: float) -> SlaveStatus:
         finished=slave.finished,
         busy_s=slave.busy_s,
         up_s=now - slave.connected_at,
+        memory=slave.peak_bytes,
     )
