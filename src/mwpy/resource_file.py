@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from mwpy._system.locks import sync_folder
@@ -63,7 +64,8 @@ def replace_file(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException:
-        os.unlink(beside)
+        with suppress(FileNotFoundError):  # an interrupt may come when the file is replaced already
+            os.unlink(beside)
         raise
     sync_folder(path.parent)
 

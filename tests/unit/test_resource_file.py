@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from mwpy._values.errors import ResourceFileError
-from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, due, is_stale, read, write
+from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, due, is_stale, read, replace_file, write
 
 KEYS = MemberKeys("a" * 40, "b" * 40, "c" * 40)
 CONTENT = ResourceFile(
@@ -167,3 +168,19 @@ def test_a_file_is_stale_after_three_missed_updates() -> None:
 def test_a_file_is_due_at_its_interval_or_a_large_change(change: dict[str, Any], is_due: bool) -> None:
     assert due(CONTENT, replace(CONTENT, **change)) is is_due
     assert due(None, CONTENT)
+
+
+def test_an_interrupt_just_after_the_replacement_stays_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file beside it does not exist any more then. Its absence must not hide the interrupt."""
+    really = os.replace
+
+    def interrupted(old: str, new: Path) -> None:
+        really(old, new)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(tmp_path / "app.rsc", b"content")
+    assert [path.name for path in tmp_path.iterdir()] == ["app.rsc"]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from attrs import Factory, define, evolve
 from msgspec import Struct, field
@@ -318,14 +318,7 @@ def run(options: OverseerOptions, batch: Batch) -> int:
 
     files = OverseenFiles(options, say)
     overseer = Overseer(OverseerCore(options.settings), files, batch, clock, say, recent, dry_run=options.dry_run)
-
-    def stop(*_: object) -> NoReturn:
-        overseer.is_stopped = True
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it for a background process
-        signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if not (options.once or options.dry_run):
             overseer.run()
@@ -379,8 +372,6 @@ class Overseer:
     _recent: Sequence[str] = ()
     """The newest lines."""
     dry_run: bool = False
-    is_stopped: bool = False
-    """Whether a signal has interrupted it. Python ignores an interrupt that comes while it destroys an object."""
     failed: bool = False
     """Whether a file could not be read, or the batch system or a master did not answer or refused."""
     _decided: OverseerActions = Factory(OverseerActions)
@@ -400,8 +391,6 @@ class Overseer:
                 self._finish_round()
                 if self._core.done and not self._files.more_may_come:
                     return
-            if self.is_stopped:
-                raise KeyboardInterrupt
             left_s = self._core.next_deadline() - self._clock.monotonic()
             self._clock.sleep(min(LOOK_S, max(0.0, left_s)))
 
