@@ -71,8 +71,11 @@ def test_a_sweep_runs_a_command_with_the_report_and_the_summary(
 def test_an_overseer_runs_a_command_at_its_end(stage: Stage) -> None:
     master = stage.master("waves.py", stage.folder)
     program = [sys.executable, "-m", "mwpy", "oversee", str(stage.resource), "--with", "local", "--dry-run"]
-    running = stage.start("", "--on-end", "cat {summary}; exit 1", program=program)
+    sample(stage.folder / "run.db")
+    words = "--on-end", "cp {report} report.html; cat {summary}; exit 1", "--run-database", "run.db"
+    running = stage.start("", *words, program=program)
     assert running.end() == 0
+    assert "<html" in (stage.folder / "report.html").read_text()
     assert "--dry-run" in running.err
     assert "ended with exit code 0" in running.err
     master.send(signal.SIGINT)

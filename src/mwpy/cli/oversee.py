@@ -52,7 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(parsed)
     code = overseer.remove(options, batch) if parsed.remove else overseer.run(options, batch)
     if parsed.on_end is not None:
-        run_at_end(parsed.on_end, f"mwpy oversee {shlex.join(arguments)}: ended with exit code {code}\n")
+        summary = f"mwpy oversee {shlex.join(arguments)}: ended with exit code {code}\n"
+        run_at_end(parsed.on_end, summary, parsed.run_database)
     return code
 
 
@@ -95,8 +96,12 @@ def make_parser() -> Parser:
     add("--dry-run", action="store_true", help="run one round, only say what it would do, and exit")
     as_json = "with --once or --dry-run: print one JSON object of what the round found, decided and did"
     add("--json", action="store_true", help=as_json)
-    on_end = "at the end, run this in a shell for at most 60 s; {report} and {summary} are a file with the exit code"
+    on_end = (
+        "at the end, run this in a shell for at most 60 s; {summary} is a file with the exit code, {report} a report"
+    )
     add("--on-end", metavar="COMMAND", help=on_end)
+    database = "the run database of the computation, of which --on-end gets a report; without it, this is the summary"
+    add("--run-database", type=Path, metavar="FILE", help=database)
     parent = "end, even if it is killed, with the process that started this one and has this number"
     add("--parent", type=number(1, int), metavar="PID", help=parent)
     add("--remove", action="store_true", help="remove all jobs of these computations, also those at work, and exit")
