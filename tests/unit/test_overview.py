@@ -83,14 +83,15 @@ def test_each_kind_of_failure_has_its_newest_example_with_the_traceback(asked: A
 
 
 def test_what_the_arguments_of_failures_have_in_common_is_named(asked: Asked) -> None:
-    asked.core.overviews.arguments = lambda task: (str(task), "13")
+    asked.core.overviews.arguments = lambda task: (str(task), "13", "'even'" if task % 2 == 0 else "'odd'")
     asked.connect()
-    asked.put(1, 3)
+    asked.put(1, 6)
     common = []
-    for task in (1, 2, 3):
+    for task in range(1, 7):
         asked.finish(task, error=ValueError("no"))
         common.append(detailed(asked).examples[0].common)
-    assert common == ["", "", "argument 2 is 13"]
+    assert common[:3] == ["", "", "argument 2 is 13"]
+    assert common[-1] == "argument 2 is 13, argument 3 is 'odd' or 'even'"
 
 
 def test_the_newest_records_of_logging_are_kept(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

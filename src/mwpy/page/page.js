@@ -91,7 +91,8 @@ function showFindings(status) {
     if (row.setting_up) found.push(`${host} is being set up.`);
   }
   const failed = status.tasks.failed, ended = failed + status.tasks.succeeded;
-  if (failed) found.push(`${number(failed)} of ${number(ended)} tasks failed, most often with ${Object.keys(status.failures)[0]}.`);
+  const kinds = Object.keys(status.failures);
+  if (failed) found.push(`${number(failed)} of ${number(ended)} tasks failed, ${kinds.length > 1 ? "most often" : "all"} with ${kinds[0]}.`);
   const lost = sum(Object.values(status.lost));
   if (lost) found.push(`${number(lost)} attempts were lost and are made again: ${Object.keys(status.lost).join(", ")}.`);
   $("findings").hidden = !found.length;
@@ -116,7 +117,6 @@ function showTotals(status) {
     ["cancelled", number(tasks.cancelled)], ["from the run database", number(status.reused)],
     ["a second", number(status.rate)], ["time left", left && status.rate ? duration(left / status.rate) || "unknown" : "—"],
     ["slaves", number(status.slaves_connected)],
-    ["more slaves could work", number(status.stuck ? 0 : status.slaves_needed)],
     ["lost attempts", number(sum(Object.values(status.lost)))],
   ].filter(([name, value]) => value !== "0" || ["done", "failed", "slaves"].includes(name));
   keyed($("totals"), rows, ([name]) => name, ([name]) => {
@@ -143,7 +143,10 @@ function showProgress(status) {
     const texts = [`${number(row.finished)} ended`, row.failed && `${number(row.failed)} of them failed`,
       `${number(row.at_slaves)} at slaves`, `${number(row.pending)} waiting`, row.blocked && `${number(row.blocked)} blocked`,
       row.delayed && `${number(row.delayed)} delayed`];
-    rows.push({ key: `algorithm ${name}`, name, all: null, parts, text: texts.filter(Boolean).join(", ") + mean });
+    // a map submits its items bit by bit, so its total is that of its algorithm
+    const maps = status.maps.filter((map) => map.name === name && map.total !== null);
+    const all = maps.length ? Math.max(sum(parts.map(([, count]) => count)), sum(maps.map((map) => map.total))) : null;
+    rows.push({ key: `algorithm ${name}`, name, all, parts, text: texts.filter(Boolean).join(", ") + mean });
   }
   keyed($("progress"), rows, (row) => row.key, () => {
     const box = make("div", "row");
@@ -185,7 +188,7 @@ function showFailures(status) {
     ...one, title: `${number(one.count)} × ${one.kind}`,
     text: `such as task ${one.task}, ${one.algorithm}(${one.arguments || "..."})${one.host ? ` on ${one.host}` : ""}, ` +
       `${duration(one.age_s)} ago: ${one.text.startsWith(`${one.kind}: `) ? one.text.slice(one.kind.length + 2) : one.text}` +
-      (one.common ? ` — in common: ${one.common}` : ""),
+      (one.common ? ` — the newest have in common: ${one.common}` : ""),
     more: (one.arguments ? `arguments: ${one.arguments}\n` : "") +
       (one.traceback || one.text) + `\n\nTo repeat it in the process of the master: mwpy.replay(${one.task})`,
   }));

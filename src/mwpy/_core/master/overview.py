@@ -38,7 +38,8 @@ LINES_KEPT = 200
 """How many of the newest records of `logging` it has."""
 
 COMPARED, COMPARED_LEAST = 50, 3
-"""The arguments of this many of the newest failures are compared, if there are as many as the second number."""
+"""The arguments of this many of the newest failures are compared. An argument is named if each of its values stands for
+at least this many failures."""
 
 ARGUMENTS_CHARACTERS = 500
 """How long a text about arguments is at most."""
@@ -105,13 +106,15 @@ class Overviews:
                 yield FailureExample(kind, count, *names, shortened(trace, TRACE_CHARACTERS), now - one.at)
 
     def _common(self, kind: str) -> str:
-        """Which arguments the newest failures of a kind have in common."""
+        """Which arguments the newest failures of a kind have in common: those with few values for many failures."""
         tasks = [each.task for each in self.answers.failures.newest.values() if each.text.partition(":")[0] == kind]
         known = [found for found in map(self.arguments, tasks[-COMPARED:]) if found]
-        if len(known) < COMPARED_LEAST:
-            return ""
-        same = [(at, values[0]) for at, values in enumerate(zip(*known, strict=False), 1) if len({*values}) == 1]
-        return shortened(", ".join(f"argument {at} is {value}" for at, value in same), ARGUMENTS_CHARACTERS)
+        common = []
+        for at, values in enumerate(zip(*known, strict=False), 1):
+            different = dict.fromkeys(values)
+            if len(known) >= COMPARED_LEAST * len(different):
+                common.append(f"argument {at} is {' or '.join(different)}")
+        return shortened(", ".join(common), ARGUMENTS_CHARACTERS)
 
 
 def _slave(slave: ConnectedSlave, now: float) -> SlaveStatus:
