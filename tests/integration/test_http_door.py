@@ -207,7 +207,8 @@ def page_of(sweep: Sweep) -> str:
 
 
 def test_a_client_that_waits_learns_that_there_is_no_task(stage: Stage) -> None:
-    sweep = Sweep(stage, 1)
+    """The folder of the sweep is given relative to the present one."""
+    sweep = Sweep(stage, 1, STUDY, "--folder", "study.sweep")
     ticket, x, _ = sweep.task()
     assert sweep.complete(ticket, x)[0] == 200
     code, _ = sweep.ask("task")

@@ -49,7 +49,7 @@ class OpenDoor:
         worker = _worker_of(sweep.stages[0], sweep.base)
         most = max(known) if len(known) == len(limits) else None
         self._door = Door(worker, most, sweep.settings.ping)
-        self._path = sweep.folder / ADDRESS
+        self._path = (sweep.folder / ADDRESS).absolute()  # slaves find it from the folders of their runs
 
     def __enter__(self) -> Self:
         os.environ[DOOR] = str(self._path)
