@@ -228,9 +228,7 @@ class Page:
         try:
             text, kind = metrics.text_of(self._status)
         except ImportError:
-            return PlainTextResponse(
-                "pip install 'mwpy-cluster[page]' in the environment of the master\n", 501, HEADERS
-            )
+            return PlainTextResponse(MISSING, 501, HEADERS)
         return Response(text, media_type=kind, headers=HEADERS)
 
 
