@@ -73,8 +73,6 @@ class Job:
     """How many clients have lost it."""
     answer: dict[str, Any] | None = None
     """How it ended; None before."""
-    is_dropped: bool = False
-    """Whether nobody wants its results any more."""
     ended: asyncio.Event = field(factory=asyncio.Event)
 
     def end(self, exit_code: int, results: Mapping[str, str], errors: str = "") -> None:
@@ -226,7 +224,6 @@ class Door:
             except TimeoutError:
                 await self._expire()
                 if await request.is_disconnected():
-                    job.is_dropped = True
                     job.end(1, {})
         return JSONResponse(job.answer)
 
