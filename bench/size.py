@@ -32,26 +32,34 @@ def main() -> None:
     simulator = [file for file in product if "_simulation" in file.parts]
     sweep = [file for file in product if "sweep" in file.parts]
     of_sweep = [file for file in tests if file.stem in TESTS_OF_SWEEP]
-    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    inside = [page for page in pages if "contributing" in page.parts]
+    outside = [page for page in pages if page not in inside]
     print(f"{code_lines(product):7,d}  lines of code in src/mwpy, in {len(product)} files")
     print(f"{code_lines(simulator):7,d}  of them in the simulator, in {len(simulator)} files")
     print(f"{code_lines(sweep):7,d}  of them in sweep/, in {len(sweep)} files")
     print(f"{code_lines(tests):7,d}  lines of code in tests, in {len(tests)} files")
     print(f"{code_lines(of_sweep):7,d}  of them for sweep/, in {len(of_sweep)} files")
-    words = sum(len(file.read_text(encoding="utf-8").split()) for file in documents)
-    print(f"{words:7,d}  words in README.md and docs, in {len(documents)} files")
+    print(f"{_words(ROOT / 'README.md', *outside):7,d}  words for users, in README.md and {len(outside)} pages")
+    print(
+        f"{_words(ROOT / 'CONTRIBUTING.md', *inside):7,d}  words for contributors, in CONTRIBUTING.md and {len(inside)} pages"
+    )
 
 
 def _python(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
+def _words(*documents: Path) -> int:
+    return sum(len(document.read_text(encoding="utf-8").split()) for document in documents)
+
+
 def code_lines(files: list[Path]) -> int:
     """Return the number of lines of code in Python files."""
-    return sum(len(_lines_ofcode_lines(file)) for file in files)
+    return sum(len(_lines_of(file)) for file in files)
 
 
-def _lines_ofcode_lines(file: Path) -> set[int]:
+def _lines_of(file: Path) -> set[int]:
     with file.open("rb") as source:
         lines = {
             line

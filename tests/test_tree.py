@@ -1,4 +1,4 @@
-"""The tree of files in docs/design.md: one sentence for each file, the first one of its docstring."""
+"""The tree of files in docs/contributing/design.md: one sentence for each file, the first one of its docstring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "mwpy"
-DESIGN = ROOT / "docs" / "design.md"
+DESIGN = ROOT / "docs" / "contributing" / "design.md"
 HEADER = "| file | contents |"
 LONGEST = 120
 

@@ -1,4 +1,4 @@
-"""Every command of docs/batch-systems.md and docs/tutorial-program.md is run in its batch system, as a user would."""
+"""Every command of docs/clusters and of docs/guides/program-on-htcondor.md is run in its batch system."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from tests.systems.slurm import SlurmNode
 from tests.systems.system import ROOT
 
 TEXTS = {
-    name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("batch-systems.md", "tutorial-program.md")
+    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("clusters/htcondor", "clusters/slurm", "clusters/others", "guides/program-on-htcondor")
 }
-SECTIONS = sections(TEXTS["batch-systems.md"])
+OTHERS = sections(TEXTS["clusters/others"])
 
 CANNOT_RUN = {
     "make ping": "what it makes is there already, made by the fixture",
@@ -67,7 +68,7 @@ def outside(*words: str, cwd: Path, check: bool) -> subprocess.CompletedProcess[
 
 def test_the_commands_for_htcondor_work(condor: CondorPool, pool_dir: Path) -> None:
     """They lead from an empty folder to a finished computation, also the second time. Stopped jobs leave the queue."""
-    text = SECTIONS["HTCondor"]
+    text = TEXTS["clusters/htcondor"]
     jobs = Jobs(condor, pool_dir)
     follow(condor, pool_dir, text.partition(REST)[0])
     until(lambda: not jobs.queue(), lambda: f"no job left, but {jobs.queue()}")
@@ -76,7 +77,7 @@ def test_the_commands_for_htcondor_work(condor: CondorPool, pool_dir: Path) -> N
 
 def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
     """They lead from an empty folder to a finished computation, also the second time. Stopped jobs leave the queue."""
-    text = SECTIONS["Slurm"]
+    text = TEXTS["clusters/slurm"]
 
     def jobs() -> list[str]:
         return [line for line in slurm("squeue", "-h", "-o", "%i %j %Z").stdout.splitlines() if str(slurm_dir) in line]
@@ -88,15 +89,15 @@ def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
 
 def test_the_commands_for_grid_engine_work(sge: SgeNode, sge_dir: Path) -> None:
     """The commands use the script of an earlier section."""
-    [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_file]
+    [script] = [block for block in blocks(TEXTS["clusters/slurm"]) if block.is_file]
     (sge_dir / str(script.name)).write_text(script.text)
-    follow(sge, sge_dir, SECTIONS["Grid Engine"])
+    follow(sge, sge_dir, OTHERS["Grid Engine"])
 
 
 def test_the_commands_of_the_tutorial_for_programs_work_here_and_in_htcondor(jobs: Jobs) -> None:
     """The machines of the pool have Python, and neither the program nor mwpy nor the files of the user."""
     install("nec2c", "gnuplot-nox")
-    parts = sections(TEXTS["tutorial-program.md"])
+    parts = sections(TEXTS["guides/program-on-htcondor"])
     packing, in_the_pool, comparison = (
         parts.pop(title) for title in ("One file for other machines", "In HTCondor", "The same results")
     )

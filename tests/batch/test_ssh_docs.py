@@ -1,4 +1,4 @@
-"""Every command that docs/batch-systems.md shows for ssh is run, as a user would."""
+"""Every command that docs/clusters/others.md shows for ssh is run, as a user would."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.test_batch_docs import SECTIONS, follow
+from tests.batch.test_batch_docs import OTHERS, TEXTS, follow
 from tests.integration.test_docs import blocks
 from tests.systems.ssh import SshNode
 
@@ -32,6 +32,6 @@ def configured(ssh_node: SshNode) -> Iterator[None]:
 
 def test_the_commands_for_ssh_work(ssh_node: SshNode, ssh_dir: Path, configured: None) -> None:
     """The commands use the script of an earlier section."""
-    [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_file]
+    [script] = [block for block in blocks(TEXTS["clusters/slurm"]) if block.is_file]
     (ssh_dir / str(script.name)).write_text(script.text)
-    follow(ssh_node, ssh_dir, SECTIONS["Hosts that are reached by ssh"])
+    follow(ssh_node, ssh_dir, OTHERS["Hosts that are reached by ssh"])

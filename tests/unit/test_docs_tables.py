@@ -34,8 +34,9 @@ from mwpy.slave import Slave, SlaveLoop
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-MANUAL = (ROOT / "docs" / "manual.md").read_text(encoding="utf-8")
-STATES = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
+MANUAL = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "manual").glob("*.md")))
+"""All pages of the manual."""
+STATES = (ROOT / "docs" / "contributing" / "states.md").read_text(encoding="utf-8")
 HTCONDOR = (ROOT / "condor" / "README.md").read_text(encoding="utf-8")
 SLURM = (ROOT / "slurm" / "README.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -75,7 +76,7 @@ HEADINGS = re.findall(r"^## (.*)$", STATES, re.MULTILINE)
 
 
 def shown(state: Enum) -> str:
-    """Return the name of a state as docs/states.md writes it."""
+    """Return the name of a state as docs/contributing/states.md writes it."""
     return state.name.replace("_", " ")
 
 
@@ -283,7 +284,7 @@ def test_the_manual_counts_as_the_code_does(number: float, words: str) -> None:
 def test_each_feature_of_the_origins_names_its_tests() -> None:
     """Or it says that the feature is to come, or why it is not in mwpy. A test without a file is in that of the test
     before it."""
-    text = (ROOT / "docs" / "origins.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "contributing" / "origins.md").read_text(encoding="utf-8")
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert len(tables) == len(re.findall(r"^\| --- \| --- \| --- \|$", text, re.MULTILINE))
     for feature, how, shown_by in (row for table in tables for row in rows(table)):

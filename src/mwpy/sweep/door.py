@@ -1,6 +1,6 @@
 """A door for clients that have only curl: they fetch runs of a sweep over HTTP, and post the results.
 
-The protocol has the requests `/config`, `/worker`, `/task`, `/ping`, `/failed` and `/complete`; docs/guides/sweeps.md
+The protocol has the requests `/config`, `/worker`, `/task`, `/ping`, `/failed` and `/complete`; docs/manual/sweeps.md
 describes it. A slave on this machine stands for a client while it has a run. So the run database, attempts and
 statistics are those of all sweeps. What the slave runs is `at_client.py`.
 

@@ -47,7 +47,7 @@ class Collection(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_defaults=True, kw_only=True):
-    """All settings of a sweep, as they are written in a study file. docs/guides/sweeps.md explains them."""
+    """All settings of a sweep, as they are written in a study file. docs/manual/sweeps.md explains them."""
 
     task: list[Program] = field(default_factory=list)
     """Several programs that depend on each other through their files, instead of `command`."""

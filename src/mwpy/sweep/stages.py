@@ -31,7 +31,7 @@ POLICIES = "seconds_max", "memory_max", "attempts_max", "cpus", "gpus", "memory"
 
 
 class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=True, kw_only=True):
-    """The settings of one program, as they are written in a study file. docs/guides/sweeps.md explains them."""
+    """The settings of one program, as they are written in a study file. docs/manual/sweeps.md explains them."""
 
     command: str | list[str] = ""
     name: str = ""
