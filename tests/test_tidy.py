@@ -56,8 +56,6 @@ OWNERS = {
     "time": "_system.clock",
     "sqlite3": "_database.opening",
     "joblib": "_roles.joblib_backend",
-    "htcondor2": "_batch._htcondor_calls",
-    "classad2": "_batch._htcondor_calls",
     "packaging": "cli.pack",
     "pandas": "_roles.replay",
     "pex": "cli.pack",

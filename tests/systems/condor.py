@@ -39,8 +39,6 @@ UID_DOMAIN = pool.test
 FILESYSTEM_DOMAIN = pool.test
 TRUST_DOMAIN = pool.test
 TRUST_UID_DOMAIN = True
-# Python bindings of version 25 cannot use FS authentication with daemons of version 23 otherwise.
-SEC_FS_ENFORCE_CHANNEL_BINDING = False
 # One partitionable slot that holds {SLOTS} jobs of one core each, whatever the machine's real size.
 NUM_CPUS = {SLOTS}
 MEMORY = {SLOTS * 2048}

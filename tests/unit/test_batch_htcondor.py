@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +138,19 @@ def test_how_a_job_ended(tmp_path: Path) -> None:
     assert removed == Outcome(End.REMOVED, "removed: via condor_rm", None, 0.0, "")
 
 
-def test_without_the_bindings_it_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "htcondor2", None)
-    with pytest.raises(UsageError, match=r"pip install 'mwpy-cluster\[htcondor\]'"):
+def test_without_the_commands_it_says_where_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=r"condor_submit is not in PATH: run this on a machine where you submit jobs"):
         HTCondor()
+
+
+def test_answers_about_jobs() -> None:
+    """Without jobs, `condor_q` prints nothing. What is an expression has no value here."""
+    assert htcondor._ads("") == []
+    shown = r'[{"ClusterId": 1, "RequestMemory": "\/Expr(ifThenElse(MemoryUsage =?= undefined, 1, 2))\/"}]'
+    assert htcondor._ads(shown) == [{"ClusterId": 1}]
+    with pytest.raises(BatchUnavailable, match=r"HTCondor's answer cannot be read: .*; is its schedd overloaded"):
+        htcondor._ads(shown[:-3])
 
 
 @pytest.mark.parametrize(

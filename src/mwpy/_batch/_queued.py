@@ -1,4 +1,4 @@
-"""What Slurm, Grid Engine and PBS share: they are used through commands, and their jobs see the files of the master.
+"""What HTCondor, Slurm, Grid Engine and PBS share: they are used through commands.
 
 Grid Engine and PBS say how a job has ended only where the site keeps records of ended jobs, and some seconds late. So
 in their jobs a shell stays with the agent, and writes into a file how the agent ended, beside the output of the job.

@@ -1,4 +1,8 @@
-"""HTCondor, through its Python bindings (`htcondor2`). A process of its own calls them; see `_htcondor_calls`.
+"""HTCondor, through its commands: `condor_submit`, `condor_q`, `condor_rm` and `condor_history`.
+
+The commands are those of the site, so they fit its daemons and its configuration, and nothing must be installed for
+them. (HTCondor's Python bindings are another version than the daemons, which may refuse them, and hold the interpreter
+lock while a schedd does not answer.)
 
 Jobs are in the vanilla universe and are marked by the attribute `MwpyMark`. HTCondor transfers the resource file to
 each job, so each start has a fresh copy. By default, the program and the script are on a file system that submit and
@@ -8,26 +12,32 @@ the queue, and the overseer decides whether to submit another one.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from mwpy._batch import BatchUnavailable, Launch, _htcondor_calls, end_of
-from mwpy._system import clock, process
+from mwpy._batch import BatchUnavailable, Launch, end_of
+from mwpy._batch._queued import PERHAPS, refusal, run
+from mwpy._system import clock
+from mwpy._system.process import Finished
 from mwpy._values import requires
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
-CALL_S = 60.0
-"""Seconds that a call may take. The bindings themselves give up after 20 s in most cases."""
+ATTRIBUTES = (
+    *("ClusterId", "ProcId", "MwpyMark", "JobStatus", "JobCurrentStartDate", "ServerTime", "LastRejMatchReason"),
+    *("HoldReason", "HoldReasonCode", "HoldReasonSubCode", "EnteredCurrentStatus"),
+    *("ResidentSetSize", "RequestMemory"),
+    *("RemoveReason", "ExitBySignal", "ExitCode", "ExitSignal", "Err"),
+    *("RemoteHost", "LastRemoteHost"),
+)
+"""What is asked about a job."""
 
 HISTORY_S = 3600
 """How far back the history is searched, in seconds."""
@@ -70,60 +80,83 @@ class HTCondor:
             command contains the name of the transferred file.
 
     Raises:
-        UsageError: the bindings are not installed.
+        UsageError: HTCondor's commands are not on this machine.
     """
 
     def __init__(self, memory: str = "1GB", disk: str = "1GB", transfer: Sequence[Path] = ()) -> None:
-        if importlib.util.find_spec("htcondor2") is None:
+        if shutil.which("condor_submit") is None:
             raise UsageError(
-                "--with htcondor needs HTCondor's Python bindings: install them with "
-                "`pip install 'mwpy-cluster[htcondor]'`"
+                "--with htcondor needs HTCondor's commands, and condor_submit is not in PATH: run this on a machine "
+                "where you submit jobs"
             )
         self._memory = memory
         self._disk = disk
         self._transfer = [Path(os.path.abspath(path)) for path in transfer]
 
     def submit(self, launch: Launch, count: int) -> list[str]:
-        """Submit one cluster of jobs."""
-        cluster, processes = self._call("submit", description(launch, self._memory, self._disk, self._transfer), count)
-        return [f"{cluster}.{process}" for process in range(processes)]
+        """Submit one cluster of jobs.
+
+        Raises:
+            BatchUnavailable: HTCondor refused, or its answer was lost; the message says which.
+        """
+        text = f"{description(launch, self._memory, self._disk, self._transfer)}queue {count}\n"
+        ran = _run("condor_submit", "-terse", "-disable", standard_input=text, hint=PERHAPS)
+        if ran.returncode:
+            raise refusal("HTCondor", count, ran)
+        cluster = ran.out.partition(".")[0].strip()  # it answers `12.0 - 12.7`
+        return [f"{cluster}.{process}" for process in range(count)]
 
     def free_places(self, slaves: int) -> None:
         """Jobs are always taken."""
 
     def jobs(self) -> list[Job]:
-        """The marked jobs in the queue."""
-        return [_job(ad) for ad in self._call("query")]
+        """This user's marked jobs in the queue."""
+        ran = _run("condor_q", *AS_JSON, "-constraint", "MwpyMark =!= undefined")
+        if ran.returncode:
+            raise BatchUnavailable(f"HTCondor does not show its queue: {ran.complaint}")
+        return [_job(ad) for ad in _ads(ran.out)]
 
     def remove(self, job_ids: Sequence[str]) -> None:
-        """Remove jobs."""
-        self._call("remove", list(job_ids))
+        """Remove jobs. Some of them may have ended already."""
+        if not job_ids:
+            return
+        ran = _run("condor_rm", "-reason", "removed by mwpy oversee", *job_ids)
+        if ran.returncode and any(not line.endswith("not found") for line in ran.complaint.split("; ")):
+            raise BatchUnavailable(f"HTCondor did not remove {len(job_ids)} jobs: {ran.complaint}")
 
     def outcome(self, job_id: str) -> Outcome | None:
-        """The history's entry about a job, and the end of its error file."""
-        cluster, process = job_id.split(".")
+        """The history's entry about a job, and the end of its error file.
+
+        Entries that are older than `HISTORY_S` are not searched, because a history may have gigabytes.
+        """
+        since = f"EnteredCurrentStatus < {int(clock.wall()) - HISTORY_S}"
         try:
-            ads = self._call("history", int(cluster), int(process), int(clock.wall()) - HISTORY_S)
+            ran = _run("condor_history", *AS_JSON, "-since", since, "-limit", "1", job_id)
         except BatchUnavailable:
             return None
+        ads = [] if ran.returncode else _ads(ran.out)
         return _outcome(ads[0]) if ads else None
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of `_htcondor_calls` in a process of its own."""
-        command = [sys.executable, "-P", _htcondor_calls.__file__]  # -P: the modules beside it are not those it imports
-        try:
-            ran = process.run(command, timeout_s=CALL_S, standard_input=json.dumps([name, arguments]).encode())
-        except process.TimedOut as error:
-            raise BatchUnavailable(f"HTCondor gave {error}: is its schedd overloaded?") from None
-        except OSError as error:
-            raise BatchUnavailable(f"HTCondor's Python bindings cannot be called: {error}") from error
-        if ran.returncode:
-            raise BatchUnavailable(f"HTCondor's Python bindings ended with {ran.end}")
-        answer = json.loads(ran.out)
-        if "error" in answer:
-            hint = ". Is its schedd running on this machine?" if "local daemon" in answer["error"] else ""
-            raise BatchUnavailable(f"HTCondor says: {answer['error'].rstrip('.')}{hint}")
-        return answer["answer"]
+
+AS_JSON = ("-json", "-attributes", ",".join(ATTRIBUTES))
+
+
+def _run(*words: str, standard_input: str = "", hint: str = "is its schedd overloaded?") -> Finished:
+    """Run a command of HTCondor; `hint` is the advice if it takes too long."""
+    return run("HTCondor", words, standard_input=standard_input, hint=hint)
+
+
+def _ads(shown: str) -> list[dict[str, Any]]:
+    """Read jobs from the output of a command, which is empty without jobs. Expressions are left out.
+
+    Raises:
+        BatchUnavailable: the output is incomplete.
+    """
+    try:
+        ads = json.loads(shown or "[]", strict=False)
+    except ValueError as error:
+        raise BatchUnavailable(f"HTCondor's answer cannot be read: {error}; is its schedd overloaded?") from None
+    return [{name: value for name, value in ad.items() if not str(value).startswith("/Expr(")} for ad in ads]
 
 
 _LIMIT = re.compile(
