@@ -25,7 +25,7 @@ from mwpy._core.overseer import (
     Submitted,
 )
 from mwpy._values.errors import ExitCode
-from mwpy._values.jobs import IN_PROGRESS, End, Job, JobState, Kind, MemberKeys, Outcome, ResourceFile
+from mwpy._values.jobs import FINISHED, IN_PROGRESS, End, Job, JobState, Kind, MemberKeys, Outcome, ResourceFile
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING
 
@@ -763,3 +763,20 @@ def test_a_kind_of_job_that_can_run_nothing_is_not_submitted_again_and_again(des
     assert not desk.look().submit
     desk.write(slaves_needed=3, kinds=(kind, other))
     assert [(each.amounts, each.count) for each in desk.look().submit] == [(kind.amounts, 2), (other.amounts, 1)]
+
+
+def test_an_overseer_that_finds_the_file_of_an_earlier_run_waits_for_a_new_master() -> None:
+    """The master may have been started at the same moment. If none comes, the overseer ends."""
+    desk = Desk()
+    desk.watch(computation_status=FINISHED)
+    assert desk.look().say == ["A: was finished before this overseer started; waits 30 s for a new master"]
+    desk.write(computation_status=IN_PROGRESS, generation="g2", slaves_needed=1)
+    assert desk.look().submit == [Submit("a", 1)]
+    desk.write(computation_status=FINISHED)
+    assert desk.look().say[0] == "A: is finished; its jobs end by themselves (0 running)"
+    late = Desk()
+    late.watch(computation_status=FINISHED)
+    late.look()
+    assert [(late.look(10).say, late.core.done) for _ in range(2)] == [([], False)] * 2
+    assert late.look(10).say == ["A: is finished, and no job of it is left"]
+    assert late.core.done

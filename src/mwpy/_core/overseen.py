@@ -414,6 +414,8 @@ class WatchedComputation:
     """The pause after the batch system has refused submissions."""
     finished_at: float | None = None
     """When the overseer first saw that it is finished."""
+    is_old: bool = False
+    """It was finished already when its file was first read: the file may be that of an earlier run."""
     done: bool = False
     """It is finished, and it has no jobs left."""
     listed: bool = False
@@ -450,6 +452,7 @@ class WatchedComputation:
         is_first = not last.generation
         if not is_first and content.timestamp != last.timestamp:
             self._changed_at = now
+        self.is_old = self.finished and (is_first or self.is_old)
         has_other_master = not is_first and content.generation != last.generation
         if has_other_master or _requirements(content) != _requirements(last):
             self.unfit.clear()

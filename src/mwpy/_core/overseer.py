@@ -176,6 +176,10 @@ EXPLAIN_AFTER_S = 30.0
 FINISH_S = 60.0
 """Seconds in which the jobs of a finished computation can end by themselves."""
 
+NEW_MASTER_S = 30.0
+"""Seconds for which an overseer that finds an old computation waits for a master that starts another one. A master
+that was started at the same time as the overseer may still import its script."""
+
 TRIAL_S = 300.0
 """Seconds that a tried job may wait for a machine other than those where jobs failed. Perhaps there is none."""
 
@@ -541,12 +545,16 @@ class OverseerCore:
         running = computation.jobs.live(JobState.RUNNING)
         if computation.finished_at is None:
             computation.finished_at = now
-            self._say(computation, f"is finished; its jobs end by themselves ({len(running)} running)")
+            text = f"is finished; its jobs end by themselves ({len(running)} running)"
+            if computation.is_old:
+                text = f"was finished before this overseer started; waits {NEW_MASTER_S:.0f} s for a new master"
+            self._say(computation, text)
         waiting = computation.jobs.live(JobState.QUEUED, JobState.HELD)
         self._remove(computation, waiting, "no longer needed", now)
         if now >= computation.finished_at + FINISH_S:
             self._remove(computation, running, f"still running {FINISH_S:.0f} s after the end", now)
-        computation.done = not computation.jobs.occupied and not computation.jobs.listed
+        waits = computation.is_old and now < computation.finished_at + NEW_MASTER_S
+        computation.done = not waits and not computation.jobs.occupied and not computation.jobs.listed
         if computation.done:
             self._say(computation, "is finished, and no job of it is left")
 
