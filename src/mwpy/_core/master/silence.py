@@ -241,7 +241,8 @@ class Silence:
             return f"All agents left, most often ({times}) because: {reason}. {again}"
         if only_here:
             return "The slaves on this machine are not ready: if no message above says why, wait, or start it again"
-        return f"{UNLESS_QUEUED}, start some with `python APP --mw-slave --mw-resource-file FILE`"
+        by_hand, by_overseer = "python APP --mw-slave --mw-resource-file FILE", "mwpy oversee FILE --with SYSTEM"
+        return f"{UNLESS_QUEUED}, start some with `{by_hand}`, or with `{by_overseer}`"
 
 
 # Reports tasks that run for long, because a task may hang, and mwpy has no limit for its time.
