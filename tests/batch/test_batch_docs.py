@@ -1,12 +1,13 @@
-"""Every command of docs/clusters and of docs/guides/program-on-htcondor.md is run in its batch system."""
+"""Every command of docs/clusters is run in its batch system."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,8 @@ from tests.batch.condor_jobs import Jobs
 from tests.batch.packing import OF_THE_POOL
 from tests.batch.systems import until
 from tests.batch.test_condor_packed import nothing_shared
-from tests.integration.test_docs import BY_HAND, blocks, faults, sections
+from tests.integration.test_docs import BY_HAND, Block, blocks, faults, sections
 from tests.systems.condor import CondorPool
-from tests.systems.debian import install
 from tests.systems.namespace import run
 from tests.systems.sge import SgeNode
 from tests.systems.slurm import SlurmNode
@@ -24,92 +24,92 @@ from tests.systems.system import ROOT
 
 TEXTS = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("clusters/htcondor", "clusters/slurm", "clusters/others", "guides/program-on-htcondor")
+    for name in ("clusters/htcondor", "clusters/slurm", "clusters/others")
 }
 OTHERS = sections(TEXTS["clusters/others"])
-
-CANNOT_RUN = {
-    "make ping": "what it makes is there already, made by the fixture",
-    "sudo apt-get install nec2c gnuplot-nox": "the test installs them, as root",
-    "python3 -m venv .venv": "the fixture has made it",
-    ".venv/bin/pip install 'mwpy-cluster[htcondor,pack]'": "it needs a package index",
-}
-"""Commands that are shown but not run, and why."""
+SCRIPT = next(block for block in blocks(TEXTS["clusters/htcondor"]) if block.is_file)
+"""The script of all pages."""
 
 PACKING_S = 300.0
 """Time limit for packing. The package index may be slow."""
 
-REST = "The useful number of slaves changes"
-"""A section begins with a first computation, and with the commands that stop one. Then this text follows."""
+SHARED_NOTHING = "Machines that share no files"
+"""The section of the page on HTCondor whose commands run where jobs see neither the folder nor mwpy."""
 
 
 def follow(system: Callable[..., subprocess.CompletedProcess[str]], folder: Path, text: str) -> None:
-    """Run all commands of a section. Each must succeed and print the lines that are shown."""
+    """Run all blocks of a text, each as one script, as in a terminal. It must succeed and print the lines shown.
+
+    A block that packs runs on this machine, where pip knows a package index.
+    """
+    path = f"PATH={folder}/.venv/bin:$PATH"
     for block in blocks(text):
         if block.is_file:
-            path = folder / str(block.name)
-            path.write_text(block.text, encoding="utf-8")
-            path.chmod(0o644)
-        for command in block.commands():
-            if command.line in CANNOT_RUN:
-                continue
-            on = outside if command.words[1:2] == ["pack"] else system
-            done = on("bash", "-c", command.line, cwd=folder, check=False)
-            story = f"{command.line}\n{done.stdout}{done.stderr}"
-            assert done.returncode == 0, f"exit code {done.returncode} of {story}"
-            missing = [line for line in command.shown if line not in done.stdout.splitlines()]
-            assert not missing, f"{missing} was not printed by {story}"
+            write(folder, block)
+            continue
+        commands = block.commands()
+        script = block.text if block.language == "sh" else shlex.join(["python", "-c", block.text])
+        on = outside if any(command.words[1:2] == ["pack"] for command in commands) else system
+        done = on("bash", "-ec", f"{path}\n{script}", cwd=folder, check=False)
+        story = f"{script}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"exit code {done.returncode} of {story}"
+        missing = [line for command in commands for line in command.shown if line not in done.stdout.splitlines()]
+        assert not missing, f"{missing} was not printed by {story}"
+
+
+def without_a_clone(folder: Path) -> Path:
+    """Remove the files of a clone from a folder. Its environment stays."""
+    for name in ("condor", "slurm", "examples"):
+        shutil.rmtree(folder / name)
+    return folder
+
+
+def write(folder: Path, block: Block) -> None:
+    """Save a file that a document shows."""
+    path = folder / str(block.name)
+    path.write_text(block.text, encoding="utf-8")
+    path.chmod(0o644)
 
 
 def outside(*words: str, cwd: Path, check: bool) -> subprocess.CompletedProcess[str]:
-    """Run a command on this machine, where pip knows a package index."""
+    """Run a command on this machine."""
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=PACKING_S, check=check)
 
 
 def test_the_commands_for_htcondor_work(condor: CondorPool, pool_dir: Path) -> None:
-    """They lead from an empty folder to a finished computation, also the second time. Stopped jobs leave the queue."""
-    text = TEXTS["clusters/htcondor"]
+    """They lead from an empty folder to a finished computation, several times. No job is left."""
     jobs = Jobs(condor, pool_dir)
-    follow(condor, pool_dir, text.partition(REST)[0])
+    parts = sections(TEXTS["clusters/htcondor"])
+    del parts[SHARED_NOTHING]
+    follow(condor, without_a_clone(pool_dir), "\n".join(parts.values()))
     until(lambda: not jobs.queue(), lambda: f"no job left, but {jobs.queue()}")
-    follow(condor, pool_dir, text)
 
 
 def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
-    """They lead from an empty folder to a finished computation, also the second time. Stopped jobs leave the queue."""
-    text = TEXTS["clusters/slurm"]
+    """They lead from an empty folder to a finished computation, several times. No job is left."""
 
     def jobs() -> list[str]:
         return [line for line in slurm("squeue", "-h", "-o", "%i %j %Z").stdout.splitlines() if str(slurm_dir) in line]
 
-    follow(slurm, slurm_dir, text.partition(REST)[0])
+    write(slurm_dir, SCRIPT)
+    follow(slurm, without_a_clone(slurm_dir), TEXTS["clusters/slurm"])
     until(lambda: not jobs(), lambda: f"no job left, but {jobs()}")
-    follow(slurm, slurm_dir, text)
 
 
 def test_the_commands_for_grid_engine_work(sge: SgeNode, sge_dir: Path) -> None:
-    """The commands use the script of an earlier section."""
-    [script] = [block for block in blocks(TEXTS["clusters/slurm"]) if block.is_file]
-    (sge_dir / str(script.name)).write_text(script.text)
+    """The commands use the script of another page."""
+    write(sge_dir, SCRIPT)
     follow(sge, sge_dir, OTHERS["Grid Engine"])
 
 
-def test_the_commands_of_the_tutorial_for_programs_work_here_and_in_htcondor(jobs: Jobs) -> None:
-    """The machines of the pool have Python, and neither the program nor mwpy nor the files of the user."""
-    install("nec2c", "gnuplot-nox")
-    parts = sections(TEXTS["guides/program-on-htcondor"])
-    packing, in_the_pool, comparison = (
-        parts.pop(title) for title in ("One file for other machines", "In HTCondor", "The same results")
-    )
-    with ThreadPoolExecutor() as beside:
-        packed = beside.submit(follow, outside, jobs.folder, packing)  # it takes as long as all of the rest
-        follow(outside, jobs.folder, "\n".join(parts.values()))
-        packed.result()
-    assert "sea water" in (jobs.folder / "resistance.svg").read_text()
+def test_packed_files_run_in_htcondor_where_nothing_is_shared(jobs: Jobs) -> None:
+    """The machines of the pool have Python, and neither mwpy nor the files of the user."""
+    write(jobs.folder, SCRIPT)
     with nothing_shared(jobs):
         assert jobs.pool(OF_THE_POOL, "-c", "import mwpy", check=False).returncode == 1
-        follow(jobs.pool, jobs.folder, in_the_pool)
-    follow(outside, jobs.folder, comparison)
+        follow(jobs.pool, jobs.folder, sections(TEXTS["clusters/htcondor"])[SHARED_NOTHING])
+    rows = (jobs.folder / "pool" / "results.csv").read_text().splitlines()
+    assert len(rows) == 51
     until(lambda: not jobs.queue(), lambda: f"no job left, but {jobs.queue()}")
 
 

@@ -343,7 +343,7 @@ def test_the_overseer_waits_for_a_schedd_that_does_not_answer(
     overseer = desk.oversee()
     desk.until_jobs(2)
     with fails(desk.pool):
-        overseer.says("nothing is decided, the batch system does not answer: HTCondor says: ")
+        overseer.says("nothing is decided, the batch system does not answer: HTCondor does not show its queue: ")
         desk.need_until("done", 1)
     overseer.says("the batch system answers again")
     desk.until_jobs(3)

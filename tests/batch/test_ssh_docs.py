@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.test_batch_docs import OTHERS, TEXTS, follow
-from tests.integration.test_docs import blocks
+from tests.batch.test_batch_docs import OTHERS, SCRIPT, follow, write
 from tests.systems.ssh import SshNode
 
 
@@ -31,7 +30,6 @@ def configured(ssh_node: SshNode) -> Iterator[None]:
 
 
 def test_the_commands_for_ssh_work(ssh_node: SshNode, ssh_dir: Path, configured: None) -> None:
-    """The commands use the script of an earlier section."""
-    [script] = [block for block in blocks(TEXTS["clusters/slurm"]) if block.is_file]
-    (ssh_dir / str(script.name)).write_text(script.text)
+    """The commands use the script of another page."""
+    write(ssh_dir, SCRIPT)
     follow(ssh_node, ssh_dir, OTHERS["Hosts that are reached by ssh"])

@@ -80,7 +80,7 @@ def test_an_overseer_adjusts_the_jobs_to_its_master_and_ends_with_it(stage: Stag
 def test_the_first_jobs_do_not_wait_for_the_next_round(stage: Stage) -> None:
     """The interval between two rounds is longer than this test. Files are read more often."""
     overseer = oversee(stage, interval_s=3600)
-    until(lambda: "nothing is decided" in overseer.out, lambda: overseer.out)
+    until((stage.folder / "computation.rsc.jobs" / "overseer.json").exists, lambda: overseer.out)
     waves(stage)
     order(stage, "tasks 1 never")  # of two, the file may name only the first one when it is read
     until_jobs(stage, 1)

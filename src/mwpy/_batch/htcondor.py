@@ -113,7 +113,8 @@ class HTCondor:
         """This user's marked jobs in the queue."""
         ran = _run("condor_q", *AS_JSON, "-constraint", "MwpyMark =!= undefined")
         if ran.returncode:
-            raise BatchUnavailable(f"HTCondor does not show its queue: {ran.complaint}")
+            complaint = ran.complaint.partition("; Extra Info")[0]  # several paragraphs may follow
+            raise BatchUnavailable(f"HTCondor does not show its queue: {complaint}; is its schedd running?")
         return [_job(ad) for ad in _ads(ran.out)]
 
     def remove(self, job_ids: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
@@ -40,7 +41,7 @@ from mwpy._system.process import Question
 from mwpy._values.errors import ExitCode, MasterUnreachable, MwpyError, ResourceFileError, UsageError
 from mwpy._values.jobs import JobState
 from mwpy._values.messages import MAX_DRAINED
-from mwpy.resource_file import ResourceFile
+from mwpy.resource_file import NotWhole, ResourceFile
 
 # The resource files that an overseer watches: finding them, locking their computations, and launching from them.
 
@@ -293,6 +294,10 @@ LOOK_S = 1.0
 """Seconds between two looks at the files. The batch system is asked less often, because that costs more."""
 
 
+START_S = 3.0
+"""A resource file that is missing for this time after the start is no fault: its master may start at the same time."""
+
+
 def run(options: OverseerOptions, batch: Batch) -> int:
     """Oversee computations until they are finished and have no jobs left, or until the process is stopped.
 
@@ -372,6 +377,8 @@ class Overseer:
     _recent: Sequence[str] = ()
     """The newest lines."""
     dry_run: bool = False
+    _patient_until: float = -math.inf
+    """Until when a file that was never read may be missing."""
     failed: bool = False
     """Whether a file could not be read, or the batch system or a master did not answer or refused."""
     _decided: OverseerActions = Factory(OverseerActions)
@@ -385,6 +392,7 @@ class Overseer:
 
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
+        self._patient_until = self._clock.monotonic() + START_S
         while True:
             self._look()
             if self._core.is_due(self._clock.monotonic()):
@@ -454,7 +462,10 @@ class Overseer:
         try:
             content = self._files.read(mark)
         except ResourceFileError as error:
-            if not self._core.computations[mark].done:
+            computation = self._core.computations[mark]
+            is_new = not computation.content.generation and isinstance(error, NotWhole)
+            may_come = is_new and self._clock.monotonic() < self._patient_until
+            if not computation.done and not may_come:
                 self._fail(events.FileUnread(mark, str(error)))
         else:
             self._handle(events.FileRead(mark, content, self._clock.wall() - content.timestamp))
