@@ -27,7 +27,7 @@ from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.messages import Report, plain_status
-from mwpy._values.options import LOOPBACK
+from mwpy._values.options import LOOPBACK, host_and_port
 from mwpy._values.phrases import counted
 from mwpy._values.policy import FailureLimit, MaxFailures, Policies, TaskPolicy, check_sid
 from mwpy._values.shares import PLAIN_CALLS
@@ -696,7 +696,7 @@ class Master:
         left_out = b"[%d bytes are left out]\n" % (new - len(end)) if new > len(end) else b""
         return left_out + end[max(0, len(end) - new) :]
 
-    def page(self, port: int = 0, *, host: str = LOOPBACK) -> Any:
+    def page(self, port: int | str = 0, *, host: str = LOOPBACK) -> Any:
         """Show a live page of this master in a browser: progress, rate, failures with their tracebacks, hosts, slaves,
         what each of them does, and why nothing moves. Print its address. `--mw-page` calls this.
 
@@ -704,7 +704,7 @@ class Master:
         ends with the master. A second call returns the same page.
 
         Args:
-            port: the port on which it listens; 0 for any that is free.
+            port: the port on which it listens; 0 for any that is free. Or a text `PORT` or `HOST:PORT`.
             host: the interface: its name or address. By default, only this machine can reach the page.
 
         Returns:
@@ -717,6 +717,11 @@ class Master:
             >>> mw.page(8787)                                  # doctest: +SKIP
             <mwpy page http://127.0.0.1:8787/?token=kXp1...>
         """
+        if isinstance(port, str):
+            try:
+                host, port = host_and_port(port)
+            except ValueError as error:
+                raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
         return self._access.io.open_page(host, port)
 
     def status(self, *, detailed: bool = False) -> dict[str, Any]:

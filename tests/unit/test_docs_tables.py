@@ -39,7 +39,10 @@ MANUAL = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "
 STATES = (ROOT / "docs" / "contributing" / "states.md").read_text(encoding="utf-8")
 HTCONDOR = (ROOT / "condor" / "README.md").read_text(encoding="utf-8")
 SLURM = (ROOT / "slurm" / "README.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [
+    ROOT / "README.md",
+    *(page for name in ("docs", "condor", "slurm") for page in (ROOT / name).rglob("*.md")),
+]
 
 NUMBERS: dict[float, str] = dict(enumerate(("none", "one", "two", "three", "four", "five", "six")))
 
@@ -107,11 +110,10 @@ def test_the_manual_shows_the_options_of_the_table() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", [README, MANUAL, HTCONDOR, SLURM], ids=["README.md", "manual.md", "condor", "slurm"])
-def test_every_option_in_a_document_exists(text: str) -> None:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_option_in_a_document_exists(document: Path) -> None:
     """No document names an option that mwpy does not have."""
-    named = {*re.findall(r"--mw-[a-z-]+[a-z]", text)}
-    assert named
+    named = {*re.findall(r"--mw-[a-z-]+[a-z]", document.read_text(encoding="utf-8"))}
     assert named <= {f"--mw-{option.name}" for option in OPTIONS}
 
 

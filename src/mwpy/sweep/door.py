@@ -184,7 +184,7 @@ class Door:
         handlers = {"config": self._config, "worker": self._worker, "task": self._task}
         handlers |= {"ping": self._ping, "failed": self._failed}
         self.routes = [Route(f"/{name}", self._guarded(each)) for name, each in handlers.items()]
-        self.routes.append(Route("/client.sh", _client))
+        self.routes.append(Route("/client.sh", _script))
         self.routes.append(Route("/complete", self._guarded(self._complete), methods=["POST"]))
         self.routes.append(Route("/job", self._job, methods=["POST"]))
 
@@ -365,7 +365,7 @@ class Door:
         return PlainTextResponse("thank you\n")
 
 
-async def _client(_: Request) -> Response:
+async def _script(_: Request) -> Response:
     """The script of a client, which anybody may have."""
     return PlainTextResponse(Path(__file__).with_name("client.sh").read_text(encoding="utf-8"))
 
