@@ -212,7 +212,7 @@ def call_of(method: Callable[..., Any] | property) -> str:
     return str(inspect.Signature([one.replace(annotation=one.empty) for one in taken])).replace("'", '"')
 
 
-@pytest.mark.parametrize(("title", "of"), [("The master", Master), ("The slave", Slave)])
+@pytest.mark.parametrize(("title", "of"), [("The master", Master), ("Slave algorithm", Slave)])
 def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) -> None:
     """The manual shows each method and property of `mw` once, and nothing else."""
     methods = {name: method for each in reversed(of.__mro__) for name, method in vars(each).items()}
