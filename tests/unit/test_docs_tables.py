@@ -212,7 +212,7 @@ def call_of(method: Callable[..., Any] | property) -> str:
     return str(inspect.Signature([one.replace(annotation=one.empty) for one in taken])).replace("'", '"')
 
 
-@pytest.mark.parametrize(("title", "of"), [("The master", Master), ("Slave algorithm", Slave)])
+@pytest.mark.parametrize(("title", "of"), [("All calls of the master", Master), ("Slave algorithm", Slave)])
 def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) -> None:
     """The manual shows each method and property of `mw` once, and nothing else."""
     methods = {name: method for each in reversed(of.__mro__) for name, method in vars(each).items()}
@@ -256,7 +256,7 @@ def test_the_manual_shows_what_a_report_has() -> None:
 
 def test_the_manual_shows_what_a_result_has() -> None:
     """The manual lists each attribute and property of `Result`, and no other; it shows the method elsewhere."""
-    text = section(MANUAL, "The master")
+    text = section(MANUAL, "What a result has")
     shown = code_in(text[text.index("`Result` has") :])[1]
     offered = {name for name in dir(Result) if not name.startswith("_")} - {"to_dict"}
     assert {*shown.replace(".", "").split(", ")} == offered
