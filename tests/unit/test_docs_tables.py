@@ -227,10 +227,10 @@ def test_the_reference_shows_each_public_name() -> None:
 
 
 def test_the_manual_explains_each_cause() -> None:
-    """The table names each cause, and says which count for `attempts_max`."""
+    """The table names each cause, and says which the task is charged with."""
     rows = re.findall(r"^\| `([A-Z_]+)` \|.*\| (.*) \|$", section(MANUAL, "Lost attempts"), re.MULTILINE)
-    counts = {cause.name: "for `attempts_max`" if cause.is_charged else "for nothing" for cause in Cause}
-    assert dict(rows) == counts | {Cause.AGENT_LOST.name: "see below"}
+    charged = {cause.name: "yes" if cause.is_charged else "no" for cause in Cause}
+    assert dict(rows) == charged | {Cause.AGENT_LOST.name: "suspect"}
     assert f"lost {BLAMELESS_ALLOWED} times without its fault" in " ".join(MANUAL.split())
 
 
