@@ -235,10 +235,10 @@ def test_the_manual_explains_each_cause() -> None:
 
 
 def test_the_manual_names_the_numbers_of_checkpoints() -> None:
-    text = " ".join(section(MANUAL, "Tasks that are longer than a slot").split())
+    text = " ".join(section(MANUAL, "Checkpoint: tasks longer than a job").split())
     assert f"when {NEWEST_S:g} second has passed" in text
-    assert f"left no state in {BLAMELESS_ALLOWED} such attempts" in text
-    assert f"after {RESUMED_ALLOWED} lost attempts" in text
+    assert f"left no state in {BLAMELESS_ALLOWED} uncharged attempts" in text
+    assert f"or after {RESUMED_ALLOWED} of them" in text
     assert f"more than {STATES_BYTES >> 30} GiB" in text
 
 
