@@ -214,7 +214,7 @@ def call_of(method: Callable[..., Any] | property) -> str:
     return str(inspect.Signature([one.replace(annotation=one.empty) for one in taken])).replace("'", '"')
 
 
-@pytest.mark.parametrize(("title", "of"), [("The master", Master), ("The slave", Slave)])
+@pytest.mark.parametrize(("title", "of"), [("All calls of the master", Master), ("Slave algorithm", Slave)])
 def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) -> None:
     """The manual shows each method and property of `mw` once, and nothing else."""
     methods = {name: method for each in reversed(of.__mro__) for name, method in vars(each).items()}
@@ -229,18 +229,18 @@ def test_the_reference_shows_each_public_name() -> None:
 
 
 def test_the_manual_explains_each_cause() -> None:
-    """The table names each cause, and says which count for `attempts_max`."""
+    """The table names each cause, and says which the task is charged with."""
     rows = re.findall(r"^\| `([A-Z_]+)` \|.*\| (.*) \|$", section(MANUAL, "Lost attempts"), re.MULTILINE)
-    counts = {cause.name: "for `attempts_max`" if cause.is_charged else "for nothing" for cause in Cause}
-    assert dict(rows) == counts | {Cause.AGENT_LOST.name: "see below"}
+    charged = {cause.name: "yes" if cause.is_charged else "no" for cause in Cause}
+    assert dict(rows) == charged | {Cause.AGENT_LOST.name: "suspect"}
     assert f"lost {BLAMELESS_ALLOWED} times without its fault" in " ".join(MANUAL.split())
 
 
 def test_the_manual_names_the_numbers_of_checkpoints() -> None:
-    text = " ".join(section(MANUAL, "Tasks that are longer than a slot").split())
+    text = " ".join(section(MANUAL, "Checkpoint: tasks longer than a job").split())
     assert f"when {NEWEST_S:g} second has passed" in text
-    assert f"left no state in {BLAMELESS_ALLOWED} such attempts" in text
-    assert f"after {RESUMED_ALLOWED} lost attempts" in text
+    assert f"left no state in {BLAMELESS_ALLOWED} uncharged attempts" in text
+    assert f"or after {RESUMED_ALLOWED} of them" in text
     assert f"more than {STATES_BYTES >> 30} GiB" in text
 
 
@@ -258,7 +258,7 @@ def test_the_manual_shows_what_a_report_has() -> None:
 
 def test_the_manual_shows_what_a_result_has() -> None:
     """The manual lists each attribute and property of `Result`, and no other; it shows the method elsewhere."""
-    text = section(MANUAL, "The master")
+    text = section(MANUAL, "What a result has")
     shown = code_in(text[text.index("`Result` has") :])[1]
     offered = {name for name in dir(Result) if not name.startswith("_")} - {"to_dict"}
     assert {*shown.replace(".", "").split(", ")} == offered

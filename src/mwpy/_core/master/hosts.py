@@ -55,7 +55,7 @@ MOST = 2 * NEEDED
 """The highest score. So seven good attempts in a row end a suspicion, however many were bad before."""
 
 WITNESSED = 10
-"""How many attempts must have ended on good witnesses. The manual names this number."""
+"""How many attempts must have ended on good witnesses."""
 
 FAR_LOWER = 0.2
 """The part of bad attempts on a good witness is at most this fraction of that on the suspected host."""

@@ -313,8 +313,7 @@ MOST_ATTEMPTS = 0x3FFF
 
 MISSES = 20
 """If no former generation submitted the first tasks of an algorithm, this many, although the file has answers of it, a
-notice says so: an argument is different at each start. Later tasks may be new for good reasons. The manual names this
-number."""
+notice says so: an argument is different at each start. Later tasks may be new for good reasons."""
 
 GENERATIONS_KEPT = 3
 """The results of this number of former generations can be brought by agents. Agents miss a generation only if it ended
