@@ -286,7 +286,7 @@ def test_each_feature_of_the_origins_names_its_tests() -> None:
     before it."""
     text = (ROOT / "docs" / "contributing" / "origins.md").read_text(encoding="utf-8")
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    assert len(tables) == len(re.findall(r"^\| --- \| --- \| --- \|$", text, re.MULTILINE))
+    assert len(tables) == len(re.findall(r"^\|---\|---\|---\|$", text, re.MULTILINE))
     for feature, how, shown_by in (row for table in tables for row in rows(table)):
         named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", shown_by)
         assert named or "*to come" in how or how.startswith("*not in mwpy*: "), f"{feature}: which test shows it?"
