@@ -40,6 +40,7 @@ BY_HAND = "by hand"
 """A section with these words in its title starts a batch system. tests/batch runs its commands."""
 
 CANNOT_RUN = {
+    "git clone URL": "the address is that of the place where the reader found the project",
     "make test": "it is what runs this test",
     "make test-long": "it takes about two hours",
     "make chaos MINUTES=30 SEED=7": "it takes half an hour; tests/chaos runs it for a shorter time",
