@@ -695,7 +695,18 @@ GROWTH = 4.0
 
 @define(eq=False, repr=False)
 class Succession:
-    """Knows what agents of former generations have, and lets tasks wait for them."""
+    """Knows what agents of former generations have, and lets tasks wait for them.
+
+    Tasks that still run at such agents are DELAYED without an end: only the result, the end of the slave or the loss of
+    the agent decides. A task that must not run twice waits in the same way, as long as agents are missing that may look
+    for their master: the run database knows for how long each looks. It also knows their processes, and nothing counts
+    that another process says about a former generation. Which task an agent had is not compared, because the last
+    allocations before a kill may be missing in the file.
+
+    A result that an agent brings is stored under its own generation, id and slave, as if the former master had written
+    it, and answers nothing before it has a row. From then on it is like one that was there at the start. So a master
+    that is killed again loses nothing, and gives no value twice.
+    """
 
     state: MasterState
     reuse: Reuse
