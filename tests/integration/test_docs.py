@@ -40,13 +40,14 @@ BY_HAND = "by hand"
 """A section with these words in its title starts a batch system. tests/batch runs its commands."""
 
 CANNOT_RUN = {
+    "git clone URL": "the address is that of the place where the reader found the project",
     "make test": "it is what runs this test",
     "make test-long": "it takes about two hours",
     "make chaos MINUTES=30 SEED=7": "it takes half an hour; tests/chaos runs it for a shorter time",
     "make simulate SEEDS=2500": "it takes long; make test runs 150 seeds",
     "make kill KILLS=1000": "make test runs 60 kills",
     "make power LOSSES=2000 SEED=7": "it takes some minutes; tests/power runs it for ten losses",
-    "make bench-peers ROUNDS=5 WORKLOADS=W1,W4a PEERS=joblib,ray": "it installs other libraries",
+    "make bench-peers": "it installs other libraries",
     ".venv/bin/pip install mwpy-cluster": "it needs a package index",
     "python3 -m venv .venv": "the test has an environment already",
     "make check": "it runs tests that run beside this one",
