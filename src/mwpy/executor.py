@@ -45,6 +45,7 @@ from mwpy._transport.codec import codec_of
 from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of, refusal
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import DependencyFailed, OutOfTime, TaskFailed, UsageError, shown_in_ipython
+from mwpy._values.items import Grid
 from mwpy._values.messagepack import encode
 from mwpy._values.options import Options
 from mwpy._values.phrases import text_of
@@ -71,6 +72,9 @@ OF_POOLS = {
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
 
+
+Row = tuple[Any, ...] | dict[str, Any]
+"""The arguments of a call of `Executor.map`: positional ones, or keywords."""
 
 AHEAD_S = 0.02
 """Seconds of work that each slave has in addition to the task that it runs. A thread must wake up in this time."""
@@ -827,6 +831,8 @@ class Executor(concurrent.futures.Executor):
         """Apply a function to each item on the slaves, and yield the values in the order of the items.
 
         Args:
+            iterables: one iterable for each argument of the function. If the only one is a `mwpy.grid`, its items are
+                keyword arguments.
             timeout: seconds after this call at which a value that is missing is a `TimeoutError`; None for no limit.
             chunksize: how many items are one task. With 1, short tasks travel together as well.
             buffersize: how many tasks may be submitted and not yielded. The iterables are read as values are yielded
@@ -842,7 +848,8 @@ class Executor(concurrent.futures.Executor):
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         until = None if timeout is None else clock.monotonic() + timeout
-        rows: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
+        is_grid = len(iterables) == 1 and isinstance(iterables[0], Grid)
+        rows: Iterator[Row] = iter(iterables[0]) if is_grid else zip(*iterables, strict=False)
         if chunksize == 1:
             return _values(self, fn, rows, buffersize, until)
         chunks = iter(lambda: (tuple(islice(rows, chunksize)),), ((),))
@@ -942,19 +949,19 @@ def _check(policy: Policies, own: Sequence[str] = ()) -> None:
 def _values(
     executor: Executor,
     function: Callable[..., Any],
-    rows: Iterator[tuple[Any, ...]],
+    rows: Iterator[Row],
     buffersize: int | None,
     until: float | None,
 ) -> Iterator[Any]:
     """Submit the calls now, and return an iterator of their values. It does not keep the executor alive."""
-    futures = deque(executor.submit(function, *row) for row in islice(rows, buffersize))
+    futures = deque(_with_row(executor.submit, row, function) for row in islice(rows, buffersize))
     owner = weakref.ref(executor)
 
     def values() -> Iterator[Any]:
         try:
             while futures:
                 if buffersize is not None and (alive := owner()) is not None:
-                    futures.extend(alive.submit(function, *row) for row in islice(rows, 1))
+                    futures.extend(_with_row(alive.submit, row, function) for row in islice(rows, 1))
                     del alive
                 yield _value(futures.popleft(), until)
         finally:
@@ -975,8 +982,13 @@ def _value(future: Future[Any], until: float | None) -> Any:
         del future
 
 
-def _of_chunk(function: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
-    return [function(*row) for row in rows]
+def _with_row(function: Callable[..., T], row: Row, *first: Any) -> T:
+    """Call a function with the arguments of a row, after other ones."""
+    return function(*first, **row) if isinstance(row, dict) else function(*first, *row)
+
+
+def _of_chunk(function: Callable[..., T], rows: Iterable[Row]) -> list[T]:
+    return [_with_row(function, row) for row in rows]
 
 
 def _wrap(
