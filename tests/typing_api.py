@@ -162,6 +162,21 @@ def returns_no_exit_code(mw: mwpy.Master, argv: list[str]) -> str:
     return "done"
 
 
+@mwpy.master_algorithm
+def returns_nothing(mw: mwpy.Master, argv: list[str]) -> None:
+    print(mw.summary())
+
+
+@mwpy.master_algorithm
+def returns_no_code_if_all_is_well(mw: mwpy.Master, argv: list[str]) -> int | None:
+    return None if argv else 2
+
+
+@mwpy.slave_algorithm
+def slave_that_returns_nothing(mw: mwpy.Slave, argv: list[str]) -> None:
+    mw.loop_simple()
+
+
 @mwpy.slave_algorithm
 def slave(mw: mwpy.Slave, argv: list[str]) -> int:
     return mw.loop_simple()

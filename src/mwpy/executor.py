@@ -62,13 +62,6 @@ MOST_ELSEWHERE = 100
 """For how many tasks in the queue of an executor of a master algorithm the master wants slaves, if slaves of other
 machines can join it. It is as many as the default of `max_jobs`."""
 
-OF_POOLS = {
-    "max_workers": "slaves=N to mwpy.Executor (or, for mw.executor, to mwpy.local_master)",
-    "max_tasks_per_child": "slave_max_tasks=N to mwpy.Executor or mwpy.local_master",
-    "mp_context": 'slave_start="fork" or "spawn" to mwpy.Executor or mwpy.local_master',
-}
-"""Arguments of other executors, and what to give instead."""
-
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
 
@@ -742,7 +735,7 @@ class Executor(concurrent.futures.Executor):
         if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
-        _check(policy, ("slaves", *(Executor.__init__.__kwdefaults__ or ())))
+        check_keywords("mwpy.Executor()", ("slaves", *(Executor.__init__.__kwdefaults__ or ())), policy)
         options = Options.of(
             slave_max_tasks=slave_max_tasks,
             slave_max_memory=slave_max_memory,
@@ -898,7 +891,7 @@ def executor_of_master(
             "slaves=1 (or --mw-local 1) instead of 0"
         )
     wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
-    _check(policy)
+    check_keywords("mw.executor()", ("initializer", "initargs", "progress"), policy)
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
     policies = merged(master.calls.for_all, policy)
 
@@ -926,24 +919,6 @@ def _story(error: BaseException) -> str:
     if isinstance(error, CancelledError):
         return "it was cancelled"
     return f"it failed: {type(error).__qualname__}: {text_of(error)}".splitlines()[0]
-
-
-def _check(policy: Policies, own: Sequence[str] = ()) -> None:
-    """Check the policies of an executor.
-
-    Args:
-        own: the other keywords, if the caller has called `mwpy.Executor`.
-
-    Raises:
-        UsageError: one is unknown or wrong, or an argument of another executor; the caller's fault.
-    """
-    for name, instead in OF_POOLS.items():
-        if name in policy:
-            raise UsageError(f"{name!r} is no argument of an executor of mwpy: give {instead}")
-    if own:
-        check_keywords("mwpy.Executor()", own, policy)
-    else:
-        TaskPolicy.of(**policy)
 
 
 def _values(
