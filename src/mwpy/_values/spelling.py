@@ -31,7 +31,7 @@ def close_to(name: str, known: Collection[str], likeness: float = 0.6) -> list[s
     from difflib import get_close_matches
 
     elsewhere = [each for each in ELSEWHERE.get(name.lower(), ()) if each in known]
-    return elsewhere or get_close_matches(name, known, 1, likeness)
+    return elsewhere or get_close_matches(name.lower(), known, 1, likeness)
 
 
 def remedy_for(name: str, value: object, known: Collection[str]) -> str:
