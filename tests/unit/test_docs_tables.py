@@ -249,7 +249,7 @@ def test_the_manual_names_the_numbers_of_reports() -> None:
 
 
 def test_the_manual_shows_what_a_report_has() -> None:
-    text = section(MANUAL, "Reports of running tasks")
+    text = " ".join(section(MANUAL, "Reports of running tasks").split())
     shown = next(code for code in code_in(text[text.index("- `mw.reports()`") :]) if code.startswith(".task_id"))
     assert {*shown.replace(".", "").split(", ")} == {name for name in dir(Report) if not name.startswith("_")}
 
