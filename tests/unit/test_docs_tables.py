@@ -99,14 +99,6 @@ def test_the_page_of_states_shows_the_transitions_of_the_code(heading: str) -> N
 # Options
 
 
-def test_the_manual_shows_the_options_of_the_table() -> None:
-    """A row has the option, its metavar, its sentence and its default. The rows have the order of `--mw-help`."""
-    assert rows(section(MANUAL, "Options")) == [
-        [f"`--mw-{option.name} {option.metavar}".rstrip() + "`", option.sentence, option.default or "-"]
-        for option in OPTIONS
-    ]
-
-
 @pytest.mark.parametrize("text", [README, MANUAL, HTCONDOR, SLURM], ids=["README.md", "manual.md", "condor", "slurm"])
 def test_every_option_in_a_document_exists(text: str) -> None:
     """No document names an option that mwpy does not have."""
@@ -273,7 +265,6 @@ def test_the_manual_shows_what_a_result_has() -> None:
         (ATTEMPTS_MAX, "{} attempts are lost by its own fault"),
         (FIRST_S, "After {} seconds without possible progress"),
         (KEPT, "the newest of {} old files"),
-        (KEPT, "the audit file is rotated, and {} old files are kept"),
     ],
 )
 def test_the_manual_counts_as_the_code_does(number: float, words: str) -> None:
