@@ -659,6 +659,9 @@ _DIRECTING = ("master_host", "master_port", "member_id")
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[Options, list[str]]:
     """Separate the `--mw-*` options from the other arguments of a command line.
 
+    They can stand anywhere before `--`. A slave finds its master by `--mw-resource-file`, or by `--mw-master-host`,
+    `--mw-master-port` and `--mw-member-id`: the later option counts.
+
     Args:
         argv: the arguments, without the program's name.
         environment: for `MWPY_KEY` and `MWPY_AGENT`.

@@ -1,8 +1,8 @@
 """A door for clients that have only curl: they fetch runs of a sweep over HTTP, and post the results.
 
-The protocol has the requests `/config`, `/worker`, `/task`, `/ping`, `/failed` and `/complete`; docs/manual/sweeps.md
-describes it. A slave on this machine stands for a client while it has a run. So the run database, attempts and
-statistics are those of all sweeps. What the slave runs is `at_client.py`.
+The protocol has the requests `/config`, `/worker`, `/task`, `/ping`, `/failed` and `/complete`;
+examples/http_client/README.md describes it. A slave on this machine stands for a client while it has a run. So the run
+database, attempts and statistics are those of all sweeps. What the slave runs is `at_client.py`.
 
 A client that is silent for too long loses its run, which another client gets. The first results count.
 """
