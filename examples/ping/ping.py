@@ -9,7 +9,7 @@ On several machines, start the master first. The slaves find it through its reso
     python examples/ping/ping.py --mw-master --mw-resource-file ping.rsc
     python examples/ping/ping.py --mw-slave --mw-resource-file ping.rsc --mw-slave-processes 4
 
-For HTCondor, see condor/README.md.
+For HTCondor, see docs/clusters/htcondor.md.
 """
 
 import argparse

@@ -33,7 +33,7 @@ TEXTS = {
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "examples").rglob("*.md")),
     )
-    if path.name not in ("htcondor.md", "slurm.md", "others.md", "program-on-htcondor.md")  # tests/batch runs these
+    if path.name not in ("htcondor.md", "slurm.md", "others.md")  # tests/batch runs these
 }
 
 BY_HAND = "by hand"

@@ -37,8 +37,7 @@ REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 MANUAL = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "manual").glob("*.md")))
 """All pages of the manual."""
 STATES = (ROOT / "docs" / "contributing" / "states.md").read_text(encoding="utf-8")
-HTCONDOR = (ROOT / "condor" / "README.md").read_text(encoding="utf-8")
-SLURM = (ROOT / "slurm" / "README.md").read_text(encoding="utf-8")
+HTCONDOR = (ROOT / "docs" / "clusters" / "htcondor.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     ROOT / "README.md",
     *(page for name in ("docs", "condor", "slurm") for page in (ROOT / name).rglob("*.md")),
@@ -128,25 +127,11 @@ def test_the_manual_shows_the_exit_codes() -> None:
     assert [int(code) for code, _ in rows(section(MANUAL, "Exit codes"))] == [code.value for code in ExitCode]
 
 
-@pytest.mark.parametrize("text", [HTCONDOR, SLURM], ids=["condor", "slurm"])
-def test_the_exit_codes_for_batch_systems_are_those_of_a_slave(text: str) -> None:
-    """The pages name all codes except the code of an interrupted master."""
-    named = re.findall(r"\b\d+\b", text[text.index("The exit codes of a slave") :].split("\n\n", maxsplit=1)[0])
+def test_the_page_on_htcondor_has_the_exit_codes_of_a_slave() -> None:
+    """It names all codes except the code of an interrupted master."""
+    text = HTCONDOR[HTCONDOR.index("The exit codes of a slave") :].split("\n\n", maxsplit=1)[0]
+    named = re.findall(r"\b(\d+):", text)
     assert [int(code) for code in named] == [code.value for code in ExitCode if code is not ExitCode.INTERRUPTED]
-
-
-SCRIPTS = (ROOT / "slurm" / "master.sbatch", ROOT / "slurm" / "slaves.sbatch")
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_option_of_the_scripts_for_slurm_is_explained(script: Path) -> None:
-    """The table of a script has the options of the script with their values, in the same order."""
-    options = re.findall(r"^#SBATCH (.*)$", script.read_text(encoding="utf-8"), re.MULTILINE)
-    table = rows(section(SLURM, f"{script.name}, line by line"))
-    shown = [code for line, _ in table for code in code_in(line) if re.match("--(?!mw-|pings)", code)]
-    assert [
-        option if "=" in code else option.partition("=")[0] for option, code in zip(options, shown, strict=True)
-    ] == shown
 
 
 # Files

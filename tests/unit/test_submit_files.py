@@ -24,7 +24,7 @@ def test_the_files_of_the_clone_are_written_with_this_interpreter(
     folder = tmp_path / "my scan"
     assert cli.main(["submit-files", str(folder)]) == 0
     written = files_in(folder)
-    kinds = ["condor/*.sub", "condor/README.md", "slurm/*.sbatch", "slurm/README.md", "examples/ping/ping.py"]
+    kinds = ["condor/*.sub", "slurm/*.sbatch", "examples/ping/ping.py"]
     assert {*written} == {str(path.relative_to(ROOT)) for kind in kinds for path in ROOT.glob(kind)}
     changed = {name for name, content in written.items() if content != (ROOT / name).read_text()}
     assert changed == {"condor/app.sub", "slurm/master.sbatch", "slurm/slaves.sbatch"}

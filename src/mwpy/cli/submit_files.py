@@ -1,7 +1,7 @@
 """mwpy submit-files DIR [--force]: write the submit files for HTCondor and Slurm.
 
 Write the submit files into a folder, from which `condor_submit` and `sbatch` are then called: DIR/condor and DIR/slurm,
-each with a README.md that explains every line, and the ping example, which shows that they work. Jobs run the
+whose comments explain every line, and the ping example, which shows that they work. Jobs run the
 interpreter that runs this command. Set PYTHON to another one. On a cluster, it must be on a file system that the
 machines share.
 
@@ -27,8 +27,8 @@ from mwpy.cli._arguments import Parser
 
 __all__ = ["main", "make_parser"]
 
-FOLDERS = {"condor": (".sub", ".md"), "slurm": (".sbatch", ".md"), "examples/ping": (".py",)}
-"""The folders of the submit files, and the suffixes of the files in them. Others are the output of jobs."""
+FOLDERS = {"condor": ".sub", "slurm": ".sbatch", "examples/ping": ".py"}
+"""The folders of the submit files, and the suffix of the files in them. Others are the output of jobs."""
 
 OF_A_CLONE = {".sub": "$ENV(PWD)/.venv/bin/python", ".sbatch": ".venv/bin/python"}
 """How the files of a clone name their interpreter, by suffix."""
@@ -72,9 +72,9 @@ def make_parser() -> Parser:
 def submit_files(interpreter: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the content of each submit file, for jobs that run this interpreter."""
     root = _root()
-    for folder, suffixes in FOLDERS.items():
+    for folder, suffix in FOLDERS.items():
         for path in sorted((root / folder).iterdir()):
-            if path.suffix in suffixes:
+            if path.suffix == suffix:
                 content = path.read_text(encoding="utf-8")
                 named = OF_A_CLONE.get(path.suffix)
                 yield f"{folder}/{path.name}", content.replace(named, interpreter) if named else content
