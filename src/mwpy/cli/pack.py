@@ -256,10 +256,15 @@ def lean(requirement: str, folder: Path) -> str:
     if not (checkout / "src").is_dir():
         return requirement
     copy = folder / "mwpy"
-    shutil.copytree(checkout / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("src", "condor", "slurm", "examples"):  # with the submit files, which are in the wheel, too
+        shutil.copytree(checkout / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", *OF_JOBS))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(checkout / name, copy)
     return str(copy)
+
+
+OF_JOBS = ("*.log", "*.out", "*.err", "*.db*", "*.audit*")
+"""What jobs write beside the submit files of a clone."""
 
 
 def _lines(file: str) -> list[str]:
