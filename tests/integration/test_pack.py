@@ -76,7 +76,8 @@ def alone(stage: Stage, scratch: Path, *command: object) -> Running:
 def test_only_the_part_of_a_checkout_that_a_wheel_needs_is_copied(tmp_path: Path) -> None:
     """An environment in the checkout has hundreds of megabytes, and its files may vanish while they are copied."""
     copy = Path(lean(str(ROOT), tmp_path))
-    assert {each.name for each in copy.iterdir()} == {"src", "pyproject.toml", "README.md", "LICENSE"}
+    files = {"pyproject.toml", "README.md", "LICENSE"}
+    assert {each.name for each in copy.iterdir()} == {"src", "condor", "slurm", "examples", *files}
     assert not list(copy.rglob("__pycache__"))
     assert lean("mwpy-cluster==1.0", tmp_path) == "mwpy-cluster==1.0"
 

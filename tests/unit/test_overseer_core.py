@@ -780,3 +780,17 @@ def test_an_overseer_that_finds_the_file_of_an_earlier_run_waits_for_a_new_maste
     assert [(late.look(10).say, late.core.done) for _ in range(2)] == [([], False)] * 2
     assert late.look(10).say == ["A: is finished, and no job of it is left"]
     assert late.core.done
+
+
+def test_rounds_are_close_together_while_the_jobs_of_a_finished_computation_end() -> None:
+    """The overseer ends with the last of them. After a minute, the usual interval is enough."""
+    desk = Desk(interval_s=10.0)
+    desk.watch()
+    desk.at_work("a", "1.1")
+    desk.look()
+    assert not desk.core.is_due(desk.now + 9.0)
+    desk.write(computation_status=FINISHED)
+    desk.look()
+    assert [desk.core.is_due(desk.now + late_s) for late_s in (1.0, 2.0)] == [False, True]
+    desk.look(61.0)
+    assert [desk.core.is_due(desk.now + late_s) for late_s in (2.0, 9.0, 10.0)] == [False, False, True]

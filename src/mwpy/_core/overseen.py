@@ -443,6 +443,10 @@ class WatchedComputation:
         """Whether its file says that it is finished, and nothing was decided about that yet."""
         return self.finished and self.is_readable and self.finished_at is None
 
+    def ends(self, since: float) -> bool:
+        """Whether it has finished since a moment, while this overseer watched it, and still has jobs."""
+        return self.finished_at is not None and self.finished_at >= since and not self.done and not self.is_old
+
     def take_file(self, content: ResourceFile, age_s: float, now: float) -> bool:
         """Record the content of its resource file. Return whether another master has written it.
 

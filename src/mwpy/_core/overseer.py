@@ -176,6 +176,9 @@ EXPLAIN_AFTER_S = 30.0
 FINISH_S = 60.0
 """Seconds in which the jobs of a finished computation can end by themselves."""
 
+ENDING_S = 2.0
+"""Seconds between two rounds in this time: the user waits for the end of the overseer, to see the results."""
+
 NEW_MASTER_S = 30.0
 """Seconds for which an overseer that finds an old computation waits for a master that starts another one. A master
 that was started at the same time as the overseer may still import its script."""
@@ -262,6 +265,8 @@ class OverseerCore:
     """Whether the batch system answered the last time."""
     _listed: bool = False
     """Whether a list has arrived since the last decision."""
+    _listed_at: float = 0.0
+    """When the last list arrived."""
     _round: Pause | None = None
     """The time until the next round; None before the first one."""
     _recent: deque[tuple[float, int]] = Factory(deque)
@@ -360,11 +365,13 @@ class OverseerCore:
         return sorted(found, key=lambda each: -each.priority)
 
     def is_due(self, now: float) -> bool:
-        """Whether the next round is due. It is due early if a computation has just finished, or needs its first job."""
+        """Whether the next round is due. It is due early if a computation has just finished or ends, or needs its first
+        job."""
         if now >= self.next_deadline():
             return True
-        new_end = any(each.has_just_finished for each in self.computations.values())
-        return self._answers and (new_end or self._is_urgent(now))
+        every = self.computations.values()
+        ends = now >= self._listed_at + ENDING_S and any(each.ends(now - FINISH_S) for each in every)
+        return self._answers and (ends or any(each.has_just_finished for each in every) or self._is_urgent(now))
 
     def next_deadline(self) -> float:
         """When the next round is due at the latest."""
@@ -482,6 +489,7 @@ class OverseerCore:
     def _take_list(self, jobs: Sequence[Job], now: float) -> None:
         """Record the list of all jobs, and ask how the missing jobs ended."""
         self._listed = self._answers = True
+        self._listed_at = now
         self._begin_pause(now)
         self._resolve(None, "batch system", "the batch system answers again")
         for computation in self.computations.values():
