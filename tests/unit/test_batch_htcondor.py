@@ -89,6 +89,12 @@ def test_a_comma_in_a_name_is_an_error() -> None:
         ({"JobStatus": 3}, JobState.LEAVING, 0.0, ""),
         ({"JobStatus": 4}, JobState.LEAVING, 0.0, ""),
         ({"JobStatus": 5, "HoldReason": "no", "HoldReasonCode": 13}, JobState.HELD, 0.0, "no (code 13, sub code ?)"),
+        (
+            {"JobStatus": 5, "HoldReason": "Failed to execute", "HoldReasonCode": 6, "HoldReasonSubCode": 2},
+            JobState.HELD,
+            0.0,
+            f"Failed to execute (code 6, sub code 2). {htcondor.UNSEEN}",
+        ),
         ({"JobStatus": 6}, JobState.RUNNING, 0.0, ""),
         ({"JobStatus": 99}, JobState.LEAVING, 0.0, ""),
     ],

@@ -66,6 +66,11 @@ STATES = {
 LIMIT_EXCEEDED = 34
 """HoldReasonCode: the kernel killed the job because it used too much memory, or it used too much disk space."""
 
+NOT_EXECUTED = 6
+"""HoldReasonCode: the program of the job cannot be started, most often because it is not on that machine."""
+
+UNSEEN = "If that machine does not see this path, pack the script (mwpy pack), and use --transfer and --command"
+
 POLICIES = (3, 26)
 """HoldReasonCode: an expression of the job or of the pool says that the job is held."""
 
@@ -272,6 +277,7 @@ def _job(ad: dict[str, Any]) -> Job:
     if state is JobState.HELD:
         codes = f"code {ad.get('HoldReasonCode', '?')}, sub code {ad.get('HoldReasonSubCode', '?')}"
         note = f"{ad.get('HoldReason') or 'no reason is given'} ({codes})"
+        note += f". {UNSEEN}" if ad.get("HoldReasonCode") == NOT_EXECUTED else ""
     running_s = max(0.0, ran_s) if state is JobState.RUNNING else 0.0
     memory = _too_much_memory(ad) if state is JobState.HELD else None
     return Job(f"{ad['ClusterId']}.{ad['ProcId']}", ad["MwpyMark"], state, running_s, note, _host(ad), memory)
