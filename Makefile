@@ -48,10 +48,12 @@ QUICK_SIMULATION := tests/simulation/test_crashes.py tests/simulation/test_overs
 	tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check check-units check-others lint test test-long test-quick test-covered test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-q test-processes-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-programs bench-costs dist docs clean
+.PHONY: help venv ping check check-units check-others lint test test-long test-quick test-covered test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-q test-processes-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-programs bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
+
+venv: $(VENV)/installed-for-tests ## make .venv, with mwpy and all that the tests need
 
 ping: $(VENV)/installed ## install and run the ping example on local slaves (PINGS=10000)
 	$(BIN)/python examples/ping/ping.py --pings $(PINGS)

@@ -41,9 +41,8 @@ def main() -> None:
     print(f"{code_lines(tests):7,d}  lines of code in tests, in {len(tests)} files")
     print(f"{code_lines(of_sweep):7,d}  of them for sweep/, in {len(of_sweep)} files")
     print(f"{_words(ROOT / 'README.md', *outside):7,d}  words for users, in README.md and {len(outside)} pages")
-    print(
-        f"{_words(ROOT / 'CONTRIBUTING.md', *inside):7,d}  words for contributors, in CONTRIBUTING.md and {len(inside)} pages"
-    )
+    contributing = _words(ROOT / "CONTRIBUTING.md", *inside)
+    print(f"{contributing:7,d}  words for contributors, in CONTRIBUTING.md and {len(inside)} pages")
 
 
 def _python(folder: str) -> list[Path]:
@@ -51,7 +50,9 @@ def _python(folder: str) -> list[Path]:
 
 
 def _words(*documents: Path) -> int:
-    return sum(len(document.read_text(encoding="utf-8").split()) for document in documents)
+    """Count the words of documents, with those in code. The bars of a table and the signs of a list are no words."""
+    texts = [document.read_text(encoding="utf-8") for document in documents]
+    return sum(any(each.isalnum() for each in word) for text in texts for word in text.split())
 
 
 def code_lines(files: list[Path]) -> int:

@@ -1,8 +1,8 @@
 """Tests of the style that matters: layers, lengths, names, exports and language.
 
-Each failure is a list of sentences that say what to do. docs/contributing/design.md describes the layers: a module imports only from
-lower layers and from its own layer, and there are no import cycles. The tests read the sources with `ast`. Only
-the test of the public names imports mwpy.
+Each failure is a list of sentences that say what to do. docs/contributing/design.md describes the layers: a module
+imports only from lower layers and from its own layer, and there are no import cycles. The tests read the sources with
+`ast`. Only the test of the public names imports mwpy.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""The tree of files in docs/contributing/design.md: one sentence for each file, the first one of its docstring."""
+"""Each module's docstring begins with a sentence of its own. `python -m tests.test_tree` prints the tree of files."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "mwpy"
-DESIGN = ROOT / "docs" / "contributing" / "design.md"
-HEADER = "| file | contents |"
 LONGEST = 120
 
 
@@ -19,24 +18,12 @@ def sentence_of(file: Path) -> str:
     return re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("\n", " ")
 
 
-def tree() -> str:
-    """Return the rows of a table with all files, folder by folder."""
-    rows = [HEADER, "|---|---|"]
+def tree() -> Iterator[str]:
+    """Yield a line for each folder and each file, with its sentence."""
     for folder in sorted({file.parent for file in SOURCES.rglob("*.py")}):
-        name = folder.relative_to(SOURCES.parent).as_posix()
         init = folder / "__init__.py"
-        rows.append(f"| **`{name.removeprefix('mwpy/')}/`** | **{cell(init)}** |")
-        rows += [f"| `{file.name}` | {cell(file)} |" for file in sorted(folder.glob("*.py")) if file != init]
-    return "\n".join(rows)
-
-
-def cell(file: Path) -> str:
-    return sentence_of(file).replace("|", "\\|")
-
-
-def test_the_design_page_shows_each_file_with_a_sentence() -> None:
-    """Write the tree with `python -m tests.test_tree` after a change."""
-    assert f"\n\n{tree()}\n\n" in DESIGN.read_text(encoding="utf-8")
+        yield f"\n{folder.relative_to(SOURCES.parent).as_posix()}/  {sentence_of(init)}"
+        yield from (f"  {file.name:22} {sentence_of(file)}" for file in sorted(folder.glob("*.py")) if file != init)
 
 
 def test_every_sentence_is_whole() -> None:
@@ -47,6 +34,4 @@ def test_every_sentence_is_whole() -> None:
 
 
 if __name__ == "__main__":
-    before, _, rest = DESIGN.read_text(encoding="utf-8").partition(HEADER)
-    after = rest.partition("\n\n")[2]
-    DESIGN.write_text(f"{before}{tree()}\n\n{after}", encoding="utf-8")
+    print(*tree(), sep="\n")

@@ -6,7 +6,7 @@ Each `type: ignore[...]` marks a fault that mypy must find. An unused ignore is 
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import mwpy
 
@@ -99,6 +99,15 @@ def maps_have_the_types_of_the_function(mw: mwpy.Master) -> None:
     assert_type(list(mw.map(volume, [1], [2], [3.0])), list[float])
     assert_type(list(mw.starmap(add, [(1, 0.5), (2, 0.5)])), list[float])
     assert_type(list(mw.imap_unordered(plain, [1, 2], 10)), list[float])
+    points = mwpy.grid(one=[1, 2], other=[0.5])
+    assert_type(points[0], dict[str, Any])
+    assert_type(list(mw.map(add, points)), list[float])
+    assert_type(list(mw.imap_unordered(add, points[:1])), list[float])
+    assert_type(list(mw.starmap(add, [{"one": 1, "other": 0.5}])), list[float])
+    for point in mw.map_results(add, points, progress=True):
+        assert_type(point.value, float)
+    for row in mw.starmap_results(add, [(1, 0.5)], ordered=True):
+        assert_type(row.value, float)
     for text in mw.map_results(ping, ["a", "b"]):
         assert_type(text.value, str)
     for number in mw.map_results(square, range(3), ordered=True):
@@ -123,9 +132,9 @@ def wrong_items_and_policies_of_a_map(mw: mwpy.Master) -> None:
     mw.submit(square.task(1), retry_errors=lambda: True)  # type: ignore[arg-type, misc]
     mw.map(square, [1], progress=square)  # type: ignore[arg-type]
     mw.starmap(add, [(1, "a")])  # type: ignore[arg-type]
-    mw.starmap(add, [(1, 0.5)], retries=False)  # type: ignore[call-arg]
+    mw.starmap(add, [(1, 0.5)], retries=False)  # type: ignore[call-overload]
     mw.imap_unordered(square, ["a"])  # type: ignore[arg-type]
-    mw.imap_unordered(square, [1], retries=False)  # type: ignore[call-arg]
+    mw.imap_unordered(square, [1], retries=False)  # type: ignore[call-overload]
     mw.map_results(square, ["a"])  # type: ignore[arg-type]
     mw.map_results(square, [1], retries=False)  # type: ignore[call-overload]
     mw.as_completed([square])  # type: ignore[arg-type]
@@ -151,6 +160,21 @@ def slave_with_a_master(mw: mwpy.Master, argv: list[str]) -> int:
 @mwpy.master_algorithm  # type: ignore[type-var]
 def returns_no_exit_code(mw: mwpy.Master, argv: list[str]) -> str:
     return "done"
+
+
+@mwpy.master_algorithm
+def returns_nothing(mw: mwpy.Master, argv: list[str]) -> None:
+    print(mw.summary())
+
+
+@mwpy.master_algorithm
+def returns_no_code_if_all_is_well(mw: mwpy.Master, argv: list[str]) -> int | None:
+    return None if argv else 2
+
+
+@mwpy.slave_algorithm
+def slave_that_returns_nothing(mw: mwpy.Slave, argv: list[str]) -> None:
+    mw.loop_simple()
 
 
 @mwpy.slave_algorithm

@@ -77,26 +77,17 @@ def _range(name: str, numbers: Sequence[float]) -> dict[str, object]:
 
 
 def markdown(measurements: Sequence[Measurement]) -> str:
-    """Return the table."""
-    lines = [
-        "| workload | library | median | range | mwpy / library | range |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    title = ""
+    """Return the table of medians: a row for each figure, and a column for each library that was asked for."""
+    found: dict[str, dict[str, str]] = {}
     for row in rows(measurements):
         better = "more" if row.figure.more_is_better else "less"
         head = f"{row.workload}: {row.figure.title}, {row.figure.unit} ({better} is better)"
-        cells = [head if head != title else "", row.library]
-        cells += [*_shown(row.reached), *_shown(row.ratios)] if row.reached else [row.reason, "", "", ""]
-        lines.append(f"| {' | '.join(cells)} |")
-        title = head
-    return "\n".join(lines) + "\n"
-
-
-def _shown(numbers: Sequence[float]) -> tuple[str, str]:
-    if not numbers:
-        return "", ""
-    return _rounded(median(numbers)), f"{_rounded(min(numbers))} to {_rounded(max(numbers))}"
+        cell = _rounded(median(row.reached)) if row.reached else row.reason
+        found.setdefault(head, {})[row.library] = cell
+    libraries = [library for library in LIBRARIES if any(library in cells for cells in found.values())]
+    lines = [["workload", *libraries], ["---", *("---:" for _ in libraries)]]
+    lines += [[head, *(cells.get(library, "") for library in libraries)] for head, cells in found.items()]
+    return "".join(f"|{'|'.join(line)}|\n" for line in lines)
 
 
 def _rounded(number: float) -> str:

@@ -47,6 +47,7 @@ try:
         TooManyFailures,
         UsageError,
     )
+    from mwpy._values.items import grid
     from mwpy._values.messages import Attempt, Report, checkpoint, report, restored, this_attempt
     from mwpy._values.policy import Policies
     from mwpy._values.task import Result, UnrunnableTask, given, result, task_seed
@@ -116,6 +117,7 @@ __all__ = [
     "explain",
     "file",
     "given",
+    "grid",
     "local_master",
     "main",
     "master_algorithm",

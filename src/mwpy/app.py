@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["local_master", "main", "master_algorithm", "slave_algorithm", "version_string"]
 
-M = TypeVar("M", bound="Callable[[Master, list[str]], int]")
-S = TypeVar("S", bound="Callable[[Slave, list[str]], int]")
+M = TypeVar("M", bound="Callable[[Master, list[str]], int | None]")
+S = TypeVar("S", bound="Callable[[Slave, list[str]], int | None]")
 
 VERSION = "0.1.0"
 
@@ -64,19 +64,20 @@ def version_string() -> str:
 
 
 def master_algorithm(function: M) -> M:
-    """Mark the function `(mw: Master, argv: list[str]) -> int` that drives the master.
+    """Mark the function `(mw: Master, argv: list[str]) -> int | None` that drives the master.
 
-    Its return value, 0 to 255, is the process's exit code.
+    Its return value, 0 to 255, is the process's exit code. None, as without a `return`, counts as 0.
     """
     REGISTRY.masters.append(function)
     return function
 
 
 def slave_algorithm(function: S) -> S:
-    """Mark the function `(mw: Slave, argv: list[str]) -> int` that wraps a slave's loop.
+    """Mark the function `(mw: Slave, argv: list[str]) -> int | None` that wraps a slave's loop.
 
     It is optional: without it, a slave runs `mw.loop_simple()`. Code before the loop runs once in each slave process.
-    The slave takes its first task when the loop is called for the first time.
+    The slave takes its first task when the loop is called for the first time. The value that it returns is as for
+    `master_algorithm`.
     """
     REGISTRY.slaves.append(function)
     return function
@@ -90,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             script's own arguments while the algorithms run, so that `argparse` needs no arguments.
 
     Returns:
-        The exit code, 0 to 255: the value that the master algorithm returned, or the code of an error (see the
+        The exit code, 0 to 255: what the master algorithm returned (0 for None), or the code of an error (see the
         manual). Pass it to `sys.exit`.
 
     Raises:

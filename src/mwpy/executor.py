@@ -45,6 +45,7 @@ from mwpy._transport.codec import codec_of
 from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of, refusal
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import DependencyFailed, OutOfTime, TaskFailed, UsageError, shown_in_ipython
+from mwpy._values.items import Grid
 from mwpy._values.messagepack import encode
 from mwpy._values.options import Options
 from mwpy._values.phrases import text_of
@@ -61,16 +62,12 @@ MOST_ELSEWHERE = 100
 """For how many tasks in the queue of an executor of a master algorithm the master wants slaves, if slaves of other
 machines can join it. It is as many as the default of `max_jobs`."""
 
-OF_POOLS = {
-    "max_workers": "slaves=N to mwpy.Executor (or, for mw.executor, to mwpy.local_master)",
-    "max_tasks_per_child": "slave_max_tasks=N to mwpy.Executor or mwpy.local_master",
-    "mp_context": 'slave_start="fork" or "spawn" to mwpy.Executor or mwpy.local_master',
-}
-"""Arguments of other executors, and what to give instead."""
-
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
 
+
+Row = tuple[Any, ...] | dict[str, Any]
+"""The arguments of a call of `Executor.map`: positional ones, or keywords."""
 
 AHEAD_S = 0.02
 """Seconds of work that each slave has in addition to the task that it runs. A thread must wake up in this time."""
@@ -738,7 +735,7 @@ class Executor(concurrent.futures.Executor):
         if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
-        _check(policy, ("slaves", *(Executor.__init__.__kwdefaults__ or ())))
+        check_keywords("mwpy.Executor()", ("slaves", *(Executor.__init__.__kwdefaults__ or ())), policy)
         options = Options.of(
             slave_max_tasks=slave_max_tasks,
             slave_max_memory=slave_max_memory,
@@ -827,6 +824,8 @@ class Executor(concurrent.futures.Executor):
         """Apply a function to each item on the slaves, and yield the values in the order of the items.
 
         Args:
+            iterables: one iterable for each argument of the function. If the only one is a `mwpy.grid`, its items are
+                keyword arguments.
             timeout: seconds after this call at which a value that is missing is a `TimeoutError`; None for no limit.
             chunksize: how many items are one task. With 1, short tasks travel together as well.
             buffersize: how many tasks may be submitted and not yielded. The iterables are read as values are yielded
@@ -842,7 +841,8 @@ class Executor(concurrent.futures.Executor):
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         until = None if timeout is None else clock.monotonic() + timeout
-        rows: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
+        is_grid = len(iterables) == 1 and isinstance(iterables[0], Grid)
+        rows: Iterator[Row] = iter(iterables[0]) if is_grid else zip(*iterables, strict=False)
         if chunksize == 1:
             return _values(self, fn, rows, buffersize, until)
         chunks = iter(lambda: (tuple(islice(rows, chunksize)),), ((),))
@@ -891,7 +891,7 @@ def executor_of_master(
             "slaves=1 (or --mw-local 1) instead of 0"
         )
     wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
-    _check(policy)
+    check_keywords("mw.executor()", ("initializer", "initargs", "progress"), policy)
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
     policies = merged(master.calls.for_all, policy)
 
@@ -921,40 +921,22 @@ def _story(error: BaseException) -> str:
     return f"it failed: {type(error).__qualname__}: {text_of(error)}".splitlines()[0]
 
 
-def _check(policy: Policies, own: Sequence[str] = ()) -> None:
-    """Check the policies of an executor.
-
-    Args:
-        own: the other keywords, if the caller has called `mwpy.Executor`.
-
-    Raises:
-        UsageError: one is unknown or wrong, or an argument of another executor; the caller's fault.
-    """
-    for name, instead in OF_POOLS.items():
-        if name in policy:
-            raise UsageError(f"{name!r} is no argument of an executor of mwpy: give {instead}")
-    if own:
-        check_keywords("mwpy.Executor()", own, policy)
-    else:
-        TaskPolicy.of(**policy)
-
-
 def _values(
     executor: Executor,
     function: Callable[..., Any],
-    rows: Iterator[tuple[Any, ...]],
+    rows: Iterator[Row],
     buffersize: int | None,
     until: float | None,
 ) -> Iterator[Any]:
     """Submit the calls now, and return an iterator of their values. It does not keep the executor alive."""
-    futures = deque(executor.submit(function, *row) for row in islice(rows, buffersize))
+    futures = deque(_with_row(executor.submit, row, function) for row in islice(rows, buffersize))
     owner = weakref.ref(executor)
 
     def values() -> Iterator[Any]:
         try:
             while futures:
                 if buffersize is not None and (alive := owner()) is not None:
-                    futures.extend(alive.submit(function, *row) for row in islice(rows, 1))
+                    futures.extend(_with_row(alive.submit, row, function) for row in islice(rows, 1))
                     del alive
                 yield _value(futures.popleft(), until)
         finally:
@@ -975,8 +957,13 @@ def _value(future: Future[Any], until: float | None) -> Any:
         del future
 
 
-def _of_chunk(function: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
-    return [function(*row) for row in rows]
+def _with_row(function: Callable[..., T], row: Row, *first: Any) -> T:
+    """Call a function with the arguments of a row, after other ones."""
+    return function(*first, **row) if isinstance(row, dict) else function(*first, *row)
+
+
+def _of_chunk(function: Callable[..., T], rows: Iterable[Row]) -> list[T]:
+    return [_with_row(function, row) for row in rows]
 
 
 def _wrap(

@@ -7,7 +7,7 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
@@ -15,7 +15,7 @@ from mwpy._core.master.state import AllocateSlaves, FreeSlave, TakeReports, Tell
 from mwpy._core.master.totals import summary_of
 from mwpy._roles.computation import Computation, MasterParts, OwnOverseer
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, kind_of_slave, whole_number
-from mwpy._roles.maps import MOST_ITEMS, Call, MapItems, MapRun, items_of, most_of, with_terms
+from mwpy._roles.maps import MOST_ITEMS, Call, MapItems, MapRun, items_of, items_of_starmap, most_of
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of
 from mwpy._roles.submission import algorithm_of_call, check_map_key
@@ -25,9 +25,10 @@ from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import UsageError
+from mwpy._values.items import Grid
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.messages import Report, plain_status
-from mwpy._values.options import LOOPBACK
+from mwpy._values.options import LOOPBACK, host_and_port
 from mwpy._values.phrases import counted
 from mwpy._values.policy import FailureLimit, MaxFailures, Policies, TaskPolicy, check_sid
 from mwpy._values.shares import PLAIN_CALLS
@@ -187,6 +188,11 @@ class Master:
 
     @overload
     def map(
+        self, function: Callable[..., R], points: Grid, /, **options: Unpack[MapOptions]
+    ) -> Generator[R, None, None]: ...
+
+    @overload
+    def map(
         self, function: Callable[[A], R], iterable: Iterable[A], /, **options: Unpack[MapOptions]
     ) -> Generator[R, None, None]: ...
 
@@ -229,7 +235,8 @@ class Master:
 
         Args:
             function: a task algorithm or any other function.
-            iterables: one iterable for each argument of the function. The shortest one ends the map.
+            iterables: one iterable for each argument of the function. The shortest one ends the map. If the only one is
+                a `mwpy.grid`, its items are keyword arguments.
             chunksize: the most items that may travel together, for code that was written for other pools. Each item is
                 a task, and mwpy chooses how many of them travel together.
             progress: True shows a line on standard error if that is a terminal, a bar in a notebook, and lines at
@@ -254,31 +261,78 @@ class Master:
         shown = progress_of(progress, total, iterables, algorithm_of(function).name)
         return self._run(items, ordered=True, values=True, progress=shown, most=most)
 
+    @overload
     def starmap(
         self,
         function: Callable[[Unpack[Ts]], R],
-        tuples: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # `*Ts` has another text in each version of Python
+        items: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # `*Ts` has another text in each version of Python
+        chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]: ...
+
+    @overload
+    def starmap(
+        self,
+        function: Callable[..., R],
+        items: Iterable[Mapping[str, Any]],
+        chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]: ...
+
+    def starmap(
+        self,
+        function: Callable[..., R],
+        items: Iterable[Any],
         chunksize: int | None = None,
         *,
         progress: ShowProgress = None,
         total: int | None = None,
         **policy: Unpack[Policies],
     ) -> Generator[R, None, None]:
-        """Like `map`, but each item is a tuple of all arguments of a call.
+        """Like `map`, but each item has all arguments of a call: a tuple of them, or a dict of keyword arguments.
 
         Examples:
-            >>> list(mw.starmap(pow, [(2, 5), (3, 2)]))        # doctest: +SKIP
+            >>> list(mw.starmap(pow, [(2, 5), {"base": 3, "exp": 2}]))  # doctest: +SKIP
             [32, 9]
         """
-        most, terms = most_of(chunksize), self._calls.terms_of_map(function, policy)
-        items = with_terms(terms, iter(tuples), tuple, self._inbox.settings)
-        shown = progress_of(progress, total, (tuples,), algorithm_of(function).name)
-        return self._run(items, ordered=True, values=True, progress=shown, most=most)
+        most, source = most_of(chunksize), self._star_items(function, items, policy)
+        shown = progress_of(progress, total, (items,), algorithm_of(function).name)
+        return self._run(source, ordered=True, values=True, progress=shown, most=most)
 
+    @overload
+    def imap_unordered(
+        self,
+        function: Callable[..., R],
+        iterable: Grid,
+        chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]: ...
+
+    @overload
     def imap_unordered(
         self,
         function: Callable[[A], R],
         iterable: Iterable[A],
+        chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]: ...
+
+    def imap_unordered(
+        self,
+        function: Callable[..., R],
+        iterable: Iterable[Any],
         chunksize: int | None = None,
         *,
         progress: ShowProgress = None,
@@ -289,6 +343,20 @@ class Master:
         most, items = most_of(chunksize), self._items(function, (iterable,), policy)
         shown = progress_of(progress, total, (iterable,), algorithm_of(function).name)
         return self._run(items, ordered=False, values=True, progress=shown, most=most)
+
+    @overload
+    def map_results(
+        self,
+        function: Callable[..., R],
+        points: Grid,
+        /,
+        *,
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]: ...
 
     @overload
     def map_results(
@@ -338,15 +406,78 @@ class Master:
             progress: as for `map`; so is `total`.
 
         Returns:
-            A generator of results. The tag of each is its item; with several iterables, the tuple of its items.
+            A generator of results. The tag of each is its item, and for a `mwpy.grid` the dict. With several iterables,
+            it is the tuple of its items: a named tuple with the names of the function's parameters, if they are known.
 
         Raises:
             TooManyFailures: the map was stopped. All results that arrived were given out. `remaining` has the items
-                that did not run: `mw.map_results(f, error.remaining)` continues.
+                that did not run: `mw.map_results(f, error.remaining)` continues; with several iterables,
+                `mw.starmap_results(f, error.remaining)`.
+
+        Examples:
+            >>> points = mwpy.grid(mass=[1, 2], charge=range(3))       # doctest: +SKIP
+            >>> table = mwpy.to_frame(mw.map_results(simulate, points))  # doctest: +SKIP
         """
         limit, items = MaxFailures.of(max_failures), self._items(function, iterables, policy)
         shown = progress_of(progress, total, iterables, algorithm_of(function).name)
         return self._run(items, ordered=ordered, progress=shown, limit=limit)
+
+    @overload
+    def starmap_results(
+        self,
+        function: Callable[[Unpack[Ts]], R],
+        items: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # as in `starmap`
+        *,
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]: ...
+
+    @overload
+    def starmap_results(
+        self,
+        function: Callable[..., R],
+        items: Iterable[Mapping[str, Any]],
+        *,
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]: ...
+
+    def starmap_results(
+        self,
+        function: Callable[..., R],
+        items: Iterable[Any],
+        *,
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]:
+        """Like `map_results`, but each item has all arguments of a call, as for `starmap`.
+
+        Args:
+            items: tuples of positional arguments, or dicts of keyword arguments.
+            ordered, max_failures, progress, total: as for `map_results`.
+
+        Returns:
+            A generator of results. The tag of each is its item; a tuple is a named tuple, as for `map_results`.
+
+        Raises:
+            TooManyFailures: as `map_results`. `mw.starmap_results(f, error.remaining)` continues.
+
+        Examples:
+            >>> points = [{"mass": 1}, {"mass": 1, "charge": 2}]       # doctest: +SKIP
+            >>> table = mwpy.to_frame(mw.starmap_results(simulate, points))  # doctest: +SKIP
+        """
+        limit, source = MaxFailures.of(max_failures), self._star_items(function, items, policy)
+        shown = progress_of(progress, total, (items,), algorithm_of(function).name)
+        return self._run(source, ordered=ordered, progress=shown, limit=limit)
 
     def as_completed(
         self,
@@ -419,7 +550,10 @@ class Master:
         return executor_of_master(self._parts, initializer, initargs, progress, policy)
 
     def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
-        return items_of(self._calls.terms_of_map(function, policy), iterables, self._inbox.settings)
+        return items_of(self._calls.terms_of_map(function, policy), function, iterables, self._inbox.settings)
+
+    def _star_items(self, function: Callable[..., Any], items: Iterable[Any], policy: Policies) -> MapItems:
+        return items_of_starmap(self._calls.terms_of_map(function, policy), function, items, self._inbox.settings)
 
     def _run(
         self,
@@ -696,7 +830,7 @@ class Master:
         left_out = b"[%d bytes are left out]\n" % (new - len(end)) if new > len(end) else b""
         return left_out + end[max(0, len(end) - new) :]
 
-    def page(self, port: int = 0, *, host: str = LOOPBACK) -> Any:
+    def page(self, port: int | str = 0, *, host: str = LOOPBACK) -> Any:
         """Show a live page of this master in a browser: progress, rate, failures with their tracebacks, hosts, slaves,
         what each of them does, and why nothing moves. Print its address. `--mw-page` calls this.
 
@@ -704,7 +838,7 @@ class Master:
         ends with the master. A second call returns the same page.
 
         Args:
-            port: the port on which it listens; 0 for any that is free.
+            port: the port on which it listens; 0 for any that is free. Or a text `PORT` or `HOST:PORT`.
             host: the interface: its name or address. By default, only this machine can reach the page.
 
         Returns:
@@ -717,6 +851,11 @@ class Master:
             >>> mw.page(8787)                                  # doctest: +SKIP
             <mwpy page http://127.0.0.1:8787/?token=kXp1...>
         """
+        if isinstance(port, str):
+            try:
+                host, port = host_and_port(port)
+            except ValueError as error:
+                raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
         return self._access.io.open_page(host, port)
 
     def status(self, *, detailed: bool = False) -> dict[str, Any]:

@@ -25,6 +25,12 @@ __all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", 
 FORMAT = "mwpy-resource-file"
 VERSION = 1
 
+JOBS = ".jobs"
+"""What follows the name of a resource file in the name of the folder for the output of its jobs."""
+
+ROUND = "overseer.json"
+"""The file in this folder with what the last round of the overseer found."""
+
 MUCH = 0.1
 """The file is written at once when the number of needed slaves changes by more than this fraction."""
 

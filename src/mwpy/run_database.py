@@ -152,8 +152,13 @@ class RunDatabase:
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of a query in SQL. The file cannot be changed by it.
 
+        The views are `tasks` and `attempts`; `generations`, the lives of the master; `algorithms`; `submissions`,
+        `allocations` and `results`, for tasks that were submitted, sent or answered together; `failures`; `ends`, for
+        tasks that are unrunnable or cancelled; `losses`; `agents` and `slaves`; `peaks`, the most memory on a host; and
+        `events` and `notices`, what the master said. `seq` numbers their rows in the order of what happened.
+
         Args:
-            statement: one statement. The guide has examples, and the names of all views.
+            statement: one statement.
             parameters: a value for each `?` in it.
 
         Raises:
@@ -195,6 +200,10 @@ class RunDatabase:
 
     def report(self, file: str | Path) -> None:
         """Write a report: an HTML page with tables and charts, which opens anywhere. The computation may still run.
+
+        The time of a slave begins with its connection. Work is what its results say; lost is the time since its last
+        sign when an attempt was lost; all else is waiting. The times are those of all lives of the master, and the
+        tasks those of the last one. What slaves do since their last results is not known.
 
         Args:
             file: the path of the page.

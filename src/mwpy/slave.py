@@ -210,7 +210,7 @@ class Slave:
         return SlaveLoop(runner.ended, runner.shut_down, runner.completed, waiting, unsent, runner.result_group)
 
 
-def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | None, argv: list[str]) -> int:
+def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int | None] | None, argv: list[str]) -> int:
     """Run this process as a slave until the slave ends.
 
     Args:

@@ -100,13 +100,36 @@ def test_the_wheel_has_only_the_library(dist: Path) -> None:
     assert "mwpy/py.typed" in names
 
 
-def test_the_wheel_works_in_a_clean_environment(dist: Path, tmp_path: Path) -> None:
-    """A script with slaves runs, and the command `mwpy` is there."""
+@pytest.fixture(scope="module")
+def programs(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a clean environment that has the wheel."""
+    folder = tmp_path_factory.mktemp("clean")
     [wheel] = dist.glob("*.whl")
-    run(sys.executable, "-m", "venv", "--without-pip", "new", folder=tmp_path)
-    programs = tmp_path / "new" / "bin"
+    run(sys.executable, "-m", "venv", "--without-pip", "new", folder=folder)
+    programs = folder / "new" / "bin"
     pip = (sys.executable, "-m", "pip", "--python", programs / "python", "--disable-pip-version-check")
-    run(*pip, "install", "--quiet", "--no-compile", wheel, folder=tmp_path)
+    run(*pip, "install", "--quiet", "--no-compile", wheel, folder=folder)
+    return programs
+
+
+def test_the_wheel_works_in_a_clean_environment(programs: Path, tmp_path: Path) -> None:
+    """A script with slaves runs, and the command `mwpy` is there."""
     (tmp_path / "app.py").write_text(SCRIPT)
     assert run(programs / "python", "app.py", "--mw-local", "2", folder=tmp_path) == "328350\n"
     assert __version__ in run(programs / "mwpy", "version", folder=tmp_path)
+
+
+def test_the_wheel_writes_submit_files_that_work_without_a_clone(programs: Path, tmp_path: Path) -> None:
+    """All of them. The scripts of Slurm are scripts of a shell, so they run here without Slurm, too."""
+    run(programs / "mwpy", "submit-files", ".", folder=tmp_path)
+    kinds = ["condor/*.sub", "condor/README.md", "slurm/*.sbatch", "slurm/README.md", "examples/ping/ping.py"]
+    expected = {str(path.relative_to(ROOT)) for kind in kinds for path in ROOT.glob(kind)}
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == expected
+    assert f"PYTHON = {programs / 'python'}\n" in (tmp_path / "condor" / "app.sub").read_text()
+    (tmp_path / "app.py").write_text(SCRIPT)
+    variables = "export SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=8 SLURM_ARRAY_TASK_ID=0"
+    both = "sh slurm/master.sbatch app.py & sh slurm/slaves.sbatch app.py; echo slaves: $?; wait $!; echo master: $?"
+    said = run("sh", "-c", f"{variables}; {both}", folder=tmp_path).splitlines()
+    assert "328350" in said
+    assert said[-2:] == ["slaves: 0", "master: 0"]
+    assert (tmp_path / "slurm" / "master.7.db").exists()

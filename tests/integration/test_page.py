@@ -296,7 +296,7 @@ def test_the_page_shows_what_an_overseer_says_about_its_jobs(stage: Stage) -> No
 
     def jobs() -> dict[str, Any] | None:
         with urllib.request.urlopen(url) as answer:
-            return cast("dict[str, Any] | None", json.load(answer)["jobs"])
+            return cast("dict[str, Any] | None", json.load(answer).get("jobs"))
 
     assert jobs() is None
     words = "oversee", str(stage.resource), "--with", "local", "--max", "2", "--interval", "0.5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -276,9 +277,30 @@ def test_a_master_algorithm_can_exit_with_a_text(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (1, "no data\n")
 
 
-def test_a_master_algorithm_that_returns_none_gets_a_message(stage: Stage) -> None:
+def test_algorithms_that_return_nothing_have_succeeded(stage: Stage) -> None:
+    """That of the master, and that of each slave."""
+    text = """
+        import sys, mwpy
+        @mwpy.slave_algorithm
+        def slave(mw, argv):
+            mw.loop_simple()
+        @mwpy.master_algorithm
+        def master(mw, argv):
+            print(sum(mw.map(abs, [-1, 2, -3])))
+        sys.exit(mwpy.main())
+    """
+    assert run(stage, text, "--mw-local", 1, "--mw-audit-file", stage.audit) == "6\n"
+    codes = re.findall(r"exit code (\d+)", stage.audit.read_text())
+    assert codes == ["0"]
+
+
+@pytest.mark.parametrize("value", ["True", "'done'", "256", "-1", "0.0"])
+def test_a_master_algorithm_that_returns_no_exit_code_gets_a_message(tmp_path: Path, value: str) -> None:
     """The exit code 255 comes with a message."""
-    run = stage.run("argued.py", "--mw-local", 1, variables={"TEST_NONE": "1"}, code=255)
-    assert run.err == (
-        "mwpy: the master algorithm returned None, which is no exit code: it must return 0 to 255, and 0 for success\n"
+    script = f"import sys, mwpy\nmwpy.master_algorithm(lambda mw, argv: {value})\nsys.exit(mwpy.main())"
+    program = [sys.executable, "-c", script, "--mw-local", "0"]
+    ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    expected = (
+        f"the master algorithm returned {value}, which is no exit code: it must return 0 to 255, and 0 for success"
     )
+    assert (ended.returncode, ended.stderr) == (255, f"mwpy: {expected}\n")

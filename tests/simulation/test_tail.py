@@ -77,7 +77,8 @@ class Watched:
         monkeypatch.setattr(maps, "clock", self.cluster.world)
         defined = Defined(MAX)
         io.core.definitions.add(defined)
-        source = items_of((defined, DEFAULT_POLICY, None), (self._items(seconds, defined),), io.core.state.settings)
+        terms = defined, DEFAULT_POLICY, None
+        source = items_of(terms, max, (self._items(seconds, defined),), io.core.state.settings)
         source.total = len(seconds) if is_known else None
         source.terms = source.terms if is_packed else None
         for host in self.cluster.hosts:

@@ -19,7 +19,7 @@ from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, nu
 
 COMMANDS = (
     *("compare", "doctor", "drain", "explain", "logs", "oversee"),
-    *("pack", "page", "runs", "slave", "status", "sweep"),
+    *("pack", "page", "runs", "slave", "status", "submit-files", "sweep"),
 )
 
 
@@ -55,7 +55,7 @@ def test_each_command_shows_its_help_with_examples_and_reports_a_mistake_in_one_
         if command == "slave":
             parse_options(["--mw-slave", *words[2:]], {})
         else:
-            importlib.import_module(f"mwpy.cli.{command}").make_parser().parse_args(words[2:])
+            importlib.import_module(cli.module_of(command)).make_parser().parse_args(words[2:])
     assert cli.main([command, "--mw-nonsense"]) == ExitCode.USAGE
     error = capsys.readouterr().err
     assert error.startswith("mwpy: ")

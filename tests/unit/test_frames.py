@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -49,6 +49,19 @@ def test_the_keys_of_dicts_become_columns() -> None:
     assert table.x.tolist() == [1, 5, 6]
     assert table.y.isna().tolist() == [False, True, False]
     assert table.z.dropna().tolist() == [3, 8]
+
+
+class Point(NamedTuple):
+    x: int
+    host: str
+
+
+def test_the_fields_of_named_tuples_become_columns() -> None:
+    pytest.importorskip("pandas")
+    table = mwpy.to_frame([result(1, Point(1, "a"), Point(2, "b")), result(2, (3, "c"), 5)])
+    assert list(table.columns)[:8] == ["task_id", "algorithm", "tag", "x", "tag.host", "value", "value.x", "value.host"]
+    assert table["tag.host"].tolist()[0] == "a"
+    assert table["tag"].tolist()[1] == (3, "c")
 
 
 def test_a_key_that_is_the_name_of_another_column_gets_a_prefix() -> None:

@@ -302,7 +302,7 @@ def _portions(
     inbox: Inbox, items: Iterable[Any], *, ordered: bool = True, values: bool = True, packs: bool = True
 ) -> Generator[Any, None, None]:
     """A map whose items are packed."""
-    source = items_of(TERMS, (items,), SETTINGS)
+    source = items_of(TERMS, max, (items,), SETTINGS)
     source.terms = TERMS if packs else None
     return MapRun(inbox.access, inbox, calls_of(inbox), source, ordered, values).start()
 

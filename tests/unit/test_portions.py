@@ -9,7 +9,7 @@ from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import MasterSettings
-from mwpy._roles.maps import FIRST_ITEMS, MOST_ITEMS, MapItems, PortionSizes, items_of, with_terms
+from mwpy._roles.maps import FIRST_ITEMS, MOST_ITEMS, MapItems, PortionSizes, items_of, items_of_starmap
 from mwpy._roles.submission import Extras
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS
@@ -22,7 +22,7 @@ MUCH = 1 << 30
 def items(
     *iterables: Any, settings: MasterSettings = SETTINGS, extras: Extras | None = None, **policy: Any
 ) -> MapItems:
-    return items_of((Defined(MAX), TaskPolicy.of(**policy), extras), iterables, settings)
+    return items_of((Defined(MAX), TaskPolicy.of(**policy), extras), max, iterables, settings)
 
 
 def grown(sizes: PortionSizes, portions: int, seconds: float = 0.0, size: int = 2) -> list[int]:
@@ -89,7 +89,7 @@ def test_plain_items_are_packed(iterables: tuple[Any, ...], kind: int, data: byt
 
 def test_the_items_of_a_starmap_are_rows() -> None:
     terms = Defined(MAX), TaskPolicy(), None
-    source = with_terms(terms, iter([[1, 2]]), tuple, SETTINGS)
+    source = items_of_starmap(terms, max, iter([[1, 2]]), SETTINGS)
     calls = source.packed([*source.items])
     assert calls is not None
     assert calls.data == b"\x92\x01\x02"

@@ -200,13 +200,37 @@ def test_the_failure_of_a_task_that_was_not_sent_names_no_slave() -> None:
 def test_an_unknown_policy_is_named() -> None:
     """The error of a misspelt policy is raised at once."""
     assert TaskPolicy.of(retry=False) == TaskPolicy(retry=False)
-    with pytest.raises(UsageError, match="unknown task policy 'retries'"):
-        TaskPolicy.of(retries=3)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match=r"unknown task policy 'xyz': the policies are sid, retry, .* \(and tag\)"):
+        TaskPolicy.of(xyz=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("slave", "write slaves"), ("workers", "write slaves"), ("xyz", "its arguments are")],
+    [
+        ("timeout", "write seconds_max=2"),
+        ("retries", "write attempts_max or retry_errors"),
+        ("max_retries", "write attempts_max or retry_errors"),
+        *((name, "write memory=2") for name in ("mem", "ram")),
+        *((name, "write cpus=2") for name in ("ncpus", "num_cpus", "cores", "CPUs")),
+        ("num_gpus", "write gpus=2"),
+        ("second_max", "write seconds_max=2"),
+        *((name, "give slaves to mwpy.open") for name in ("n_jobs", "workers")),
+    ],
+)
+def test_a_policy_of_another_library_is_named_with_what_mwpy_calls_it(name: str, remedy: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown task policy '{name}': {remedy}"):
+        TaskPolicy.of(**{name: 2})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("slave", "write slaves=2"),
+        *((name, "write slaves=2") for name in ("workers", "max_workers", "n_jobs", "processes")),
+        ("cores", "write slaves or cpus"),
+        ("timeout", "write seconds_max=2"),
+        ("xyz", "its arguments are"),
+    ],
 )
 def test_a_misspelt_keyword_of_a_call_is_named_with_what_may_be_meant(name: str, remedy: str) -> None:
     check_keywords("f()", ["slaves"], {"retry": True})

@@ -336,8 +336,14 @@ def status(resource_file: str | PathLike[str], *, detailed: bool = False) -> dic
         detailed: whether to include what each slave does, and what failed and was logged lately.
 
     Returns:
-        A dictionary of texts, numbers, lists and dictionaries; the manual describes its keys. `"state"` is `"running"`,
-        or `"finished"` if the file says that the computation is complete; then only its name is known.
+        A dictionary. `"state"` is `"running"`, or `"finished"` if the file says that the computation is complete; then
+        there are only `member_id` and `generation` beside it. The other keys are `uptime_s`, `tasks`, `rate` (tasks
+        that ended in a second, over the last minute), `slaves_wanted`, `slaves_connected`, `slaves_needed`,
+        `algorithms`, `hosts`, `failures`, `lost`, `last_failure`, `last_failure_age_s`, `notices`, `waits` (why no
+        tasks are sent at all) and `reused` (tasks that were answered from the run database). The largest 50 algorithms
+        and 200 hosts have a row; the last row counts the others. `detailed` adds `stuck` (why nothing progresses),
+        `slaves` (what each of the first 2000 does), `slaves_left_out`, `rows` (what each algorithm did at each host),
+        `examples` (the newest failure of each kind, with its traceback), `maps` and `log`.
 
     Raises:
         ResourceFileError: the file is missing or damaged; start the master, or copy the file again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice, repeat
 from operator import index, itemgetter
 from typing import Any, NamedTuple, SupportsIndex
@@ -21,6 +21,7 @@ from mwpy._transport.codec import Codec, any_large
 from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, Ended, PackedCalls, Stretch, count_of
+from mwpy._values.items import Grid, KeywordItems, namer_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.messages import MapStatus
 from mwpy._values.policy import FailuresByKind, MaxFailures
@@ -42,7 +43,7 @@ Call = tuple[Terms, tuple[Any, ...], dict[str, Any]]
 """A task to submit: its terms, and its positional and keyword arguments."""
 
 NO_KEYWORDS: dict[str, Any] = {}
-"""The keyword arguments of all calls of a map. Nobody changes it."""
+"""The keyword arguments of the calls of a map, if its items are no dicts of them. Nobody changes it."""
 
 PORTION_S = 0.04
 """Seconds of work in a portion."""
@@ -89,9 +90,11 @@ class MapItems:
     Args:
         items: what the user knows the tasks by, in order.
         call_of: makes the call of an item.
-        args_of: makes its positional arguments.
+        args_of: makes its positional arguments, if it has no keyword arguments.
         terms: those of all items; None if they can differ, or if items cannot be treated as one thing.
         total: how many items there are; None if this is not known.
+        may_name: whether an item that is a dict has keyword arguments.
+        tag_of: makes the tag of an item; None if it is the item.
     """
 
     items: Iterator[Any]
@@ -99,6 +102,8 @@ class MapItems:
     args_of: Callable[[Any], tuple[Any, ...]] = alone
     terms: Terms | None = None
     total: int | None = None
+    may_name: bool = False
+    tag_of: Callable[[Any], Any] | None = None
     error: Exception | None = None
     """What the iterable raised. It is raised again after the values of the items before."""
     _can_change: bool = False
@@ -129,7 +134,8 @@ class MapItems:
         items: list[Any] = []
         calls: list[EncodedCall] = []
         for item in some:
-            calls.append(codec.dumps_call(self.args_of(item), NO_KEYWORDS, self.terms[0].name))
+            _, args, kwargs = self.call_of(item)
+            calls.append(codec.dumps_call(args, kwargs, self.terms[0].name))
             items.append(item)
         if any(buffers for _, buffers in calls):
             return Read(items, None, calls)
@@ -155,6 +161,8 @@ class MapItems:
         """Encode the calls of items together; None if they are not plain, if one is large, or if none may be packed."""
         if self.terms is None:
             return None
+        if self.may_name and any(issubclass(kind, Mapping) for kind in {*map(type, items)}):
+            return None
         rows = items if self.args_of is alone else [*map(self.args_of, items)]
         kinds = {*map(type, items if rows is items else chain.from_iterable(rows))}
         if not kinds <= PLAIN or any_large(items if rows is items else chain.from_iterable(rows), kinds):
@@ -165,8 +173,10 @@ class MapItems:
             return None
 
 
-def items_of(terms: Terms, iterables: tuple[Iterable[Any], ...], settings: MasterSettings) -> MapItems:
-    """Return the items of a map over iterables.
+def items_of(
+    terms: Terms, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], settings: MasterSettings
+) -> MapItems:
+    """Return the items of a map of a function over iterables.
 
     Raises:
         UsageError: there is no iterable, or one is none; the caller's fault.
@@ -180,9 +190,28 @@ def items_of(terms: Terms, iterables: tuple[Iterable[Any], ...], settings: Maste
                 f"for an argument that is the same for all items, and chunksize=... for the size of chunks"
             )
     total = min(map(len, iterables)) if all(hasattr(each, "__len__") for each in iterables) else None  # type: ignore[arg-type]
-    if len(iterables) == 1:
-        return with_terms(terms, iter(iterables[0]), alone, settings, total)
-    return with_terms(terms, zip(*iterables, strict=False), tuple, settings, total)
+    if len(iterables) > 1:
+        rows = zip(*iterables, strict=False)
+        return with_terms(terms, rows, tuple, settings, total, namer_of(function, len(iterables)))
+    if isinstance(iterables[0], Grid | KeywordItems):
+        return items_of_starmap(terms, function, iterables[0], settings)
+    return with_terms(terms, iter(iterables[0]), alone, settings, total)
+
+
+def items_of_starmap(
+    terms: Terms,
+    function: Callable[..., Any],
+    items: Iterable[Any],
+    settings: MasterSettings,
+) -> MapItems:
+    """Return the items of a map of a function, each of which is a tuple or a dict of the arguments of a call."""
+    total = len(items) if isinstance(items, Sized) else None
+    made = with_terms(terms, iter(items), tuple, settings, total, namer_of(function))
+    made.may_name = True
+    made.call_of = lambda item: (
+        (terms, (), {**item}) if isinstance(item, Mapping) else (terms, tuple(item), NO_KEYWORDS)
+    )
+    return made
 
 
 def with_terms(
@@ -191,10 +220,11 @@ def with_terms(
     args_of: Callable[[Any], tuple[Any, ...]],
     settings: MasterSettings,
     total: int | None = None,
+    tag_of: Callable[[Any], Any] | None = None,
 ) -> MapItems:
     """Return items that all have the same terms."""
     packable = terms if can_be_packed(terms, settings) else None
-    return MapItems(items, lambda item: (terms, args_of(item), NO_KEYWORDS), args_of, packable, total)
+    return MapItems(items, lambda item: (terms, args_of(item), NO_KEYWORDS), args_of, packable, total, tag_of=tag_of)
 
 
 def can_be_packed(terms: Terms, settings: MasterSettings) -> bool:
@@ -491,7 +521,7 @@ class MapRun:
                         yield given.value if values else given
             if self._stopped is not None:
                 self._stopped.task_ids = self._stopped.task_ids or [result.task_id for result in not_run]
-                self._stopped.remaining = chain([result.tag for result in not_run], source.items)
+                self._stopped.remaining = self._left([result.tag for result in not_run])
                 raise self._stopped
             if source.error is not None:
                 raise source.error
@@ -519,7 +549,8 @@ class MapRun:
 
     def _parts_of(self, stretch: Stretch) -> Iterator[Iterable[Any]]:
         """The values of a stretch, or its results, in parts. Read more items in between, if the user is slow."""
-        given = stretch.values if self.values else [*stretch.results(stretch.tag)]
+        tags, tag_of = stretch.tag, self.source.tag_of
+        given = stretch.values if self.values else [*stretch.results(map(tag_of, tags) if tag_of else tags)]
         for start in range(0, len(given), READ_EVERY):
             some = range(start, min(start + READ_EVERY, len(given)))
             if stretch.plain or not self.values:
@@ -559,9 +590,14 @@ class MapRun:
                 self.inbox.receive()
         except TooManyFailures as error:
             if self.values:
-                error.remaining = chain(rest, self._unended(), self.source.items)
+                error.remaining = self._left([*rest, *self._unended()])
                 raise
             self._stopped, self._exhausted = error, True
+
+    def _left(self, items: Iterable[Any]) -> Iterator[Any]:
+        """These items and those that were not read."""
+        left = chain(items, self.source.items)
+        return KeywordItems(left) if self.source.may_name else left
 
     def _unended(self) -> list[Any]:
         """The items whose results were not given out, in their order."""
@@ -665,6 +701,8 @@ class MapRun:
             place = (ended.first if isinstance(ended, Stretch) else ended.task_id) - portion.first
             ended.tag = portion.items[place : place + count] if isinstance(ended, Stretch) else portion.items[place]
             given = ended.result() if isinstance(ended, UnrunnableTask) else ended
+            if self.source.tag_of is not None and not isinstance(given, Stretch):
+                given.tag = self.source.tag_of(given.tag)
             self.num_open -= count
             portion.left -= count
             if portion.left:
@@ -676,11 +714,22 @@ class MapRun:
                 self._sizes.ended(count, given.total_s)
             else:
                 self._sizes.ended(count, given.compute_seconds)
-                self._num_failed += failed(given)
+                if failed(given):
+                    self._num_failed += 1
+                    self._explain(given)
                 self._num_reused += stored_at(given) is not None
                 if self.max_failures is not None and failed(given):
                     self._count_failure(given, self.max_failures)
             yield portion.position + place, given
+
+    def _explain(self, result: Result[Any]) -> None:
+        """Say what to write if the arguments of the function are the parts of the item."""
+        if self.source.args_of is not alone or self.source.may_name or not isinstance(result.tag, tuple | list | dict):
+            return
+        error = result.error
+        if error is not None and error.type_name == "TypeError" and "missing" in error.text:
+            instead = "starmap" if self.values else "starmap_results"
+            error.remedy = f"a map passes each item as one argument: mw.{instead} passes its parts as the arguments"
 
     def _count_failure(self, result: Result[Any], limit: MaxFailures) -> None:
         """Stop the run at the last failure that is allowed."""

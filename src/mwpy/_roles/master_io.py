@@ -565,7 +565,7 @@ SHORT_S = 1.0
 
 
 LONG_S = 5.0
-"""A write that takes this many seconds is reported. The manual names this number."""
+"""A write that takes this many seconds is reported."""
 
 
 GROWTH = 3.0

@@ -40,7 +40,7 @@ from mwpy._system.process import Question
 from mwpy._values.errors import ExitCode, MasterUnreachable, MwpyError, ResourceFileError, UsageError
 from mwpy._values.jobs import JobState
 from mwpy._values.messages import MAX_DRAINED
-from mwpy.resource_file import ResourceFile
+from mwpy.resource_file import JOBS, ROUND, ResourceFile
 
 # The resource files that an overseer watches: finding them, locking their computations, and launching from them.
 
@@ -48,14 +48,8 @@ from mwpy.resource_file import ResourceFile
 RESOURCE_FILES = "*.rsc"
 """The names of resource files in a directory."""
 
-JOBS = ".jobs"
-"""What follows the name of a resource file in the name of the folder for the output of its jobs."""
-
-ROUND = "overseer.json"
-"""The file in this folder with what the last round of the overseer found."""
-
 MESSAGES_KEPT = 20
-"""How many of the newest messages are in it."""
+"""How many of the newest messages are in the file with what the last round found."""
 
 KEPT_S = 30 * 86400.0
 """Seconds for which the output of a job is kept."""

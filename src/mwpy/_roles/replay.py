@@ -113,9 +113,9 @@ FIXED = (
 def to_frame(results: Iterable[Result[Any] | UnrunnableTask]) -> Any:
     """Return a table of results as a `pandas.DataFrame`, with one row for each.
 
-    The columns are the keys of `Result.to_dict()`. If tags (the items of a map) are dicts, each of their keys is a
-    column in place of `tag`; likewise for values and `value`. A key that is the name of another column gets `tag.` or
-    `value.` in front.
+    The columns are the keys of `Result.to_dict()`. If tags (the items of a map) are dicts or named tuples, each of
+    their keys is a column in place of `tag`; likewise for values and `value`. A key that is the name of another column
+    gets `tag.` or `value.` in front.
 
     Args:
         results: results of any kind, such as a map of results; tasks that are unrunnable, too.
@@ -150,7 +150,11 @@ def _row(result: Result[Any] | UnrunnableTask) -> dict[str, Any]:
             f"mwpy.to_frame needs results, not a {type(result).__qualname__}: give it mw.results(), "
             f"mw.map_results(...) or mw.as_completed(...)"
         )
-    return result.to_dict()
+    row = result.to_dict()
+    for name in ("tag", "value"):
+        if isinstance(row[name], tuple) and hasattr(row[name], "_asdict"):
+            row[name] = row[name]._asdict()
+    return row
 
 
 def _spread(name: str, rows: list[dict[str, Any]], taken: set[str]) -> dict[str, list[Any]]:

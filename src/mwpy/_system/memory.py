@@ -7,7 +7,12 @@ read only if the resident memory, a number that the kernel keeps, is over a boun
 
 A control group is made only where the agent may do so: below its own group, if this group is writable. In version 2, a
 group that has processes cannot limit groups below it. But HTCondor since 24.8 starts a job in `NAME.slice/NAME.scope`:
-the slice has the limits of the job, and belongs to it. There, groups are made beside the scope.
+the slice has the limits of the job, and belongs to it. There, groups are made beside the scope. HTCondor 23.1 to 24.7
+starts the job directly in its group. To move all processes of the job into a group below was tried, and rejected:
+HTCondor 23.9 finds that the kernel has killed a process somewhere in the group, says that the machine is out of memory,
+and runs the job again although its exit code is 0. systemd leaves a group to its processes only with `Delegate=yes`.
+The kernel counts a killed process in its own group, also if a group above was full, so a kill counts as one at the
+limit of a slave only if the group of the slave itself was full (`oom` in `memory.events`).
 """
 
 from __future__ import annotations

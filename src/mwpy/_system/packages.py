@@ -19,6 +19,11 @@ from mwpy._values.sources import stamp_of
 # The modules of the user that this process has imported: which of them were edited, and which were loaded again.
 #
 # Modules of packages and of the standard library do not count: nobody edits them during a computation.
+#
+# An edit is noticed by the time and size of a file, and a module that was loaded again by its new `__spec__`, or by the
+# records of `%autoreload`, which patches functions in place. Digests of code do not cover what is found by a text, so
+# all slaves are replaced after an edit. To send the loaded code by value was rejected: classes of such a module would
+# be other classes in the slaves.
 
 
 SEPARATOR_INSIDE = "\x1f"

@@ -76,7 +76,10 @@ def discards_result(caller: FrameType) -> bool:
 
 
 def exit_code(returned: object, algorithm: str) -> int:
-    """Return the exit code of a process whose algorithm returned this value. If it is no exit code, report that."""
+    """Return the exit code of a process whose algorithm returned this value: None is success, as a function without
+    `return` gives it. If it is no exit code, report that."""
+    if returned is None:
+        return int(ExitCode.OK)
     if isinstance(returned, int) and not isinstance(returned, bool) and 0 <= returned <= 255:
         return int(returned)
     shown = f"{returned!r}"[:100]

@@ -4,7 +4,8 @@ A slave writes into pipes. The agent reads them, keeps the end of each, and writ
 and error. It must not block there, because it has other slaves and a master. So it writes only as much as its stream
 accepts at once. If the stream accepts less than the slaves write (a pager, a stopped terminal), the agent stops
 reading. The slaves then wait, as they would without an agent. If the stream accepts nothing for `STUCK_S` seconds, the
-agent reads again, drops the output that has no room, and writes a line that says how much it dropped.
+agent reads again, drops the output that has no room, and writes a line that says how much it dropped. Files instead of
+pipes would grow without bound, and printed text would not be visible at once.
 
 On a terminal, the master may show its progress in the line where the cursor is (see `live_line.py`). So what is right
 of the cursor is erased before each output.

@@ -48,7 +48,7 @@ unpickle so much takes up to about 10 ms. The manual names this number."""
 
 UNPICKLED_BYTES = 256 << 20
 """Bytes of pickles, without their large buffers, whose objects a process keeps. Those that were used least recently are
-unpickled again when a task needs them. The manual names this number."""
+unpickled again when a task needs them."""
 
 MAX_FILES = 500
 """How many shared objects an agent keeps at most that no task needs, if the limit of descriptors allows it. The manual

@@ -40,7 +40,11 @@ from mwpy._values.messagepack import MALFORMED, decoder, encode
 # copy. What it writes into a mapping is private, because the kernel then copies the page (`MAP_PRIVATE`).
 #
 # The files are not in /dev/shm, so its size is no limit. The kernel frees a file when no process has it open or mapped,
-# so nothing stays behind when processes are killed. A passage passes the files on.
+# so nothing stays behind when processes are killed. A passage passes the files on. A reference to `/proc/PID/fd/N`
+# would need a sender that keeps each file until it is opened, and would let an attacker name any file.
+#
+# An earlier version wrote buffers of up to 2 MiB into files that are used again, because a fresh page costs the kernel
+# more than a copy of its content. Arrays of 1 MB had 1.7 times the rate. It was three times the code.
 #
 # They are mapped with the C function `mmap`. Python's own `mmap` keeps a file descriptor for each mapping (before
 # 3.13), and a master may have 100,000 results.

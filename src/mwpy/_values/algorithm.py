@@ -159,8 +159,8 @@ class AgentSetup:
 class Registry:
     """What is known about the script of this process. `mwpy.main` takes the declared algorithms from here."""
 
-    masters: list[Callable[..., int]] = Factory(list)
-    slaves: list[Callable[..., int]] = Factory(list)
+    masters: list[Callable[..., int | None]] = Factory(list)
+    slaves: list[Callable[..., int | None]] = Factory(list)
     setups: list[AgentSetup] = Factory(list)
     used: bool = False
     """Whether the script has called `mwpy.main` or `mwpy.local_master`."""
@@ -169,7 +169,7 @@ class Registry:
     unguarded: bool = False
     """Whether the script has opened a master outside a guard. A slave that loads the script would open another one."""
 
-    def master(self) -> Callable[..., int]:
+    def master(self) -> Callable[..., int | None]:
         """The one master algorithm.
 
         Raises:
@@ -179,7 +179,7 @@ class Registry:
             raise UsageError("no master algorithm: mark a function of the script with @mwpy.master_algorithm")
         return _only(self.masters, "master")
 
-    def slave(self) -> Callable[..., int] | None:
+    def slave(self) -> Callable[..., int | None] | None:
         """The one slave algorithm, or None if the script declares none.
 
         Raises:
@@ -224,7 +224,7 @@ def refusal(name: str, where: str) -> UsageError:
     )
 
 
-def _only(functions: list[Callable[..., int]], role: str) -> Callable[..., int]:
+def _only(functions: list[Callable[..., int | None]], role: str) -> Callable[..., int | None]:
     """Choose the function of the script itself, because imported modules may declare functions of their own."""
     own = [function for function in functions if function.__module__ == "__main__"] or functions
     if len(own) > 1:

@@ -6,6 +6,12 @@ by their source. Installed packages count by their version, the standard library
 mwpy not at all.
 
 It cannot follow what `functions.py` cannot follow, and files that the code reads.
+
+Instructions count, and not the source, because a user may edit a script while it runs: then the file has other code
+than the process. What a metaclass has made of a class may not be seen in its attributes, so classes count by their
+source, as it was loaded. What a function reaches is a graph with cycles, and the order in which its nodes are found
+depends on the order of sets. So nodes get labels in rounds, as in the minimization of automata. Names of modules are no
+part of them, because a script is `__main__` in one process and a module in another.
 """
 
 from __future__ import annotations

@@ -171,6 +171,8 @@ class TaskFailed(MwpyError):
     """The item of a map; for a task that was submitted alone, its tag."""
     host: str | None = None
     """The name of the machine of that slave, if it is known."""
+    remedy: str = ""
+    """What to do, if mwpy knows it. The text of the error has it."""
 
     def __init__(
         self,
@@ -195,6 +197,7 @@ class TaskFailed(MwpyError):
         where += f" ({self.host})" if self.host else ""
         item = "" if self.item is None else f", item {_shown(self.item)}"
         story = f"task {task} failed{where}{item}: {self.type_name}: {self.text}"
+        story += f" ({self.remedy})" if self.remedy else ""
         is_own = type(self) is TaskFailed and self.task_id is not None and self.remote_traceback  # of the task's code
         again = f"\nmwpy.replay({self.task_id}) runs it again in this process" if is_own else ""
         return f"{story}\n{self.remote_traceback}".rstrip() + again
@@ -286,8 +289,8 @@ class TooManyFailures(MwpyError):
 
     remaining: Iterator[Any] = iter(())
     """The items of a map that did not run to their end, also those that were not read from its iterables yet: submit
-    them again with another map. With several iterables, and in `starmap`, an item is a tuple. It can be iterated once.
-    Without a map, there are none."""
+    them again with another map, or with `starmap_results` if there were several iterables or it was a starmap: then an
+    item is a tuple or a dict. It can be iterated once. Without a map, there are none."""
 
     def __init__(
         self, limit: str, failed: int, ended: int, kinds: Sequence[FailureKind], task_ids: Sequence[TaskId]

@@ -78,7 +78,7 @@ class Death(Struct):
     reason: str
     """What happened, in words."""
     words: LastWords = NO_WORDS
-    """Its last words. If many deaths followed, only the ends of the texts are kept (see the manual)."""
+    """Its last words. If many deaths followed, only the ends of the texts are kept."""
     more_memory: int = 0
     """If its job was short of memory because of other tasks, too: how many bytes the next attempt may use then. The
     task is not charged. Otherwise 0."""

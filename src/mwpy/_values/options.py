@@ -434,7 +434,12 @@ def _offers(value: str) -> str:
     return value
 
 
-def _page(value: str) -> tuple[str, int]:
+def host_and_port(value: str) -> tuple[str, int]:
+    """Read `PORT` or `HOST:PORT`. Without a host, it is the loopback interface.
+
+    Raises:
+        ValueError: the text has another form; the message completes a sentence that begins with its name.
+    """
     host, _, port = _text(value).rpartition(":")
     return host or LOOPBACK, _number(0, 65535, int)(port)
 
@@ -453,7 +458,7 @@ _CONVERSIONS: dict[str, Callable[[str], Any]] = {
     "PATH": _text,
     "STRING": _name,
     "PORT": _number(1, 65535, int),
-    "page": _page,
+    "page": host_and_port,
     "N": _COUNT,
     "N|P%": MaxFailures.read,
     "offers": _offers,
@@ -653,6 +658,9 @@ _DIRECTING = ("master_host", "master_port", "member_id")
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[Options, list[str]]:
     """Separate the `--mw-*` options from the other arguments of a command line.
+
+    They can stand anywhere before `--`. A slave finds its master by `--mw-resource-file`, or by `--mw-master-host`,
+    `--mw-master-port` and `--mw-member-id`: the later option counts.
 
     Args:
         argv: the arguments, without the program's name.

@@ -15,15 +15,13 @@ from mwpy._values.bounds import MAX_SECONDS, SlaveId
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
 from mwpy._values.phrases import bytes_in
 from mwpy._values.requires import SHORT, Requires, check_requirement, check_requires, requires_of
+from mwpy._values.spelling import remedy_for
 
 Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
 """After which exceptions a task is tried again: types, or a predicate."""
 
 MAX_BYTES = 10**15
 """The largest limit of memory, in bytes."""
-
-SLAVES_ELSEWHERE = "workers", "max_workers", "num_workers", "n_workers", "n_jobs", "processes", "cores"
-"""What other libraries call the number of slaves."""
 
 SPARE = 1.2
 """A request is this many times the largest figure that was measured: other tasks may need more."""
@@ -168,7 +166,8 @@ class TaskPolicy(Struct, frozen=True):
                     "mwpy.local_master or as --mw-max-failures; other maps end at their first failure"
                 )
             if name not in _CHECKS:
-                raise UsageError(f"unknown task policy {name!r}: the policies are {', '.join(_CHECKS)} (and tag)")
+                remedy = remedy_for(name, value, _CHECKS) or f"the policies are {', '.join(_CHECKS)} (and tag)"
+                raise UsageError(f"unknown task policy {name!r}: {remedy}")
             checked[name] = _CHECKS[name](name, value)
         checked.pop("key", None)  # it is no part of a policy either
         seeded, retries = (checked.pop(name, None) is not None for name in ("seed", "retry_errors"))
@@ -223,12 +222,9 @@ def check_keywords(call: str, own: Iterable[str], further: Policies) -> None:
             caller's fault.
     """
     known = [*own, *_CHECKS]
-    for name in further:
+    for name, value in further.items():
         if name not in _CHECKS:
-            from difflib import get_close_matches
-
-            meant = ["slaves"] if name in SLAVES_ELSEWHERE else get_close_matches(name, known, 1)
-            remedy = f"write {meant[0]}" if meant else f"its arguments are {', '.join(known)}"
+            remedy = remedy_for(name, value, known) or f"its arguments are {', '.join(known)}"
             raise UsageError(f"{call} has no argument {name!r}: {remedy}")
     TaskPolicy.of(**further)
 

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 from mwpy._values.bounds import MAX_NAME
 from mwpy._values.errors import UsageError
 from mwpy._values.phrases import amount, bytes_in
+from mwpy._values.spelling import close_to
 
 CPUS, GPUS, MEMORY, DISK = "cpus", "gpus", "memory", "disk"
 
@@ -120,12 +121,8 @@ def check_requires(name: str, value: object) -> dict[str, int | str | None]:
 def _checked_name(name: str, each: object) -> str:
     if not isinstance(each, str) or len(each) > MAX_NAME or re.fullmatch(NAME_FORM, each) is None:
         raise UsageError(f"{name} has the entry {each!r}: give a name of letters and digits, such as licence")
-    from difflib import get_close_matches
-
     known = *SHORT, DISK, *FACTS
-    meant = {"cores": CPUS, "cpu": CPUS, "gpu": GPUS, "mem": MEMORY, "ram": MEMORY}.get(each.lower())
-    close = [meant] if meant else [] if each in known else get_close_matches(each, known, 1, 0.8)
-    if close:
+    if each not in known and (close := close_to(each, known, 0.8)):
         raise UsageError(f"{name} has the entry {each!r}: write {close[0]!r}")
     return each
 

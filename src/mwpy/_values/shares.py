@@ -4,6 +4,11 @@ Shared objects: `mw.share` encodes an object once, and a handle stands for it in
 
 A shared object is known by the digest of its content. It lives in the master as long as a handle, a task or a function
 by value refers to it: plain references count its uses. Agents fetch it in parts, see `_core/agent/traffic.py`.
+
+Large read-only buffers of a result to which a task refers are shared objects, too. The slave that made them has chosen
+their names at random: a digest would find equal outputs, but master and agents would have to compute it to believe it.
+A name that exists is refused, so no slave can replace the output of another one. Buffers that can change are not
+shared, because each task gets its own copy of these.
 """
 
 from __future__ import annotations

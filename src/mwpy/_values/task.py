@@ -53,7 +53,7 @@ R = TypeVar("R")
 
 
 class SlaveKind(PlainEnum):
-    """Which tasks a slave may run; the manual explains the kinds."""
+    """Which tasks a slave may run; docs/glossary.md explains the kinds."""
 
     ORDERED = "ordered"
     INTERMINGLE = "intermingle"

@@ -1,8 +1,8 @@
 """The `mwpy` command: everything that needs no script of its own.
 
-Each command is a module here: its `main(arguments)` returns the exit code, `make_parser()` describes its options (but
-`slave` has those of a script), and `mwpy --help` shows the first line of its docstring. It is imported only when it is
-called. Modules with an underscore are shared by commands.
+Each command is a module here, with `_` for each hyphen of its name: its `main(arguments)` returns the exit code,
+`make_parser()` describes its options (but `slave` has those of a script), and `mwpy --help` shows the first line of its
+docstring. It is imported only when it is called. Modules with an underscore in front are shared by commands.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from mwpy._values.errors import ExitCode
+from mwpy._values.errors import ExitCode, UsageError
 from mwpy.app import report_errors, version_string
 
-__all__ = ["commands", "main", "summary"]
+__all__ = ["commands", "main", "module_of", "summary"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     match arguments:
         case [command, *rest] if _is_command(command):
-            module = importlib.import_module(f"mwpy.cli.{command}")
+            module = importlib.import_module(module_of(command))
             try:
                 return int(module.main(rest))
             except SystemExit as ending:  # a parser has printed the help
@@ -38,25 +38,38 @@ def _run(arguments: list[str]) -> int:
         case ["help" | "--help" | "-h"]:
             print(_usage())
             return ExitCode.OK
+        case [unknown, *_]:
+            import difflib  # only here, as in `commands`
+
+            close = difflib.get_close_matches(unknown, [*commands(), "version", "help"], 1)
+            hint = f"do you mean `mwpy {close[0]}`?" if close else f"there are these\n\n{_usage()}"
+            raise UsageError(f"there is no command {unknown!r}: {hint}")
     print(_usage(), file=sys.stderr)
     return ExitCode.USAGE
 
 
+def module_of(command: str) -> str:
+    """Return the name of the module of a command, whether it exists or not."""
+    return f"{__name__}.{command.replace('-', '_')}"
+
+
 def _is_command(name: str) -> bool:
     """Whether a name is one of `commands()`. It lists no folder, because each template asks it when it starts."""
-    return name.isidentifier() and not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None
+    is_name = name.replace("-", "_").isidentifier() and "_" not in name
+    return is_name and find_spec(module_of(name)) is not None
 
 
 def commands() -> list[str]:
     """Return the names of the commands that are modules here."""
     import pkgutil  # only here, as above
 
-    return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return [name.replace("_", "-") for name in names if not name.startswith("_")]
 
 
 def summary(command: str) -> str:
     """Return the first line of a command's docstring: how it is called, a colon, and what it does."""
-    return (importlib.import_module(f"mwpy.cli.{command}").__doc__ or "").splitlines()[0]
+    return (importlib.import_module(module_of(command)).__doc__ or "").splitlines()[0]
 
 
 def _usage() -> str:

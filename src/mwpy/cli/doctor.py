@@ -5,6 +5,9 @@ addresses of the master, keys, clock, Python, libraries, imports of the applicat
 left. To compare, an agent does the same on this machine first, with the command from the resource file. With ssh, each
 host is checked. Each fault is reported with its remedy. The computation is not disturbed.
 
+With --json, `faults` is the number of faults, and each of the `findings` has `about`, `found`, `remedy` (empty if there
+is no fault) and `spare` (whether it does not work, but is not needed). Output of the job is on standard error.
+
 examples:
   mwpy doctor app.rsc
   mwpy doctor app.rsc --with htcondor --memory 4GB

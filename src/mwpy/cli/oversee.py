@@ -6,6 +6,11 @@ first, and agents of others leave after the tasks that they run. The command end
 and have no jobs left. When it is stopped (Ctrl-C, SIGTERM), its jobs stay with their masters; the next start finds
 them. A job runs the program that the resource file names, in the working directory of this command.
 
+With --json, `failed` says whether a file could not be read, or the batch system or a master did not answer, and
+`messages` has the lines. Each of the `computations` has `file`, `mark`, `readable`, `finished`, `slaves_needed`,
+`connected_jobs`, `jobs` (by state before the round; null if the batch system did not answer), `to_submit`, `to_remove`
+and `to_drain` (what was decided), `submitted`, `removed` and `drained` (ids of jobs; what was done).
+
 examples:
   mwpy oversee app.rsc --with htcondor
   mwpy oversee runs/ --with slurm --max 200 --line=--time=120

@@ -34,6 +34,7 @@ from starlette.routing import BaseRoute, Route
 import mwpy
 from mwpy.page import metrics
 from mwpy.page.history import History
+from mwpy.resource_file import JOBS, ROUND
 
 LOOPBACK = "127.0.0.1"
 
@@ -85,6 +86,8 @@ class Page:
         self._history = History()
         self._more: dict[str, Callable[[], object]] = {}
         """Figures beside those of the status, by name."""
+        self._round: Path | None = None
+        """The file of an overseer of this computation. It is read with the status, because its file system may hang."""
         self._status: dict[str, Any] = {"state": "starting"}
         self._asked_at = 0.0
         """When the status was asked for, on the monotonic clock."""
@@ -93,7 +96,7 @@ class Page:
         self._is_closed = threading.Event()
         self._lock = threading.Lock()
         routes = [
-            Route("/", self._page),
+            Route("/", self._guarded(self._page)),
             Route("/page.css", self._file),
             Route("/page.js", self._file),
             Route("/status.json", self._guarded(self._figures)),
@@ -154,8 +157,7 @@ class Page:
 
     def show_jobs(self, resource_file: str | os.PathLike[str]) -> None:
         """Show what an overseer of a computation says about its jobs in a batch system, if there is one."""
-        path = Path(f"{os.fspath(resource_file)}.jobs", "overseer.json")
-        self.add((), jobs=lambda: _jobs_in(path))
+        self._round = Path(f"{os.fspath(resource_file)}{JOBS}", ROUND)
 
     def wait(self) -> None:
         """Wait until the computation has ended, or the page is closed."""
@@ -185,6 +187,8 @@ class Page:
                 self._history.add(status)
             if status["state"] == "finished":  # the last figures stay
                 status = {**self._status, "state": "finished"}
+            if self._round is not None:
+                status["jobs"] = _jobs_in(self._round)
             self._status = {**status, "problem": problem, "at": time.time() if not problem else self._status.get("at")}
             self._asked_at = time.monotonic()
 
@@ -205,8 +209,6 @@ class Page:
         return guarded
 
     async def _page(self, request: Request) -> Response:
-        if not self._is_known(request):
-            return PlainTextResponse(FORBIDDEN, 403, HEADERS)
         if "token" in request.query_params:  # it should not stay in the history of the browser
             moved = RedirectResponse("/", 303, HEADERS)
             moved.set_cookie(self._cookie, self.token, httponly=True, samesite="strict")

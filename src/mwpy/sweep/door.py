@@ -1,8 +1,8 @@
 """A door for clients that have only curl: they fetch runs of a sweep over HTTP, and post the results.
 
-The protocol has the requests `/config`, `/worker`, `/task`, `/ping`, `/failed` and `/complete`; docs/manual/sweeps.md
-describes it. A slave on this machine stands for a client while it has a run. So the run database, attempts and
-statistics are those of all sweeps. What the slave runs is `at_client.py`.
+The protocol has the requests `/config`, `/worker`, `/task`, `/ping`, `/failed` and `/complete`;
+examples/http_client/README.md describes it. A slave on this machine stands for a client while it has a run. So the run
+database, attempts and statistics are those of all sweeps. What the slave runs is `at_client.py`.
 
 A client that is silent for too long loses its run, which another client gets. The first results count.
 """
@@ -184,7 +184,7 @@ class Door:
         handlers = {"config": self._config, "worker": self._worker, "task": self._task}
         handlers |= {"ping": self._ping, "failed": self._failed}
         self.routes = [Route(f"/{name}", self._guarded(each)) for name, each in handlers.items()]
-        self.routes.append(Route("/client.sh", _client))
+        self.routes.append(Route("/client.sh", _script))
         self.routes.append(Route("/complete", self._guarded(self._complete), methods=["POST"]))
         self.routes.append(Route("/job", self._job, methods=["POST"]))
 
@@ -365,7 +365,7 @@ class Door:
         return PlainTextResponse("thank you\n")
 
 
-async def _client(_: Request) -> Response:
+async def _script(_: Request) -> Response:
     """The script of a client, which anybody may have."""
     return PlainTextResponse(Path(__file__).with_name("client.sh").read_text(encoding="utf-8"))
 

@@ -31,12 +31,14 @@ class OpenDoor:
 
     Args:
         sweep: the sweep, whose runs all go through the door.
+        where: where it listens: `PORT` or `HOST:PORT`.
 
     Raises:
         UsageError: a program has a setting that cannot hold at HTTP clients; the user's fault.
     """
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, where: str | int) -> None:
+        self._where = where
         self._settings = sweep.settings
         self._clients: SshClients | None = None
         if sweep.settings.system is not None:
@@ -69,16 +71,13 @@ class OpenDoor:
         if self._door.clients():
             time.sleep(FAREWELL_S)
 
-    def serve(self, mw: mwpy.Master, where: str) -> None:
-        """Serve clients at `PORT` or `HOST:PORT`, beside the page, and print what clients need.
+    def serve(self, mw: mwpy.Master) -> None:
+        """Serve clients, beside the page, and print what they need.
 
         Raises:
             UsageError: the port is in use, or is no number; the user's fault.
         """
-        host, _, port = where.rpartition(":")
-        if not port.isdecimal():
-            raise UsageError(f"--http {where}: write PORT, or HOST:PORT")
-        page = mw.page(int(port), host=host or "127.0.0.1")
+        page = mw.page(self._where)
         page.add(self._door.routes, clients=self._door.clients)
         temporary = self._path.with_suffix(".new")
         with open(temporary, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:

@@ -227,9 +227,9 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
             job.begin(sweep.folder, total)
             mw.progress(not sweep.settings.unnamed, total=total)
             if door is not None:
-                door.serve(mw, str(sweep.settings.http))
+                door.serve(mw)
             elif sweep.settings.page is not None:
-                _show_page(mw, str(sweep.settings.page))
+                _show_page(mw, sweep.settings.page)
             _Runs(mw, sweep, known, report, interrupts).make(numbers)
             if door is not None:
                 door.close()
@@ -254,16 +254,15 @@ def _opened_door(sweep: Sweep) -> Iterator[OpenDoor | None]:
         from mwpy.sweep.open_door import OpenDoor  # only here, because it needs the packages of the page
     except ImportError as error:
         raise UsageError(f"--http needs `pip install 'mwpy-cluster[page]'` ({error})") from None
-    with OpenDoor(sweep) as door:
+    with OpenDoor(sweep, sweep.settings.http) as door:
         yield door
 
 
-def _show_page(mw: mwpy.Master, where: str) -> None:
+def _show_page(mw: mwpy.Master, where: str | int) -> None:
     """Show a page. Without it, the sweep goes on."""
-    host, _, port = where.rpartition(":")
     try:
-        mw.page(int(port), host=host or "127.0.0.1")
-    except (ValueError, mwpy.UsageError) as error:
+        mw.page(where)
+    except mwpy.UsageError as error:
         _say(f"mwpy sweep: --page {where}: {error}. The sweep goes on without a page")
 
 

@@ -2,7 +2,8 @@
 
 *Time.* Before a slave starts a task with a limit of time, it writes the time into the memory that it shares with its
 agent. The agent does not follow each start. No task that it passes on now can be over its limit before the shortest
-limit has passed. Then the agent looks once, and knows from the start of the running task when to look again.
+limit has passed. Then the agent looks once, and knows from the start of the running task when to look again. A timer in
+the slave would not do: C code can hold the interpreter, and a task can change the handlers of signals.
 
 *Memory.* While a slave holds a task with a limit of memory, its agent measures the memory of the slave and its
 descendants every `MEASURE_S`. Where the agent may make a control group, the kernel enforces the limit, too. Then it
@@ -13,6 +14,11 @@ measurement before, this task is over its limit.
 the agent kills one slave: the one that is furthest beyond what its task may use then. Numbers that are
 rough or old may be too large, so all slaves with limits are measured again, exactly, before one is killed. If the task
 would have had enough memory without the others, it is not charged.
+
+An HTCondor without control groups holds a job whose memory is over what it asked for. The job only gets SIGTERM, as for
+an eviction, and nothing on its machine says why. So the agent measures its slaves at that moment: a slave that alone
+uses more than the job has is charged, because its task would take one job after the other out of the queue. HTCondor
+with groups of version 2 sets `memory.oom.group`, so the kernel also kills the agent, and its tasks are suspects.
 
 A slave whose task is over a limit is killed as for a cancelled task: after a recall, and only if it still runs this
 task. So no other task is killed or charged. If the task has just finished, its result counts.

@@ -47,7 +47,7 @@ LOOK_S = 5.0
 """Seconds between two looks at tasks that fit nowhere. The first message about them comes after this time."""
 
 UNFIT_S = 60.0
-"""An agent leaves when it had no task for this many seconds, and nothing that waits can ever run there. The guide
+"""An agent leaves when it had no task for this many seconds, and nothing that waits can ever run there. The manual
 names this number."""
 
 KINDS_NAMED = 50

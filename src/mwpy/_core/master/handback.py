@@ -31,7 +31,7 @@ from mwpy._values.task import Origin, Result, StoredAt, TaskState, UnrunnableTas
 NO_SLAVE = SlaveId("")
 
 REFERENCES_BYTES = 1 << 30
-"""When all results that are kept take more bytes, a notice says so. The manual names this number."""
+"""When all results that are kept take more bytes, a notice says so."""
 
 _REFERENCE_ADVICE = (
     "the results that are kept for mwpy.result take more than {} of the master's memory: write large results to files "

@@ -22,6 +22,10 @@ everywhere, no witness is good.
 At most half of all hosts are excluded, and a host is not excluded if no other one can run a waiting algorithm. After
 `EXCLUDED_S`, an excluded host may come back, because it may be repaired. The next exclusion lasts twice as long.
 
+A host is excluded by the name that it gives itself, and a batch system may have another name for it. So the resource
+file names the last jobs on this host, and the overseer takes the name from these jobs. A job that lands there anyway is
+refused with exit code 3: with 0 it would leave the queue, and a bad host would consume all jobs.
+
 The names of hosts and jobs come from members, and a member can lie: who has the key can claim the name of another host
 and fail there. It cannot exclude more than half of the hosts, and all tables have a limited size.
 
@@ -55,7 +59,7 @@ MOST = 2 * NEEDED
 """The highest score. So seven good attempts in a row end a suspicion, however many were bad before."""
 
 WITNESSED = 10
-"""How many attempts must have ended on good witnesses. The manual names this number."""
+"""How many attempts must have ended on good witnesses."""
 
 FAR_LOWER = 0.2
 """The part of bad attempts on a good witness is at most this fraction of that on the suspected host."""

@@ -263,7 +263,16 @@ _CHECKPOINT_ADVICE = (
 
 @define(eq=False, repr=False)
 class Interim:
-    """Keeps the newest state of each task, and the newest report of each slave."""
+    """Keeps the newest state of each task, and the newest report of each slave.
+
+    A state travels with the arguments of the next attempt, behind their large buffers. So agents, and all that divides
+    groups of tasks, need not know of it. A state says that a task has come further, so an eviction after it is no step
+    towards the limit of evictions. It does not say that the task is harmless: a task of an agent that vanished remains
+    a suspect.
+
+    A report is no record, is not sent again, and counts only while its attempt runs: the core keeps it until the
+    algorithm asks, because only the core knows then which attempts run. Reports do not wake the algorithm.
+    """
 
     state: MasterState
     asking: TakeReports | None = None

@@ -96,7 +96,13 @@ class GoOn(Struct, frozen=True, eq=False):
 
 
 class HoldResults(Struct, frozen=True, eq=False):
-    """Keep the results of those of these tasks that have not ended, because other tasks will refer to them."""
+    """Keep the results of those of these tasks that have not ended, because other tasks will refer to them.
+
+    To keep each result until it is fetched would cost something for every task. So the thread of the algorithm asks for
+    those to which a task refers, and does not wait for the answer, which comes behind all results that were given out.
+    A task that has ended meanwhile is in the inbox then, or its result was fetched, and the thread gives the value
+    back.
+    """
 
     numbers: Sequence[int]
     """In ascending order."""
