@@ -169,12 +169,12 @@ def terminal(command: str, output: str) -> str:
 
 def speed(text: str) -> str:
     """Draw the rates in the table of docs/performance.md as bars."""
-    rates: dict[str, dict[str, float]] = {}
-    workload = ""
-    for first, library, median in re.findall(r"^\|([^|]*)\| ([^|]+) \| ([\d.,]+) \|", text, re.MULTILINE):
-        workload = first.strip() or workload
-        rates.setdefault(workload, {})[library] = float(median.replace(",", ""))
-    singly, bulk = (next(rates[each] for each in rates if each.startswith(name)) for name in ("W1a", "W1b"))
+    table = {cells[0][:3]: cells[1:] for line in text.splitlines() if len(cells := line.strip("|").split("|")) > 2}
+    assert {"wor", "W1a", "W1b"} <= {*table}, "docs/performance.md has no table of workloads with W1a and W1b"
+    singly, bulk = (
+        {library: float(rate.replace(",", "")) for library, rate in zip(table["wor"], table[row], strict=True)}
+        for row in ("W1a", "W1b")
+    )
     left, right, low = 150, WIDTH - 84, 2
     scale = (right - left) / (6.6 - low)
     drawn, y = [], 24
