@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -106,23 +105,13 @@ def example(folder: Path) -> str:
 
 def options() -> str:
     """Return the page of all options, in the groups of the help."""
-    return "\n".join(
-        [
-            "# Options of the command line\n",
-            "Options of mwpy can stand anywhere on the command line of a script. mwpy removes them from `argv`. The "
-            "argument `--` ends the options.",
-            *option_tables(),
-        ]
-    )
-
-
-def option_tables() -> Iterator[str]:
-    """Yield the lines of a table for each group."""
     known = {option.name: option for option in OPTIONS}
+    lines = ["# Options of the command line\n", "They can stand anywhere on the command line of a script, before `--`."]
     for heading, name in re.findall(r"^(?:(\S.*):|  --mw-([a-z-]+).*)$", HELP, re.MULTILINE):
         if heading:
-            yield from (f"\n## {heading}\n", "| option | meaning | default |", "| --- | --- | --- |")
+            lines.append(f"\n## {heading}\n")
         else:
             option = known[name]
-            words = f"--mw-{name} {option.metavar}".strip().replace("|", "\\|")
-            yield f"| `{words}` | {escape(option.sentence)} | {escape(option.default) or '-'} |"
+            default = f" Default: {option.default}." if option.default else ""
+            lines.append(f"- `{f'--mw-{name} {option.metavar}'.strip()}`: {escape(option.sentence + default)}")
+    return "\n".join(lines)
