@@ -40,7 +40,7 @@ NICE := nice -n 10
 export PYTHONDONTWRITEBYTECODE :=
 
 # The files of test-documents, and the folders of the other parts. `test-processes-s-z` runs everything that has no part.
-DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack)
+DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack site)
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 # Of the simulator, `make check` runs the histories in which everything may go wrong.

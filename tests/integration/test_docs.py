@@ -50,7 +50,7 @@ CANNOT_RUN = {
     "make kill KILLS=1000": "make test runs 60 kills",
     "make power LOSSES=2000 SEED=7": "it takes some minutes; tests/power runs it for ten losses",
     "make bench-peers": "it installs other libraries",
-    ".venv/bin/pip install mwpy-cluster": "it needs a package index",
+    ".venv/bin/pip install mwpy-cluster[frames]": "it needs a package index",
     "python3 -m venv .venv": "the test has an environment already",
     "make check": "it runs tests that run beside this one",
     "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
@@ -253,7 +253,7 @@ def test_an_output_that_is_not_printed_is_found(stage: Stage) -> None:
     assert block.name == "one"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/manual/script.md"])
+@pytest.mark.parametrize("document", ["docs/start.md", "docs/manual/script.md"])
 def test_the_roles_are_shown(document: str) -> None:
     """Both documents have a script, and commands that run it alone, as a master, and as a slave."""
     found = list(blocks(TEXTS[document]))

@@ -65,7 +65,7 @@ ANSWERS = {
     "run on slurm": ("clusters/slurm",),
     "cache results": ("manual/restart", "guides/restart"),
 }
-"""What people search for, and the pages of which the first or the second hit must be one."""
+"""What people search for, and the pages that answer. One of them must be the first or the second hit."""
 
 browser = test_page_browser.browser
 
