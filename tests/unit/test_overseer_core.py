@@ -439,7 +439,7 @@ def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
     actions = desk.look()
     assert (actions.submit, actions.remove) == ([], [])
     assert said(actions).startswith(
-        "A: pauses: the resource file is 901 s old, though its master writes it every 300 s"
+        "A: pauses: the resource file is 15 min old, though its master writes it every 5 min"
     )
     assert desk.look().say == []
     assert "pauses" in said(desk.look(300.0))
@@ -487,7 +487,7 @@ def test_three_jobs_that_fail_at_their_start_pause_the_submissions(desk: Desk) -
     desk.submitted("3.0")
     assert count(desk.look(10.0)) == 0
     desk.gone("3.0", outcome=DIED)
-    assert "nothing is submitted for 120 s" in said(desk.look())
+    assert "nothing is submitted for 2 min" in said(desk.look())
 
 
 def test_a_python_without_mwpy_is_named_as_the_cause(desk: Desk) -> None:

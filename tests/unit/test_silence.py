@@ -439,7 +439,7 @@ def test_if_all_tasks_pause_the_notice_says_when_the_next_attempt_starts() -> No
     master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed", LastWords()))
     master.run(100.0)
     texts = [text for _, text in master.silence_notices if "pause before their next attempt" in text]
-    assert [text.rpartition(" in ")[2] for text in texts] == ["995 s", "980 s", "935 s"]
+    assert [text.rpartition(" in ")[2] for text in texts] == ["17 min", "16 min", "16 min"]
     master.put()
     master.run(PROMISED_S)
     assert "no slave is connected (2 tasks wait)" in master.silence_notices[-1][1]
@@ -545,7 +545,7 @@ def test_a_task_that_hangs_is_reported_at_growing_intervals() -> None:
     assert {later - earlier for earlier, later in pairwise(at[3:])} == {LONGEST_S}
     texts = [text for _, text in master.other_notices]
     assert "task 1 (max) for 60 s on SLAVE-0 at node1" in texts[0]
-    assert "task 1 (max) for 240 s on SLAVE-0 at node1" in texts[1]
+    assert "task 1 (max) for 4 min on SLAVE-0 at node1" in texts[1]
     assert "cancel it with mw.cancel, or kill the process of its slave; the policy seconds_max limits" in texts[0]
 
 
@@ -561,4 +561,4 @@ def test_one_report_names_the_longest_tasks_of_many() -> None:
     assert "task 2 (max) for 60 s on SLAVE-1" in text
     assert "task 3" not in text, "the report names only what runs for long at that moment"
     master.run(180.0)
-    assert "task 5 (max) for 235 s on SLAVE-4 at node1 and 2 more" in master.other_notices[1][1]
+    assert "task 5 (max) for 3 min 55 s on SLAVE-4 at node1 and 2 more" in master.other_notices[1][1]

@@ -30,7 +30,7 @@ from mwpy._core.overseen import (
 from mwpy._core.pauses import Pause
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome, ResourceFile
-from mwpy._values.phrases import amount, counted, first_of
+from mwpy._values.phrases import amount, counted, duration, first_of
 from mwpy._values.requires import Requires
 
 # Its settings, events and actions.
@@ -410,9 +410,9 @@ class OverseerCore:
             self._resolve(computation, "staleness", "continues, because the master writes its resource file again")
             return
         text = (
-            f"pauses: the resource file is {computation.age_s:.0f} s old, though its master writes it every "
-            f"{computation.content.update_interval:.0f} s. Is the master dead? Start it again, or remove the jobs with "
-            f"--remove"
+            f"pauses: the resource file is {duration(round(computation.age_s))} old, though its master writes it every "
+            f"{duration(computation.content.update_interval)}. Is the master dead? Start it again, or remove the jobs "
+            f"with --remove"
         )
         self._complain(computation, "staleness", text, now)
 
@@ -509,11 +509,11 @@ class OverseerCore:
         if computation.finished_at is not None:
             return
         if outcome.exit_code == ExitCode.UNFIT:
-            pause = f"no other of its kind is submitted for {computation.note_unfit(job_id, now):.0f} s"
+            pause = f"no other of its kind is submitted for {duration(computation.note_unfit(job_id, now))}"
             remedy = "unless the tasks that wait require something else"
             self._say(computation, f"job {job_id} left: {explain(outcome)}, so {pause}, {remedy}")
         elif is_failure(outcome):
-            text = f"job {job_id} ended {outcome.ran_s:.0f} s after its start: {explain(outcome)}"
+            text = f"job {job_id} ended {duration(round(outcome.ran_s))} after its start: {explain(outcome)}"
             last_line = outcome.stderr.strip().splitlines()[-1:]
             self._say(computation, ": ".join([text, *last_line]))
             self._count_failure(computation, outcome, text, now)
@@ -528,7 +528,7 @@ class OverseerCore:
         self._say(
             computation,
             f"{computation.failures.in_a_row} jobs in a row died within {YOUNG_S:.0f} s of their start or were held, "
-            f"so nothing is submitted for {pause_s:.0f} s, or until the master is started again. Then one job is "
+            f"so nothing is submitted for {duration(pause_s)}, or until the master is started again. Then one job is "
             f"tried. The last failure: {reason}" + (f". The end of its standard error:{lines}" if lines else ""),
         )
 

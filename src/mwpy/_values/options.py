@@ -343,8 +343,8 @@ Network:
 
 Output:
   --mw-progress
-      Show the progress of all tasks on standard error: a line on a terminal, lines at growing intervals in a log
-      file, nothing in a pipe.
+      Show the progress of all tasks on standard error: a line on a terminal; in a log file or a pipe, lines at
+      growing intervals, the first after 10 s, and one at the end.
   --mw-page [HOST:]PORT
       Show a page in a browser: what the computation does, what failed, and why nothing moves. The master prints its
       address. It needs `pip install 'mwpy-cluster[page]'`. Port 0 is any that is free. Without HOST, only this

@@ -58,6 +58,7 @@ from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ExitCode
+from mwpy._values.phrases import duration
 from mwpy._values.requires import Given
 
 
@@ -348,14 +349,14 @@ class Outage:
             return
         self._reason, self._since, self._rounds = reason, now, 0
         returns_s = self._state.settings.hello.returns_s
-        text = f"the connection to the master has ended ({reason}); looking for it for up to {returns_s:.0f} s"
+        text = f"the connection to the master has ended ({reason}); looking for it for up to {duration(returns_s)}"
         self._state.record(records.Notice(text))
         self._pause(now)
 
     def end(self, now: float) -> None:
         """The agent is back."""
         self.phase, self._back_at = Phase.CONNECTED, now
-        self._state.record(records.Notice(f"back at the master after {now - self._since:.0f} s"))
+        self._state.record(records.Notice(f"back at the master after {duration(round(now - self._since))}"))
 
     def refused(self, message: messages.Refused, now: float) -> None:
         """The master has refused this agent, or wants it to leave."""
@@ -408,7 +409,7 @@ class Outage:
         if self.phase is _CONNECTED or now < min(self._due_at, self._ends_at):
             return
         if now >= self._ends_at:
-            self.give_up(f"{self._reason}, and it was not found within {now - self._since:.0f} s", now)
+            self.give_up(f"{self._reason}, and it was not found within {duration(round(now - self._since))}", now)
         elif self.phase is Phase.PAUSING:
             self.phase, self._due_at = Phase.ASKING, self._ends_at
             self._state.actions.ask_addresses = True

@@ -49,7 +49,7 @@ from mwpy._values.earlier import (
     EarlierTasks,
     FormerAgent,
 )
-from mwpy._values.phrases import counted, first_of
+from mwpy._values.phrases import counted, duration, first_of
 from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks
 from mwpy._values.shares import NO_KEY
 from mwpy._values.task import Origin, StoredAt, TaskState, stored_result
@@ -885,7 +885,7 @@ class Succession:
         processes = [f"process {pid} on {host}" for host, pid in self._missing]
         self.state.notice(
             f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
-            f"run database has no results of them: {names}. They wait up to {self._until - now:.0f} s for "
+            f"run database has no results of them: {names}. They wait up to {duration(round(self._until - now))} for "
             f"{counted(len(processes), 'agent')} ({first_of(processes, len(processes))}) of the former master, which "
             f"may bring results. After that, those without a result are unrunnable. If they may run again, stop this "
             f"master, and start it with --mw-rerun failed: then they run at once"
@@ -912,8 +912,8 @@ class Succession:
         if others:
             left_s = max(0.0, self._until - now)
             parts.append(
-                f"{counted(others, 'task')} with retry=False wait {left_s:.0f} s longer for agents that may have run "
-                f"them before the master was started again; with --mw-rerun failed they run at once"
+                f"{counted(others, 'task')} with retry=False wait {duration(round(left_s))} longer for agents that may "
+                f"have run them before the master was started again; with --mw-rerun failed they run at once"
             )
         return ", and ".join(parts)
 

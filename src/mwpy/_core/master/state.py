@@ -439,8 +439,8 @@ class MasterState:
         self.actions = Actions()
         self.wall = 0.0
         """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
-        self.now = 0.0
-        """The monotonic time of the last event or iteration."""
+        self.now = settings.started_at
+        """The monotonic time of the last event or iteration, or of the start."""
         self.closing: messages.Shutdown | None = None
         """What the agents are sent at the end; None while the computation runs."""
         self.notices = Notices()

@@ -285,7 +285,8 @@ class RecentFailures:
             return  # the jar counts it as cancelled
         encoded = value.pickle if type(value) is Pickled else b""
         text = headline(encoded) if encoded else in_one_line(value.type_name, value.text)
-        failure = RecentFailure(result.task_id, result.algorithm, result.host, text, now)
+        at = now - max(0.0, self.state.wall - result.finished)  # it may be from an earlier life of the master
+        failure = RecentFailure(result.task_id, result.algorithm, result.host, text, at)
         self._add(text.partition(":")[0], failure, encoded if len(encoded) <= EXAMPLE_BYTES else b"")
 
     def _add(self, kind: str, failure: RecentFailure, encoded: Buffer = b"") -> None:
