@@ -75,7 +75,7 @@ def test_a_master_that_no_slave_could_join_is_not_started(capsys: pytest.Capture
     ("line", "message"),
     [
         ([], "usage: mwpy COMMAND"),
-        (["nonsense"], "\n  mwpy slave [SCRIPT "),
+        (["nonsense"], "\n  slave "),
         (["slave", "--mw-master"], "exclude each other"),
         (["slave", "x"], "--mw-resource-file FILE"),
         (["slave", "--mw-local", "2"], "--mw-slave-processes"),
