@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 
 import pytest
 from attrs import evolve
@@ -462,6 +463,16 @@ def failing(desk: Desk, *job_ids: str, outcome: Outcome = DIED) -> OverseerActio
     desk.look()
     desk.gone(*job_ids, outcome=outcome)
     return desk.look()
+
+
+def test_a_complaint_is_repeated_every_ten_minutes_while_it_lasts(desk: Desk) -> None:
+    desk.watch(slaves_needed=4)
+    desk.look()
+    desk.age_s = 901.0
+    said_at = [at for at in range(0, 7200, 10) if "pauses: the resource file" in said(desk.look(10.0))]
+    gaps = [later - earlier for earlier, later in pairwise(said_at)]
+    assert said_at[0] == 0
+    assert gaps == [300, *[600] * 11]
 
 
 def test_three_jobs_that_fail_at_their_start_pause_the_submissions(desk: Desk) -> None:

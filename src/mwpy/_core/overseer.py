@@ -27,7 +27,7 @@ from mwpy._core.overseen import (
     explain,
     is_failure,
 )
-from mwpy._core.pauses import Pause
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome, ResourceFile
 from mwpy._values.phrases import amount, counted, duration, first_of
@@ -160,8 +160,8 @@ STDERR_LINES = 20
 """How many lines of a failed job's standard error are shown."""
 
 
-SAY_AGAIN_S = 300.0
-"""Seconds until a complaint is repeated. Each interval is twice the one before."""
+FIRST_PAUSE_S = 300.0
+"""Seconds until a complaint is repeated for the first time."""
 
 EXPLAIN_AFTER_S = 30.0
 """Seconds until the reason why jobs wait is reported. Most jobs start sooner if their machine is free."""
@@ -394,7 +394,9 @@ class OverseerCore:
             self._resolve(computation, about)
             return
         key = computation.mark if computation else "", about
-        again = self._open.setdefault(key, Pause(SAY_AGAIN_S, until=now + after_s))
+        if (again := self._open.get(key)) is None:
+            again = self._open[key] = between_messages(FIRST_PAUSE_S)
+            again.until = now + after_s
         if now >= again.until:
             self._say(computation, text)
             again.begin(now)

@@ -50,7 +50,7 @@ from mwpy._core.master.state import (
     Waiting,
 )
 from mwpy._core.master.submissions import Submissions
-from mwpy._core.pauses import Pause
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._roles.edges import MasterConnections
 from mwpy._roles.local_agents import LocalAgent
 from mwpy._roles.sessions import Said, Sessions
@@ -579,10 +579,6 @@ LONG_S = 5.0
 """A write that takes this many seconds is reported. The manual names this number."""
 
 
-GROWTH = 3.0
-"""Each pause between two reports is this many times as long as the one before."""
-
-
 @define(eq=False, repr=False)
 class StoreWatch:
     """Watches the store of a master. The I/O thread calls it.
@@ -594,7 +590,7 @@ class StoreWatch:
 
     _store: Writer
     _notice: Callable[[str], None]
-    _quiet: Pause = Factory(lambda: Pause(LONG_S, growth=GROWTH))
+    _quiet: Pause = Factory(lambda: between_messages(LONG_S))
 
     def look(self) -> bool:
         """Say that the disk does not answer, if this is due. Return whether results wait for the disk."""

@@ -28,7 +28,7 @@ from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, a
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState, Waiting
 from mwpy._core.master.totals import RecentFailures, Stop, Totals, short
-from mwpy._core.pauses import Pause
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId, shortened
 from mwpy._values.errors import ProtocolError
@@ -39,12 +39,6 @@ from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
 FIRST_S = 5.0
 """Seconds without possible progress before the first message. The manual names this number."""
-
-GROWTH = 3.0
-"""Each interval is this many times as long as the one before."""
-
-LONGEST_S = 1800.0
-"""The longest interval between two messages, in seconds."""
 
 ROUNDING_S = 1e-6
 """Tolerance for rounding: a sum of seconds may be this much below a limit and still counts as having reached it."""
@@ -64,7 +58,7 @@ class SilenceWatch:
     """When to observe again if nothing changes, on the core's clock; None if there is no need."""
     _stuck_s: float = 0.0
     """For how long nothing could progress, without the pauses. The pause between two messages has the same clock."""
-    _quiet: Pause = Factory(lambda: Pause(FIRST_S, LONGEST_S, GROWTH))
+    _quiet: Pause = Factory(lambda: between_messages(FIRST_S))
     _seen: float | None = None
     """When the watch last observed that nothing can progress; None in a pause."""
     _work: float | None = None
@@ -267,7 +261,7 @@ class LongTasks:
     state: MasterState
     deadline: float | None = None
     """When to look next, on the core's clock; None if no task is at a slave."""
-    _pause: Pause = Factory(lambda: Pause(FIRST_LOOK_S, LONGEST_S, GROWTH))
+    _pause: Pause = Factory(lambda: between_messages(FIRST_LOOK_S))
 
     def decide(self, now: float) -> None:
         """Report the tasks that run for long at the time `now`, if it is time to look."""
