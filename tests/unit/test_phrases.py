@@ -57,6 +57,7 @@ def test_a_text_that_is_no_amount_of_memory_is_an_error(text: str) -> None:
         (7500.0, "2 h 05 min"),
         (47.4 * 3600, "47 h 24 min"),
         (76 * 3600.0, "3 days 4 h"),
+        (46.8 * 86400, "47 days"),
     ],
 )
 def test_a_time_as_a_text_for_people(seconds: float | None, text: str) -> None:

@@ -14,8 +14,9 @@ from mwpy.cli.status import LEFT_OUT_FIRST, SLAVES, TASKS, shown
 ADVICE = "If none is queued in a batch system, start some with `python APP --mw-slave --mw-resource-file FILE`"
 
 
-def host(**figures: int) -> HostStatus:
-    return HostStatus(**{name: 100_000 + number for number, name in enumerate(SLAVES)} | figures)
+def host(**changed: int) -> HostStatus:
+    figures: dict[str, Any] = {name: 100_000 + number for number, name in enumerate(SLAVES)} | changed
+    return HostStatus(**figures)
 
 
 def status(**changed: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import gc
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -16,6 +16,9 @@ MAX_TEXT = 64 * 1024
 
 GAP = ".."
 """What replaces the middle of a text that is too long for its column."""
+
+LEAST_NAME = 5
+"""A name in a table has room for at least this many characters."""
 
 NAMED = 5
 """How many members of a long list are named."""
@@ -42,6 +45,23 @@ def squeezed(text: str, most: int) -> str:
         return text
     kept = max(0, most - len(GAP))
     return f"{text[: kept - kept // 2]}{GAP[:most]}{text[len(text) - kept // 2 :]}"
+
+
+def laid_out(rows: Sequence[Sequence[str]], names: int, width: int | None) -> Iterator[str]:
+    """Yield the lines of a table, which are at most so long if there is room for all numbers.
+
+    Args:
+        rows: the texts of each row; the first row has the heads.
+        names: how many columns have names. They are on the left, and the longest ones are shortened in the middle.
+        width: how many characters a line has; None for any number.
+    """
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while width is not None and sum(sizes) + 2 * len(sizes) - 2 > width and max(sizes[:names]) > LEAST_NAME:
+        sizes[sizes.index(max(sizes[:names]))] -= 1
+    for row in rows:
+        texts = [f"{squeezed(text, size):<{size}}" for text, size in zip(row[:names], sizes, strict=False)]
+        texts += [f"{text:>{size}}" for text, size in zip(row[names:], sizes[names:], strict=True)]
+        yield "  ".join(texts)
 
 
 def amount(count: int) -> str:
@@ -72,6 +92,8 @@ def duration(seconds: float | None) -> str:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02} s" if rest else f"{minutes} min"
     minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if hours >= 240:
+        return f"{round(seconds / 86400)} days"
     if hours >= 48:
         return "{} days {} h".format(*divmod(hours, 24))
     return "{} h {:02} min".format(*divmod(minutes, 60)) if minutes >= 60 else f"{minutes} min"

@@ -32,7 +32,7 @@ from attrs import define
 from mwpy._roles.join import status as ask
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode
-from mwpy._values.phrases import NAMED, counted, duration, squeezed
+from mwpy._values.phrases import NAMED, counted, duration, laid_out
 from mwpy.cli._arguments import Parser, number, on_screen
 
 __all__ = ["main", "make_parser", "shown"]
@@ -210,8 +210,6 @@ def _table(
     for column in LEFT_OUT_FIRST:
         if room() < min(longest, NAME_WIDTH):
             sizes.pop(column, None)
-    most = max(len(title), min(longest, room()))
-    yield "  ".join([f"{title:<{most}}", *(f"{name.replace('_', ' '):>{size}}" for name, size in sizes.items())])
-    for name, row in rows.items():
-        figures = (f"{row[column]:>{size}}" for column, size in sizes.items())
-        yield "  ".join([f"{squeezed(on_screen(name), most):<{most}}", *figures])
+    heads = [title, *(column.replace("_", " ") for column in sizes)]
+    lines = [[on_screen(name), *(str(row[column]) for column in sizes)] for name, row in rows.items()]
+    yield from laid_out([heads, *lines], 1, width)

@@ -54,6 +54,7 @@ function duration(seconds) {
   const all = Math.round(seconds), minutes = Math.round(seconds / 60), hours = Math.round(seconds / 3600);
   const two = (part) => String(part).padStart(2, "0");
   if (seconds < 599.5) return `${Math.floor(all / 60)} min${all % 60 ? ` ${two(all % 60)} s` : ""}`;
+  if (hours >= 240) return `${Math.round(seconds / 86400)} days`;
   if (hours >= 48) return `${Math.floor(hours / 24)} days ${hours % 24} h`;
   return minutes >= 60 ? `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min` : `${minutes} min`;
 }
