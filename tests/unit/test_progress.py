@@ -157,6 +157,23 @@ def test_a_terminal_shows_one_line_that_is_overwritten(now: list[float]) -> None
     on_terminal(Meter("square"), stream)(figures(0), True)
 
 
+def test_a_narrow_terminal_shows_no_part_of_a_number(now: list[float]) -> None:
+    """The name is shortened, then what is least important is left out."""
+    meter = Meter("relax_the_lattice_of_one_crystal")
+    now[0] = 100.0
+    seen = Figures(412_345, 1_000_000, 12, 128, reused=4321, rate=1234.5)
+    whole = meter.bar(seen, 200)
+    parts = {*whole.split(", ")[1:]}
+    assert parts == {"12 failed", "4321 from the run database", "128 slaves", "1234/s", "about 7 min 56 s left"}
+    for width in range(200, 50, -1):
+        line = meter.bar(seen, width)
+        head, *others = line.split(", ")
+        assert len(line) <= width
+        assert head.endswith("41%|####      | 412345 of 1000000")
+        assert {*others} <= parts
+    assert meter.bar(seen, 80).endswith(", 12 failed, about 7 min 56 s left")
+
+
 def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]) -> None:
     stream = io.StringIO()
     show = in_log(Meter("square"), stream)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from mwpy._system import clock
 from mwpy._system.live_line import LiveLine, is_terminal, shell_of_ipython, width_of
 from mwpy._values.errors import UsageError
-from mwpy._values.phrases import counted, duration
+from mwpy._values.phrases import counted, duration, squeezed
 from mwpy._values.task import in_one_line
 
 # The text about progress: done, total, failed, slaves, rate and time left.
@@ -28,6 +28,12 @@ from mwpy._values.task import in_one_line
 
 FIRST_MARK_S = 2.0
 """For this time, the rate is that of the whole time."""
+
+LEFT_OUT = "reused", "rate", "slaves", "failed", "left"
+"""Which parts of a line are left out where there is no room, and in which order. Before, the name is shortened."""
+
+NAME_WIDTH, LEAST_NAME = 20, 8
+"""To how many characters a name is shortened before the first part is left out, and after the last one."""
 
 BAR = 10
 """The length of the bar of a line, in characters."""
@@ -74,25 +80,40 @@ class Meter:
         return self._line(f"{figures.done}{of_total} items in {duration(round(self.seconds))}", figures)
 
     def bar(self, figures: Figures, width: int) -> str:
-        """Return a line of at most `width` characters, with a bar if the total is known."""
+        """Return a line of at most `width` characters, with a bar if the total is known.
+
+        No number is cut: what is least important is left out where there is no room for it.
+        """
         done, total = figures.done, figures.total
         if not total:
-            return self.text(figures)[:width]
+            return self._line(f"{done} items in {duration(round(self.seconds))}", figures, width)
         filled = "#" * (BAR * done // total)
-        return self._line(f"{100 * done // total:3}%|{filled:<{BAR}}| {done} of {total}", figures)[:width]
+        return self._line(f"{100 * done // total:3}%|{filled:<{BAR}}| {done} of {total}", figures, width)
 
-    def _line(self, how_far: str, figures: Figures) -> str:
-        parts = [f"mwpy: {self.name}: {how_far}"]
-        if figures.failed:
-            parts.append(f"{figures.failed} failed")
-        if figures.reused:
-            parts.append(f"{figures.reused} from the run database")
-        parts.append(counted(figures.slaves, "slave"))
-        if rate := self._rate(figures):
-            parts.append(f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s")
-            if figures.total and figures.done < figures.total:
-                parts.append(f"about {duration(round((figures.total - figures.done) / rate))} left")
-        return ", ".join(parts)
+    def _line(self, how_far: str, figures: Figures, width: int | None = None) -> str:
+        rate = self._rate(figures)
+        per_second = "" if not rate else f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s"
+        left_s = (figures.total - figures.done) / rate if rate and figures.total else 0.0
+        parts = {
+            "failed": f"{figures.failed} failed" if figures.failed else "",
+            "reused": f"{figures.reused} from the run database" if figures.reused else "",
+            "slaves": counted(figures.slaves, "slave"),
+            "rate": per_second,
+            "left": f"about {duration(round(left_s))} left" if left_s > 0 else "",
+        }
+        name, places = self.name, [*LEFT_OUT]
+        while True:
+            line = ", ".join([f"mwpy: {name}: {how_far}", *filter(None, parts.values())])
+            if width is None or len(line) <= width:
+                return line
+            if len(name) > NAME_WIDTH:
+                name = squeezed(name, NAME_WIDTH)
+            elif places:
+                parts[places.pop(0)] = ""
+            elif len(name) > LEAST_NAME:
+                name = squeezed(name, LEAST_NAME)
+            else:
+                return line[:width]
 
     def _rate(self, figures: Figures) -> float | None:
         """How many items end in a second; None if this is unknown."""
