@@ -29,11 +29,11 @@ from mwpy._values.task import in_one_line
 FIRST_MARK_S = 2.0
 """For this time, the rate is that of the whole time."""
 
-LEFT_OUT = "reused", "rate", "slaves", "failed", "left"
-"""Which parts of a line are left out where there is no room, and in which order. Before, the name is shortened."""
+LEFT_OUT = "reused", "rate", "bar", "slaves", "name", "failed", "left"
+"""Which parts of a line are left out where there is no room, in this order. The name is only shortened once more."""
 
 NAME_WIDTH, LEAST_NAME = 20, 8
-"""To how many characters a name is shortened before the first part is left out, and after the last one."""
+"""To how many characters a name is shortened before the first part is left out, and then."""
 
 BAR = 10
 """The length of the bar of a line, in characters."""
@@ -87,10 +87,11 @@ class Meter:
         done, total = figures.done, figures.total
         if not total:
             return self._line(f"{done} items in {duration(round(self.seconds))}", figures, width)
-        filled = "#" * (BAR * done // total)
-        return self._line(f"{100 * done // total:3}%|{filled:<{BAR}}| {done} of {total}", figures, width)
+        filled, percent = "#" * (BAR * done // total), f"{100 * done // total:3}%"
+        with_bar = f"{percent}|{filled:<{BAR}}| {done} of {total}"
+        return self._line(with_bar, figures, width, without_bar=f"{percent}, {done} of {total}")
 
-    def _line(self, how_far: str, figures: Figures, width: int | None = None) -> str:
+    def _line(self, how_far: str, figures: Figures, width: int | None = None, without_bar: str = "") -> str:
         rate = self._rate(figures)
         per_second = "" if not rate else f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s"
         left_s = (figures.total - figures.done) / rate if rate and figures.total else 0.0
@@ -108,12 +109,14 @@ class Meter:
                 return line
             if len(name) > NAME_WIDTH:
                 name = squeezed(name, NAME_WIDTH)
-            elif places:
-                parts[places.pop(0)] = ""
-            elif len(name) > LEAST_NAME:
-                name = squeezed(name, LEAST_NAME)
-            else:
+            elif not places:
                 return line[:width]
+            elif (place := places.pop(0)) == "name":
+                name = squeezed(name, LEAST_NAME)
+            elif place == "bar":
+                how_far = without_bar or how_far
+            else:
+                parts[place] = ""
 
     def _rate(self, figures: Figures) -> float | None:
         """How many items end in a second; None if this is unknown."""
